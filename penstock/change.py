@@ -1,0 +1,83 @@
+"""The change: the one data type that flows through everything, as an Arrow record batch.
+
+Sources make it, Spark moves it, sinks consume it. Row images are JSON text, or MessagePack bytes
+when the pipeline asks for them: a sink can splice either into a message without parsing it.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+import pyarrow as pa
+
+from penstock.position import Place
+
+__all__ = ["COLUMNS", "Images", "Operation", "event_id", "images_of", "schema"]
+
+Images = Literal["json", "msgpack"]
+
+
+class Operation(StrEnum):
+    """What happened to the document; READ is a row of a snapshot."""
+
+    INSERT = "INSERT"
+    UPDATE = "UPDATE"
+    REPLACE = "REPLACE"
+    DELETE = "DELETE"
+    TRUNCATE = "TRUNCATE"
+    READ = "READ"
+    MESSAGE = "MESSAGE"
+
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def _columns(image: pa.DataType) -> list[pa.Field]:
+    return [
+        pa.field("backend", pa.string(), nullable=False),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("cursor", pa.string(), nullable=False),
+        pa.field("ordinal", pa.int32(), nullable=False),
+        pa.field("event_id", pa.string(), nullable=False),
+        pa.field("operation", pa.string(), nullable=False),
+        pa.field("tenant", pa.string()),
+        pa.field("database", pa.string()),
+        pa.field("namespace", pa.string()),
+        pa.field("collection", pa.string()),
+        pa.field("relation_id", pa.int64()),
+        pa.field("document_id", pa.string()),
+        pa.field("key", image),
+        pa.field("before", image),
+        pa.field("after", image),
+        pa.field("unchanged", pa.list_(pa.field("element", pa.string(), nullable=False))),
+        pa.field("transaction", pa.string()),
+        pa.field("committed_at", _TIMESTAMP),
+        pa.field("captured_at", _TIMESTAMP),
+    ]
+
+
+_SCHEMAS: dict[Images, pa.Schema] = {
+    "json": pa.schema(_columns(pa.string())),
+    "msgpack": pa.schema(_columns(pa.binary())),
+}
+
+COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
+
+
+def schema(images: Images = "json") -> pa.Schema:
+    """The fixed schema of a batch of changes, with row images in the given encoding.
+
+    `key`, `before` and `after` are one map each (column name -> value), or null for "no image".
+    `unchanged` lists columns that the source did not send: absent is not null. `namespace` is the
+    schema (PostgreSQL) or the database (MongoDB). `relation_id` is PostgreSQL's table OID.
+    """
+    return _SCHEMAS[images]
+
+
+def images_of(batch_schema: pa.Schema) -> Images:
+    """How a batch's row images are encoded, told from its schema."""
+    return "msgpack" if pa.types.is_binary(batch_schema.field("after").type) else "json"
+
+
+def event_id(backend: str, place: Place) -> str:
+    """`backend:cursor:ordinal`, the same on every replay; the NATS message id."""
+    return f"{backend}:{place.cursor}:{place.ordinal}"

@@ -1,0 +1,62 @@
+"""What can go wrong, sorted by what to do about it.
+
+The class of an error is the retry decision (STYLE.md, rule 9). Every error carries a hint for the
+operator and pickles with its data, because errors cross Spark's processes.
+"""
+
+__all__ = [
+    "LeaseLost",
+    "Malformed",
+    "PenstockError",
+    "PositionLost",
+    "Rejected",
+    "SettingsError",
+    "Unavailable",
+]
+
+
+class PenstockError(Exception):
+    """Base of every error that penstock raises on purpose.
+
+    `message` says what happened and where; `hint` says what the operator can do about it, in one
+    sentence. Neither ever holds a secret or row data.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.hint)
+
+
+def _rebuild(kind: type[PenstockError], message: str, hint: str) -> PenstockError:
+    return kind(message, hint=hint)
+
+
+class SettingsError(PenstockError):
+    """The operator must change something; trying again does not help."""
+
+
+class Unavailable(PenstockError):
+    """The other side does not answer now: try again, with back-off."""
+
+
+class PositionLost(PenstockError):
+    """The changes after our position are gone at the source."""
+
+
+class Malformed(PenstockError):
+    """Bytes or documents that break their protocol."""
+
+
+class Rejected(PenstockError):
+    """The sink refuses this change for good."""
+
+
+class LeaseLost(PenstockError):
+    """Somebody else owns this now: stop quietly."""

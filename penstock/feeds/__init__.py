@@ -1,0 +1,106 @@
+"""Feeds: one per database system. The contract is here; each implementation has its own folder.
+
+A feed knows its partitions and can follow one of them from a place. Following is I/O only; what
+it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.change import Images
+from penstock.finding import Finding
+from penstock.page import Decoder, Page
+from penstock.position import PartitionId, Place
+from penstock.settings import Settings
+
+__all__ = ["Feed", "FeedPlugin", "Following", "Lineage"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """One partition and its parents, which are drained before it starts."""
+
+    partition: PartitionId
+    parents: tuple[PartitionId, ...] = ()
+
+
+class Following(Protocol):
+    """One partition, being read. Owned by one thread, except for `acknowledge` and `status`.
+
+    Nothing depends on `close` being called.
+    """
+
+    def read(self, timeout: float) -> Sequence[Page]:
+        """The next pages, in order; waits at most `timeout` seconds and then returns none.
+
+        Raises Unavailable (follow again from the last place), PositionLost, Malformed or
+        SettingsError.
+        """
+        ...
+
+    def keep_alive(self) -> None:
+        """Tells the source that we are still there; called every few seconds while nobody reads
+        (the buffer is full). Takes no data off the wire."""
+        ...
+
+    def acknowledge(self, place: Place) -> None:
+        """Everything up to and including `place` is durable; the source may forget it.
+
+        Only notes it, from any thread; the reading thread tells the source with its next `read`
+        or `keep_alive`. What the source need not keep for us (a filtered change, an idle log)
+        is acknowledged by the following itself, as soon as nothing before it is in flight.
+        """
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page: at least `connected`; current and confirmed places."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the connection, telling the source the last acknowledged place first."""
+        ...
+
+
+class Feed(Protocol):
+    """A change feed that is read partition by partition.
+
+    Constructing one does no I/O, and a feed pickles (it is its settings). `follow` may be called
+    again from any place it has returned, and yields exactly the changes after it as long as the
+    source still has them; pages may be cut differently, changes never differ.
+    """
+
+    @property
+    def backend(self) -> str:
+        """The pipeline's name for this source: part of every event id."""
+        ...
+
+    def partitions(self) -> Sequence[Lineage]:
+        """The partitions there are now. Does I/O; raises as `Following.read` does."""
+        ...
+
+    def prepare(self) -> None:
+        """Makes what following needs and may be made (a slot, a publication when asked); pins
+        "now" for a first start. Idempotent. Does I/O."""
+        ...
+
+    def follow(self, partition: PartitionId, after: Place | None) -> Following:
+        """Reads `partition` from behind `after`; None is where the source itself remembers us to
+        be (a slot's confirmed position, a trim horizon), never silently "now"."""
+        ...
+
+    def decoder(self, images: Images) -> Decoder:
+        """A pure decoder of this feed's pages. Pickles."""
+        ...
+
+    def check(self) -> Sequence[Finding]:
+        """Preflight: everything that could keep this feed from running or make it lose data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedPlugin:
+    """What a feed's entry point names: its settings and how to build it."""
+
+    settings: type[Settings]
+    build: Callable[[Any], Feed]

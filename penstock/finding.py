@@ -1,0 +1,21 @@
+"""What a preflight check finds: plain values that the CLI prints and tests compare."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Finding", "Level"]
+
+Level = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of a preflight check: what was looked at, how it is, and what to do about it.
+
+    `warning` works but could be better; `error` could not run, or could lose data.
+    """
+
+    level: Level
+    subject: str
+    message: str
+    remedy: str = ""

@@ -1,0 +1,49 @@
+"""Leases: who owns a partition, and how far it is done. The contract is here.
+
+A checkpoint store and a lease store are the same thing: a compare-and-swap store of leases. The
+positions of a pipeline are leases whose continuation is a place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+__all__ = ["Lease", "LeaseStore", "replace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A row of the store. `revision` is the store's: 0 is "not stored yet".
+
+    `name` is a path such as `shop/default/slot`. `continuation` is the feed's: JSON text.
+    """
+
+    name: str
+    owner: str = ""
+    continuation: str = ""
+    revision: int = 0
+
+
+class LeaseStore(Protocol):
+    """Compare-and-swap rows. Constructing one does no I/O. Raises Unavailable, SettingsError."""
+
+    def get(self, name: str) -> Lease | None:
+        """The row as it is now, or None."""
+        ...
+
+    def list(self, prefix: str) -> Sequence[Lease]:
+        """All rows whose name starts with `prefix`, by name."""
+        ...
+
+    def put(self, lease: Lease) -> Lease:
+        """Writes the row if it still has `lease.revision` (0: if it does not exist) and returns
+        it with its new revision; raises LeaseLost otherwise. Durable when it returns."""
+        ...
+
+    def delete(self, lease: Lease) -> None:
+        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the store; a store that was closed opens again when used."""
+        ...

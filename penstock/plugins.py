@@ -1,0 +1,32 @@
+"""Feeds and sinks are values found by name through an entry point; ours use the same door."""
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from penstock.errors import SettingsError
+
+__all__ = ["known", "plugin"]
+
+
+def known(kind: str) -> list[str]:
+    """The names of all installed plug-ins of a kind: `feeds` or `sinks`."""
+    return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
+
+
+def plugin(kind: str, name: str) -> Any:
+    """The plug-in of that name; raises SettingsError that names the known ones or the extra."""
+    for point in entry_points(group=f"penstock.{kind}"):
+        if point.name == name:
+            return _load(point, name)
+    listed = ", ".join(known(kind))
+    raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=f"known: {listed}")
+
+
+def _load(point: Any, name: str) -> Any:
+    try:
+        return point.load()
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{name!r} needs the module {error.name!r}, which is not installed",
+            hint=f"pip install 'penstock[{name}]'",
+        ) from error

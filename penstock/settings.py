@@ -1,0 +1,59 @@
+"""The types that settings are made of: durations, sizes, secrets, and a strict frozen model.
+
+Every feed and sink declares its settings with these. An unknown key is an error that names the
+nearest known one; that message is made in `penstock.config`, which also reads files.
+"""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr
+
+__all__ = ["Duration", "Secret", "Settings", "Size", "parse_duration", "parse_size"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB|kB|KB|MB|GB)?")
+_BYTES = {
+    "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9,
+}  # fmt: skip
+
+
+def parse_duration(value: Any) -> Any:
+    """`50ms`, `5s`, `10m`, `1h` -> seconds as float; numbers are seconds; raises ValueError."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value.strip())
+        if match is None and value.strip() != "0":
+            raise ValueError(f"{value!r} is not a duration; write 50ms, 5s, 10m or 1h")
+        return float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    return value
+
+
+def parse_size(value: Any) -> Any:
+    """`256KiB`, `1MiB` -> bytes as int; numbers are bytes; raises ValueError."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(f"{value!r} is not a size; write 512B, 256KiB or 1MiB")
+        return int(float(match[1]) * _BYTES[match[2] or "B"])
+    return value
+
+
+# Seconds.
+Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(lambda s: f"{s}s")]
+# Bytes.
+Size = Annotated[int, BeforeValidator(parse_size)]
+# Prints as ***; `.get_secret_value()` reads it.
+Secret = SecretStr
+
+
+class Settings(BaseModel):
+    """A strict, frozen group of settings."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )

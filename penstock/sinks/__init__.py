@@ -1,0 +1,73 @@
+"""Sinks: where changes go. The contract is here; each implementation has its own folder."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.finding import Finding
+from penstock.position import PartitionId, Place
+from penstock.settings import Settings
+
+__all__ = ["Notify", "Receipt", "Sink", "SinkPlugin", "ignore"]
+
+# Receives plain JSON about what a sink is going through (a retry, an outage, a recovery).
+Notify = Callable[[Mapping[str, Any]], None]
+
+
+def ignore(_: Mapping[str, Any]) -> None:
+    """A `Notify` for callers that do not care."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What one `write` made durable. Pickles; crosses from a task to the driver.
+
+    `position` is the last place stored of each partition that was written. `published` counts
+    changes sent, `duplicates` those that were already there, `numbers` is plain JSON for the
+    status page.
+    """
+
+    position: Mapping[PartitionId, Place] = field(default_factory=dict)
+    published: int = 0
+    duplicates: int = 0
+    size: int = 0
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Sink(Protocol):
+    """Takes changes and makes them durable.
+
+    Idempotent on what the data itself says (event id, place), never on Spark's batch number: the
+    same batch twice is once. Constructing one does no I/O, and a sink pickles (it is its
+    settings); connections live in the process that writes and outlast a single `write`.
+    """
+
+    def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
+        """Stores every change, in order, and returns only when all are durable.
+
+        Waits and retries, with back-off and for as long as it takes, while the other side is
+        unavailable. Raises Rejected, SettingsError or LeaseLost.
+        """
+        ...
+
+    def commit(self, receipts: Sequence[Receipt]) -> None:
+        """Runs in the driver, after every task of a micro-batch wrote."""
+        ...
+
+    def prepare(self) -> None:
+        """Makes or verifies what writing needs (a stream). Idempotent. Does I/O."""
+        ...
+
+    def check(self) -> Sequence[Finding]:
+        """Preflight: everything that could keep this sink from working or make it lose data."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkPlugin:
+    """What a sink's entry point names: its settings and how to build it."""
+
+    settings: type[Settings]
+    build: Callable[[Any], Sink]

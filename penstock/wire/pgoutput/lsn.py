@@ -1,0 +1,21 @@
+"""Log sequence numbers as text that sorts as the numbers do: the cursors of PostgreSQL."""
+
+from penstock.errors import Malformed
+
+__all__ = ["format_lsn", "parse_lsn"]
+
+
+def format_lsn(lsn: int) -> str:
+    """0x16B3748 -> `00000000/016B3748`; PostgreSQL's pg_lsn reads the padded form as well."""
+    return f"{lsn >> 32:08X}/{lsn & 0xFFFFFFFF:08X}"
+
+
+def parse_lsn(text: str) -> int:
+    """`0/16B3748`, padded or not, as a number; raises Malformed."""
+    high, slash, low = text.partition("/")
+    try:
+        if not slash or len(high) > 8 or len(low) > 8:
+            raise ValueError
+        return int(high, 16) << 32 | int(low, 16)
+    except ValueError:
+        raise Malformed(f"{text!r} is not an LSN (such as 0/16B3748)") from None
