@@ -5,7 +5,7 @@ when the pipeline asks for them: a sink can splice either into a message without
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -31,7 +31,7 @@ class Operation(StrEnum):
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
-def _columns(image: pa.DataType) -> list[pa.Field]:
+def _columns(image: pa.DataType) -> list["pa.Field[Any]"]:
     return [
         pa.field("backend", pa.string(), nullable=False),
         pa.field("partition", pa.string(), nullable=False),

@@ -43,7 +43,7 @@ Position = Mapping[PartitionId, Place]
 
 
 def position_to_json(position: Position) -> dict[str, str]:
-    """Plain JSON: partition id -> "CURSOR:ORDINAL", sorted, so that equal positions are equal text."""
+    """Plain JSON: partition id -> "CURSOR:ORDINAL", sorted: equal positions are equal text."""
     return {partition: str(position[partition]) for partition in sorted(position)}
 
 
