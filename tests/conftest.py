@@ -1,0 +1,76 @@
+"""Real servers for the tests: started once, a database and a stream name of its own for each.
+
+Not installed is a skip with the reason; PENSTOCK_TEST_NO_SKIP=1 turns every skip into a failure.
+"""
+
+import os
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.demo.programs import postgres_bin
+from penstock.demo.servers import Database, Nats, Postgres
+from penstock.errors import Unavailable
+
+# The tests kill processes, not machines: what was written survives without fsync.
+FAST = {"fsync": False, "full_page_writes": False, "wal_sender_timeout": "10min"}
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """PostgreSQL 16 with wal_level=logical; trust on loopback, superuser `postgres`."""
+    with Postgres(version=16, settings=FAST) as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=[15, 16, 18])
+def postgres_any(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    """PostgreSQL 15 (Debian's), 16 and 18."""
+    try:
+        postgres_bin(request.param)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with Postgres(version=request.param, settings=FAST) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[Database]:
+    """A fresh database on PostgreSQL 16: `.url`, `.name`, `.execute(sql, params) -> rows`."""
+    with postgres.database() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def database_any(postgres_any: Postgres) -> Iterator[Database]:
+    """A fresh database on PostgreSQL 15, 16 and 18."""
+    with postgres_any.database() as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[Nats]:
+    """A nats-server with JetStream."""
+    with Nats() as server:
+        yield server
+
+
+@pytest.fixture
+def stream() -> str:
+    """A stream name nobody else uses (its subjects should start with it, lower case or not)."""
+    return f"T{uuid.uuid4().hex[:12].upper()}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A release run turns every skip into a failure."""
+    report = yield
+    expected_failure = hasattr(report, "wasxfail")
+    if report.skipped and not expected_failure and os.environ.get("PENSTOCK_TEST_NO_SKIP") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"{Path(item.location[0])}: skipped, but PENSTOCK_TEST_NO_SKIP=1"
+    return report
