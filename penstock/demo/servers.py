@@ -93,7 +93,11 @@ class _Server(ABC):
     def _start(self, *, again: bool) -> None: ...
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._clean_up()
+            raise
         return self
 
     def __exit__(
@@ -103,6 +107,9 @@ class _Server(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 

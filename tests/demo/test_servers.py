@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import tempfile
 from pathlib import Path
 
 import psycopg
@@ -46,11 +48,10 @@ def test_a_password_is_asked_for_when_hba_says_so() -> None:
 
 
 def test_a_wrong_setting_is_unavailable_with_the_end_of_the_log() -> None:
-    with (
-        pytest.raises(Unavailable, match="no_such_setting"),
-        Postgres(settings={"no_such_setting": 1}),
-    ):
+    server = Postgres(settings={"no_such_setting": 1})
+    with pytest.raises(Unavailable, match="no_such_setting"), server:
         pass
+    assert not server.folder.exists()
 
 
 def test_an_absent_version_names_the_package_to_install() -> None:
@@ -106,6 +107,21 @@ def test_a_frozen_server_still_has_its_pid(nats: Nats) -> None:
 def test_free_ports_can_be_listened_on() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port()))
+
+
+def test_programs_that_nobody_can_reach_are_copied_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root runs PostgreSQL as somebody else")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("penstock.demo.programs.reachable", lambda _: False)
+    first = postgres_bin(16)
+    assert first.is_relative_to(tmp_path)
+    said = subprocess.run([first / "postgres", "--version"], capture_output=True, check=True)
+    assert b"PostgreSQL) 16" in said.stdout
+    assert postgres_bin(16) == first
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_private_folder_on_the_way_is_not_reachable(tmp_path: Path) -> None:
