@@ -1,0 +1,124 @@
+"""The data source `penstock`: adapters between PySpark's Python Data Source API and our parts.
+
+What Spark forces: `streamReader()` is also built only to be pickled, and the reader is pickled to
+executors, so constructors do no I/O and the adapter pickles as its options. The planner, the tasks
+and the sink's commit run in different processes; only offsets, splits and receipts cross.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from penstock.change import schema
+from penstock.sinks import Receipt
+from penstock.spark.options import read_sink, read_source
+from penstock.spark.source import Source
+from penstock.spark.split import PACKED, Split
+from penstock.spark.task import read_split, write_changes
+
+__all__ = ["PenstockDataSource", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("penstock")` known to a session; PySpark's auto-discovery does it as well."""
+    spark.dataSource.register(PenstockDataSource)
+
+
+class PenstockDataSource(DataSource):
+    """`format("penstock")`: a change feed to read, a sink to write. See docs/reference."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """The change of DESIGN, or packed pages."""
+        source, _ = read_source(self.options)
+        return from_arrow_schema(PACKED if source.mode == "packed" else schema(source.images))
+
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802
+        """The driver-side planner and the tasks' reader."""
+        return StreamReader(dict(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: ARG002, N802
+        """The tasks' writer and the driver-side commit."""
+        return StreamWriter(dict(self.options))
+
+
+class StreamReader(DataSourceStreamReader):
+    """Delegates to a `Source` (in the planner process) and to `read_split` (in tasks)."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        read_source(options)
+        self._options = options
+        self._source: Source | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamReader, (self._options,)
+
+    @property
+    def source(self) -> Source:
+        """The planner's side, made at first use."""
+        if self._source is None:
+            self._source = Source.open(self._options)
+        return self._source
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        return self.source.initial()
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # type: ignore[override]  # noqa: ARG002, N802
+        """The end of the next micro-batch; `start` is durable in the sink."""
+        return self.source.latest(start)
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        """The changes between two offsets."""
+        return self.source.splits(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: pages, decoded or packed."""
+        assert isinstance(partition, Split)
+        return read_split(self._options, partition)
+
+    def stop(self) -> None:
+        """Nothing depends on it."""
+        if self._source is not None:
+            self._source.stop()
+
+
+@dataclass
+class Committed(WriterCommitMessage):
+    """A task's receipt on its way to the driver."""
+
+    receipt: Receipt
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Delegates to a Sink."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        read_sink(options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+        """In a task: decodes packed pages and stores every change."""
+        return Committed(write_changes(self._options, iterator))
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
+        """In the driver's commit process, after every task wrote."""
+        _, sink = read_sink(self._options)
+        sink.commit([message.receipt for message in messages if message is not None])

@@ -1,0 +1,89 @@
+"""What the Spark source and sink understand as options, besides the feed's or sink's own settings.
+
+Option names are those of the pipeline file, flattened with dots (`batch.max_size`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from penstock.change import Images
+from penstock.config import settings_from_options
+from penstock.feeds import Feed
+from penstock.plugins import plugin
+from penstock.settings import Duration, Settings, Size
+from penstock.sinks import Sink
+
+__all__ = ["Checkpoint", "SinkOptions", "SourceOptions", "read_sink", "read_source"]
+
+
+class Checkpoint(Settings):
+    """How often positions are saved; whichever comes first."""
+
+    # Seconds.
+    interval: Duration = 5.0
+    # Changes.
+    event_count: int = 1000
+
+
+class SourceOptions(Settings):
+    """Options of `spark.readStream.format("penstock")`; all others are the feed's settings."""
+
+    # The feed's type, such as `postgres`.
+    backend: str
+    # `rows`: the change DataFrame. `packed`: pages as they are, for penstock's own sink only.
+    mode: Literal["rows", "packed"] = "rows"
+    # How key, before and after are encoded: JSON text, or MessagePack as binary.
+    images: Images = "json"
+    # Bounds of one micro-batch and partition; at least one page always passes.
+    max_events: int = 20_000
+    max_bytes: Size = 8 * 2**20
+    # Bytes of the source held in memory; then the source keeps its log.
+    buffer: Size = 32 * 2**20
+    # Seconds that an idle trigger waits for a first change.
+    patience: Duration = 0.5
+
+    # Set by `penstock run`. Where positions are kept; None: in Spark's checkpoint only.
+    positions: str | None = None
+    pipeline: str = ""
+    checkpoint: Checkpoint = Checkpoint()
+    # The folder through which the service and this source talk: the board's socket, a stop file.
+    runtime: str | None = None
+
+
+class SinkOptions(Settings):
+    """Options of `df.writeStream.format("penstock")`; all others are the sink's settings."""
+
+    # The sink's type, such as `jetstream`.
+    sink: str = "jetstream"
+    runtime: str | None = None
+
+
+# Spark adds these to every writer's options.
+_SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
+
+
+def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
+    """The source's own options and the feed; raises SettingsError that names the nearest key."""
+    own, rest = _part(SourceOptions, options)
+    source: SourceOptions = settings_from_options(SourceOptions, own)
+    found = plugin("feeds", source.backend)
+    return source, found.build(settings_from_options(found.settings, rest))
+
+
+def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:
+    """The sink's own options and the sink; raises SettingsError that names the nearest key."""
+    own, rest = _part(SinkOptions, options)
+    chosen: SinkOptions = settings_from_options(SinkOptions, own)
+    found = plugin("sinks", chosen.sink)
+    return chosen, found.build(settings_from_options(found.settings, rest))
+
+
+def _part(model: type[Settings], options: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    own: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for key, value in options.items():
+        name = key.lower()
+        if name in _SPARKS_OWN:
+            continue
+        (own if name.split(".")[0] in model.model_fields else rest)[name] = value
+    return own, rest

@@ -1,0 +1,167 @@
+"""Offsets and splits of one feed: what Spark's driver-side source process does, without Spark.
+
+`advance(start)` runs on every trigger, idle or not, and only after the batch that ended at `start`
+was committed to the sink. So `start` is durable: that is where the position is saved, and then the
+source is acknowledged, in this order. Spark's own `commit` comes a batch late, or never.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.feeds import Feed
+from penstock.page import Page
+from penstock.position import PartitionId, Place, Position
+from penstock.spark.positions import Save
+from penstock.spark.reservoir import Reservoir
+from penstock.spark.split import Split
+
+__all__ = ["Limits", "Planner"]
+
+Offset = dict[PartitionId, Place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`events` and `bytes` bound one micro-batch of one partition (at least one page always
+    passes); `buffer` bounds what is held in memory, in bytes; `patience` is how long an idle
+    trigger waits for a first change, in seconds."""
+
+    events: int = 20_000
+    bytes: int = 8 * 2**20
+    buffer: int = 32 * 2**20
+    patience: float = 0.5
+
+
+class Planner:
+    """Plans micro-batches over all partitions of a feed. One thread calls it.
+
+    `save` is `Positions.save` or `in_spark`: what it returns is saved, and only that is
+    acknowledged to the source.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        limits: Limits,
+        save: Save,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._feed = feed
+        self._limits = limits
+        self._save = save
+        self._watch = watch
+        self._wake = threading.Condition()
+        self._reservoirs: dict[PartitionId, Reservoir] = {}
+
+    def advance(self, start: Offset, *, patience: float | None = None) -> Offset:
+        """The end of the next micro-batch; `start` itself if nothing came in time.
+
+        Everything up to `start` is durable in the sink.
+        """
+        self._fill_from(start)
+        self.settle(start)
+        deadline = time.monotonic() + (self._limits.patience if patience is None else patience)
+        with self._wake:
+            while True:
+                end = self._end(start)
+                left = deadline - time.monotonic()
+                if end != start or left <= 0:
+                    return end
+                self._wake.wait(left)
+
+    def settle(self, durable: Position, *, force: bool = False) -> None:
+        """Everything up to `durable` is in the sink: save it (now, if `force`), then tell the
+        source what is saved."""
+        with self._wake:
+            changes = sum(
+                pool.release(durable[name])
+                for name, pool in self._reservoirs.items()
+                if name in durable
+            )
+        saved = self._save(durable, changes, force=force)
+        for name, pool in self._reservoirs.items():
+            if name in saved:
+                pool.acknowledge(saved[name])
+
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
+        """The changes between two offsets, a split for each partition; the same again each time.
+
+        From a cold planner (after a crash) it reads them from the source again, and waits for
+        them for as long as the source needs to come back.
+        """
+        self._fill_from(start)
+        made = []
+        with self._wake:
+            for partition, until in end.items():
+                after = start.get(partition)
+                if until == after:
+                    continue
+                reservoir = self._reservoirs[partition]
+                while not reservoir.reaches(until):
+                    self._wake.wait(1.0)
+                pages = tuple(_up_to(reservoir.beyond(after), until))
+                made.append(Split(pages=pages, after=after, until=until))
+        return made
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON of every partition, summed where sums make sense."""
+        parts = {name: dict(pool.status()) for name, pool in self._reservoirs.items()}
+        if len(parts) == 1:
+            return next(iter(parts.values()))
+        return {
+            "connected": all(part["connected"] for part in parts.values()),
+            "partitions": parts,
+        }
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stops reading; sources hear the last acknowledgement. Nothing depends on it."""
+        for reservoir in self._reservoirs.values():
+            reservoir.stop(timeout)
+
+    def _fill_from(self, start: Offset) -> None:
+        if self._reservoirs:
+            return
+        for lineage in self._feed.partitions():
+            name = lineage.partition
+            self._reservoirs[name] = Reservoir(
+                self._feed,
+                name,
+                start.get(name),
+                limit=self._limits.buffer,
+                wake=self._wake,
+                watch=self._watch,
+            )
+        for reservoir in self._reservoirs.values():
+            reservoir.start()
+
+    def _end(self, start: Offset) -> Offset:
+        end = dict(start)
+        for partition, reservoir in self._reservoirs.items():
+            pages = list(self._within(reservoir, start.get(partition)))
+            if pages:
+                end[partition] = pages[-1].last
+        return end
+
+    def _within(self, reservoir: Reservoir, after: Place | None) -> Sequence[Page]:
+        chosen: list[Page] = []
+        events = size = 0
+        for page in reservoir.beyond(after):
+            events += page.count
+            size += page.size
+            if chosen and (events > self._limits.events or size > self._limits.bytes):
+                break
+            chosen.append(page)
+        return chosen
+
+
+def _up_to(pages: Iterable[Page], until: Place) -> Sequence[Page]:
+    chosen = []
+    for page in pages:
+        if page.first > until:
+            break
+        chosen.append(page)
+    return chosen

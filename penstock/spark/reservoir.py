@@ -1,0 +1,199 @@
+"""A bounded buffer of pages, filled by one I/O thread from one partition.
+
+The buffer is only a cache: after a crash it is filled again from the position. When it is full the
+thread stops reading and the source keeps its log: that is the back-pressure. An unavailable source
+is tried again for ever, with back-off; any other error is kept and raised to the planner.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from penstock.backoff import delays
+from penstock.errors import Malformed, PenstockError, Unavailable
+from penstock.feeds import Feed, Following
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+
+__all__ = ["Reservoir"]
+
+# Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
+READ_TIMEOUT = 0.25
+# Seconds between two signs of life to the source while the buffer is full.
+KEEP_ALIVE = 1.0
+
+
+class Reservoir:
+    """Pages of one partition behind `after`, in order; thread-safe.
+
+    `limit` is in bytes and counts pages until they are durable, so that a micro-batch can be
+    planned again. `wake` is the planner's condition: it guards the buffer and is notified of
+    pages and failures. `watch` is called by the I/O thread after every round.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        partition: PartitionId,
+        after: Place | None,
+        *,
+        limit: int,
+        wake: threading.Condition,
+        watch: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self._feed = feed
+        self._limit = limit
+        self._wake = wake
+        self._watch = watch
+        self._pages: deque[Page] = deque()
+        self._size = 0
+        self._events = 0
+        self._read_to = after
+        self._acknowledged: Place | None = None
+        self._following: Following | None = None
+        self._failure: PenstockError | None = None
+        self._reconnects = 0
+        self._last_error = ""
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"follow-{partition}", daemon=True)
+
+    def start(self) -> None:
+        """Starts reading."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Stops reading, after telling the source the last acknowledgement if it can be reached.
+
+        Waits at most `timeout` seconds; returns whether the thread has ended.
+        """
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # The planner's side; call these with the condition held.
+
+    def beyond(self, after: Place | None) -> Iterator[Page]:
+        """The buffered pages that reach beyond `after`; raises what made the thread give up."""
+        found = False
+        for page in self._pages:
+            if after is None or page.last > after:
+                found = True
+                yield page
+        if not found and self._failure is not None:
+            raise self._failure
+
+    def reaches(self, end: Place) -> bool:
+        """Whether everything up to `end` has been read; raises what made the thread give up."""
+        if self._read_to is not None and self._read_to >= end:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        return False
+
+    def release(self, place: Place) -> int:
+        """Forgets the pages up to `place`, which is durable in the sink; returns their changes."""
+        released = 0
+        while self._pages and self._pages[0].last <= place:
+            page = self._pages.popleft()
+            self._size -= page.size
+            self._events -= page.count
+            released += page.count
+        if released:
+            self._wake.notify_all()
+        return released
+
+    # From any thread.
+
+    def acknowledge(self, place: Place) -> None:
+        """`place` is durable and its position saved: the source may forget it."""
+        self._acknowledged = place
+        following = self._following
+        if following is not None:
+            following.acknowledge(place)
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page."""
+        following = self._following
+        return {
+            "connected": False,
+            **(following.status() if following is not None else {}),
+            "buffered_events": self._events,
+            "buffered_bytes": self._size,
+            "reconnects": self._reconnects,
+            "last_error": self._last_error,
+        }
+
+    # The I/O thread.
+
+    def _run(self) -> None:
+        waits = delays()
+        while not self._stopping:
+            try:
+                self._following = self._connect()
+                self._last_error = ""
+                while not self._stopping:
+                    self._round(self._following)
+                    waits = delays()
+            except Unavailable as error:
+                self._last_error = str(error)
+                self._reconnects += 1
+                self._disconnect()
+                self._watch()
+                with self._wake:
+                    self._wake.wait_for(lambda: self._stopping, next(waits))
+            except Exception as error:
+                self._fail(error)
+                break
+        self._disconnect()
+        self._watch()
+
+    def _connect(self) -> Following:
+        following = self._feed.follow(self.partition, self._read_to)
+        if self._acknowledged is not None:
+            following.acknowledge(self._acknowledged)
+        return following
+
+    def _round(self, following: Following) -> None:
+        with self._wake:
+            full = self._size >= self._limit
+            if full:
+                self._wake.wait_for(lambda: self._stopping or self._size < self._limit, KEEP_ALIVE)
+        if full:
+            following.keep_alive()
+        else:
+            self._take(following.read(READ_TIMEOUT))
+        self._watch()
+
+    def _take(self, pages: Sequence[Page]) -> None:
+        if not pages:
+            return
+        with self._wake:
+            for page in pages:
+                self._pages.append(page)
+                self._size += page.size
+                self._events += page.count
+            self._read_to = pages[-1].last
+            self._wake.notify_all()
+
+    def _disconnect(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.close()
+
+    def _fail(self, error: Exception) -> None:
+        failure = (
+            error
+            if isinstance(error, PenstockError)
+            else Malformed(
+                f"reading {self.partition} failed: {type(error).__name__}: {error}",
+                hint="this is a defect of penstock; please report it with the log",
+            )
+        )
+        with self._wake:
+            self._failure = failure
+            self._last_error = str(failure)
+            self._wake.notify_all()

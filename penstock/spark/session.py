@@ -1,0 +1,58 @@
+"""The Spark session of the service, with the settings that were measured to matter.
+
+A user who brings a session sets what docs/explanation/performance.md names; nothing here is needed
+for correctness. `spark.conf` of the pipeline file overrides every line.
+"""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+__all__ = ["SETTINGS", "open_session"]
+
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+
+SETTINGS: Mapping[str, str] = {
+    # The default forks shell commands to set file permissions: 50 ms a trigger.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Loopback TCP between the JVM and Python idles 40 ms a job (delayed acknowledgements).
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.driver.memory": "640m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A task that lost its Python worker is tried again by the query's restart, from the position.
+    "spark.task.maxFailures": "1",
+}
+
+# A page is a row of up to a few hundred KiB: passed on at once, the stages overlap.
+_PACKED = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
+
+# A service binds to loopback; a cluster's driver must be reachable from its executors.
+_LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def open_session(
+    name: str, *, master: str, folder: Path, packed: bool, conf: Mapping[str, str]
+) -> SparkSession:
+    """A new session (and JVM); `folder` takes Spark's scratch files. Needs Java 17 or newer."""
+    log4j = files("penstock.spark") / "log4j2.properties"
+    settings = {
+        **SETTINGS,
+        **(_PACKED if packed else {}),
+        **(_LOCAL if master.startswith("local[") or master == "local" else {}),
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j}",
+        **conf,
+    }
+    builder = SparkSession.builder.appName(f"penstock-{name}").master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

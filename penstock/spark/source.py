@@ -1,0 +1,123 @@
+"""The planner process's end of the source: offsets as JSON, positions saved, the service told.
+
+A planner and its reservoirs live here, in the one Python process that Spark keeps for a streaming
+source. The service talks to it through a folder: the board's socket, and a stop file.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.feeds import Feed
+from penstock.leases.open import open_store
+from penstock.ops.board import Reporter
+from penstock.position import Position, position_from_json, position_to_json
+from penstock.spark.options import SourceOptions, read_source
+from penstock.spark.planner import Limits, Planner
+from penstock.spark.positions import Positions, in_spark
+from penstock.spark.split import Split
+
+__all__ = ["STOP_FILE", "Source"]
+
+# Made by the service in the runtime folder: take no more changes, save, acknowledge, say so.
+STOP_FILE = "stop"
+# Seconds between two reports.
+REPORT = 0.5
+
+Json = dict[str, str]
+
+
+class Source:
+    """One feed under Spark; made by `open`, used by one thread."""
+
+    def __init__(self, options: SourceOptions, feed: Feed, positions: Positions | None) -> None:
+        self._feed = feed
+        self._positions = positions
+        self._batches = 0
+        self._reported = 0.0
+        self._stopped = False
+        self._position: Json = {}
+        self._reporting = threading.Lock()
+        folder = Path(options.runtime) if options.runtime else None
+        self._stop_file = folder / STOP_FILE if folder else None
+        self._board = Reporter(folder / "board") if folder else None
+        self._planner = Planner(
+            feed,
+            limits=Limits(
+                events=options.max_events,
+                bytes=options.max_bytes,
+                buffer=options.buffer,
+                patience=options.patience,
+            ),
+            save=positions.save if positions else in_spark,
+            watch=self._report,
+        )
+
+    @classmethod
+    def open(cls, options: Mapping[str, str]) -> "Source":
+        """Reads the options and opens the positions store, if one is named."""
+        settings, feed = read_source(options)
+        if settings.positions is None:
+            return cls(settings, feed, None)
+        positions = Positions(
+            open_store(settings.positions),
+            f"{settings.pipeline}/{feed.backend}",
+            interval=settings.checkpoint.interval,
+            event_count=settings.checkpoint.event_count,
+            clock=time.monotonic,
+        )
+        return cls(settings, feed, positions)
+
+    def initial(self) -> Json:
+        """The stored position; nothing means where the source remembers us to be."""
+        self._feed.prepare()
+        return position_to_json(self._positions.load() if self._positions else {})
+
+    def latest(self, start: Json) -> Json:
+        """The end of the next micro-batch. After the stop file appeared: nothing more, and
+        everything up to `start` is saved and acknowledged."""
+        if self._stop_file is not None and self._stop_file.exists():
+            self._finish(position_from_json(start))
+            return start
+        end = position_to_json(self._planner.advance(position_from_json(start)))
+        self._batches += end != start
+        self._position = start
+        self._report()
+        return end
+
+    def splits(self, start: Json, end: Json) -> list[Split]:
+        """The changes between two offsets."""
+        return self._planner.splits(position_from_json(start), position_from_json(end))
+
+    def stop(self) -> None:
+        """Stops reading."""
+        self._planner.stop()
+
+    def _finish(self, durable: Position) -> None:
+        if self._stopped:
+            time.sleep(0.05)  # Spark triggers again at once until the service stops the query
+            return
+        self._planner.settle(durable, force=True)
+        self._planner.stop()
+        self._stopped = True
+        self._position = position_to_json(durable)
+        self._report(now=True)
+
+    def _report(self, *, now: bool = False) -> None:
+        if self._board is None:
+            return
+        with self._reporting:
+            if not now and time.monotonic() - self._reported < REPORT:
+                return
+            self._reported = time.monotonic()
+        self._board.report("source", self._feed.backend, self._status())
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            **self._planner.status(),
+            "batches": self._batches,
+            "position": self._position,
+            "stopped": self._stopped,
+        }

@@ -1,0 +1,109 @@
+"""What crosses from the planner to a task: pages, and which of their changes are meant.
+
+Pages are cut where the socket ran dry, so after a crash they are cut elsewhere. A micro-batch that
+Spark planned before the crash must still hold the same changes: `after` and `until` bound it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+
+__all__ = ["PACKED", "Split", "bounded", "pack", "unpack"]
+
+# One page per row, as it came from the source, with the pickled decoder that reads it.
+PACKED = pa.schema(
+    [
+        pa.field("decoder", pa.binary(), nullable=False),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("first", pa.string(), nullable=False),
+        pa.field("last", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("captured_at", pa.int64(), nullable=False),
+        pa.field("context", pa.binary(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("after", pa.string()),
+        pa.field("until", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Split(InputPartition):
+    """The changes of `pages` (one partition, in order) behind `after` and up to `until`."""
+
+    pages: tuple[Page, ...]
+    after: Place | None
+    until: Place
+
+
+class Packed(NamedTuple):
+    """A row of PACKED, typed."""
+
+    decoder: bytes
+    page: Page
+    after: Place | None
+    until: Place
+
+
+def pack(split: Split, decoder: bytes) -> Iterator[pa.RecordBatch]:
+    """A batch for each page; the payload is copied once."""
+    for page in split.pages:
+        row = (
+            decoder,
+            page.partition,
+            str(page.first),
+            str(page.last),
+            page.count,
+            page.captured_at,
+            page.context,
+            page.payload,
+            str(split.after) if split.after is not None else None,
+            str(split.until),
+        )
+        columns = [pa.array([value], field.type) for value, field in zip(row, PACKED, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
+
+
+def unpack(batch: pa.RecordBatch) -> Iterator[Packed]:
+    """The inverse of `pack`."""
+    for row in batch.to_pylist():
+        page = Page(
+            partition=PartitionId(row["partition"]),
+            first=Place.parse(row["first"]),
+            last=Place.parse(row["last"]),
+            count=row["count"],
+            captured_at=row["captured_at"],
+            context=row["context"],
+            payload=row["payload"],
+        )
+        after = Place.parse(row["after"]) if row["after"] is not None else None
+        yield Packed(row["decoder"], page, after, Place.parse(row["until"]))
+
+
+def bounded(
+    page: Page, batches: Iterable[pa.RecordBatch], after: Place | None, until: Place
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a decoded page that are behind `after` and up to `until`."""
+    if (after is None or page.first > after) and page.last <= until:
+        yield from batches
+        return
+    for batch in batches:
+        keep = pc.invert(_behind(batch, until))
+        if after is not None:
+            keep = pc.and_(keep, _behind(batch, after))
+        kept = batch.filter(keep)
+        if kept.num_rows:
+            yield kept
+
+
+def _behind(batch: pa.RecordBatch, place: Place) -> pa.Array:
+    cursor, ordinal = batch.column("cursor"), batch.column("ordinal")
+    same = pc.and_(pc.equal(cursor, place.cursor), pc.greater(ordinal, place.ordinal))
+    return pc.or_(pc.greater(cursor, place.cursor), same)
