@@ -11,7 +11,7 @@ from typing import NamedTuple, NewType
 
 from penstock.errors import Malformed
 
-__all__ = ["PartitionId", "Place", "Position", "position_from_json", "position_to_json"]
+__all__ = ["DRAINED", "PartitionId", "Place", "Position", "position_from_json", "position_to_json"]
 
 PartitionId = NewType("PartitionId", str)
 
@@ -37,6 +37,9 @@ class Place(NamedTuple):
             raise Malformed(f"{text!r} is not a place (CURSOR:ORDINAL)")
         return cls(cursor, int(ordinal))
 
+
+# The place of a partition that has ended and is done: behind every cursor, which are alphanumeric.
+DRAINED = Place("~", 0)
 
 # A partition that is absent has not been started; its feed decides where it begins.
 Position = Mapping[PartitionId, Place]

@@ -6,6 +6,7 @@ nearest known one; that message is made in `penstock.config`, which also reads f
 
 import re
 from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr
@@ -44,7 +45,9 @@ def parse_size(value: Any) -> Any:
 
 
 # Seconds.
-Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(lambda s: f"{s}s")]
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), PlainSerializer(lambda s: f"{Decimal(repr(s)):f}s")
+]
 # Bytes.
 Size = Annotated[int, BeforeValidator(parse_size)]
 # Prints as ***; `.get_secret_value()` reads it.

@@ -1,0 +1,31 @@
+"""What the operator wrote, read strictly: the pipeline file, and flat Spark options.
+
+Every mistake is reported at once, with its place, and never with a secret's value. Feeds and sinks
+bring their own settings models; they are found by `type` through `penstock.plugins`.
+"""
+
+from penstock.config.load import load_pipeline, parse_pipeline
+from penstock.config.options import options_from_settings, settings_from_options
+from penstock.config.pipeline import (
+    Backend,
+    Checkpoint,
+    Ops,
+    Pipeline,
+    SinkChoice,
+    Spark,
+    Transform,
+)
+
+__all__ = [
+    "Backend",
+    "Checkpoint",
+    "Ops",
+    "Pipeline",
+    "SinkChoice",
+    "Spark",
+    "Transform",
+    "load_pipeline",
+    "options_from_settings",
+    "parse_pipeline",
+    "settings_from_options",
+]

@@ -39,6 +39,13 @@ class Following(Protocol):
         """
         ...
 
+    @property
+    def drained(self) -> bool:
+        """Whether the partition has ended and `read` has returned all of it (a closed shard, a
+        split feed range, a snapshot chunk). Its children may start when this is durable. A
+        partition without an end (a slot, a change stream) is never drained."""
+        ...
+
     def keep_alive(self) -> None:
         """Tells the source that we are still there; called every few seconds while nobody reads
         (the buffer is full). Takes no data off the wire."""

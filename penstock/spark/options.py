@@ -78,7 +78,9 @@ def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:
     return chosen, found.build(settings_from_options(found.settings, rest))
 
 
-def _part(model: type[Settings], options: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+def _part(
+    model: type[Settings], options: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, str]]:
     own: dict[str, str] = {}
     rest: dict[str, str] = {}
     for key, value in options.items():

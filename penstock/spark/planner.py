@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.feeds import Feed
 from penstock.page import Page
-from penstock.position import PartitionId, Place, Position
+from penstock.position import DRAINED, PartitionId, Place, Position
 from penstock.spark.positions import Save
 from penstock.spark.reservoir import Reservoir
 from penstock.spark.split import Split
@@ -56,6 +56,8 @@ class Planner:
         self._watch = watch
         self._wake = threading.Condition()
         self._reservoirs: dict[PartitionId, Reservoir] = {}
+        # The drained partitions when the feed was last asked for its partitions.
+        self._done: set[PartitionId] | None = None
 
     def advance(self, start: Offset, *, patience: float | None = None) -> Offset:
         """The end of the next micro-batch; `start` itself if nothing came in time.
@@ -104,7 +106,8 @@ class Planner:
                 while not reservoir.reaches(until):
                     self._wake.wait(1.0)
                 pages = tuple(_up_to(reservoir.beyond(after), until))
-                made.append(Split(pages=pages, after=after, until=until))
+                if pages:
+                    made.append(Split(pages=pages, after=after, until=until))
         return made
 
     def status(self) -> Mapping[str, Any]:
@@ -123,27 +126,36 @@ class Planner:
             reservoir.stop(timeout)
 
     def _fill_from(self, start: Offset) -> None:
-        if self._reservoirs:
+        """Starts to read the partitions whose parents are done; looks for new ones only at the
+        start and when one has ended, because looking is I/O."""
+        done = {name for name, place in start.items() if place == DRAINED}
+        if self._done == done:
             return
         for lineage in self._feed.partitions():
-            name = lineage.partition
-            self._reservoirs[name] = Reservoir(
-                self._feed,
-                name,
-                start.get(name),
-                limit=self._limits.buffer,
-                wake=self._wake,
-                watch=self._watch,
-            )
-        for reservoir in self._reservoirs.values():
-            reservoir.start()
+            ready = all(parent in done for parent in lineage.parents)
+            if ready and lineage.partition not in done | self._reservoirs.keys():
+                self._open(lineage.partition, start.get(lineage.partition))
+        self._done = done
+
+    def _open(self, name: PartitionId, after: Place | None) -> None:
+        self._reservoirs[name] = Reservoir(
+            self._feed,
+            name,
+            after,
+            limit=self._limits.buffer,
+            wake=self._wake,
+            watch=self._watch,
+        )
+        self._reservoirs[name].start()
 
     def _end(self, start: Offset) -> Offset:
         end = dict(start)
         for partition, reservoir in self._reservoirs.items():
-            pages = list(self._within(reservoir, start.get(partition)))
+            pages = self._within(reservoir, start.get(partition))
             if pages:
                 end[partition] = pages[-1].last
+            elif reservoir.drained:
+                end[partition] = DRAINED
         return end
 
     def _within(self, reservoir: Reservoir, after: Place | None) -> Sequence[Page]:

@@ -56,6 +56,7 @@ class Reservoir:
         self._failure: PenstockError | None = None
         self._reconnects = 0
         self._last_error = ""
+        self._drained = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"follow-{partition}", daemon=True)
 
@@ -86,9 +87,14 @@ class Reservoir:
         if not found and self._failure is not None:
             raise self._failure
 
+    @property
+    def drained(self) -> bool:
+        """Whether the partition has ended, and all of it is here or was released."""
+        return self._drained
+
     def reaches(self, end: Place) -> bool:
         """Whether everything up to `end` has been read; raises what made the thread give up."""
-        if self._read_to is not None and self._read_to >= end:
+        if self._drained or (self._read_to is not None and self._read_to >= end):
             return True
         if self._failure is not None:
             raise self._failure
@@ -131,11 +137,11 @@ class Reservoir:
 
     def _run(self) -> None:
         waits = delays()
-        while not self._stopping:
+        while not self._stopping and not self._drained:
             try:
                 self._following = self._connect()
                 self._last_error = ""
-                while not self._stopping:
+                while not self._stopping and not self._drained:
                     self._round(self._following)
                     waits = delays()
             except Unavailable as error:
@@ -165,18 +171,20 @@ class Reservoir:
         if full:
             following.keep_alive()
         else:
-            self._take(following.read(READ_TIMEOUT))
+            pages = following.read(READ_TIMEOUT)
+            self._take(pages, drained=following.drained)
         self._watch()
 
-    def _take(self, pages: Sequence[Page]) -> None:
-        if not pages:
+    def _take(self, pages: Sequence[Page], *, drained: bool) -> None:
+        if not pages and not drained:
             return
         with self._wake:
             for page in pages:
                 self._pages.append(page)
                 self._size += page.size
                 self._events += page.count
-            self._read_to = pages[-1].last
+                self._read_to = page.last
+            self._drained = drained
             self._wake.notify_all()
 
     def _disconnect(self) -> None:
