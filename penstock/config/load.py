@@ -1,0 +1,127 @@
+"""The pipeline file -> a `Pipeline`, or one error that lists every mistake with its line."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from penstock.config.document import Document, parse
+from penstock.config.pipeline import Backend, Pipeline, SinkChoice
+from penstock.config.problems import Path, Problem, blot, dotted, nearest, problems_of, refuse
+from penstock.errors import SettingsError
+from penstock.plugins import known, plugin
+
+__all__ = ["load_pipeline", "parse_pipeline"]
+
+
+def load_pipeline(file: str | FilePath, environment: Mapping[str, str] | None = None) -> Pipeline:
+    """Reads a pipeline file; raises SettingsError with every mistake in it, a line each."""
+    path = FilePath(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path.name}: is not UTF-8 text") from error
+    except OSError as error:
+        raise SettingsError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
+    return parse_pipeline(text, name=path.name, environment=environment)
+
+
+def parse_pipeline(
+    text: str, *, name: str = "pipeline.yaml", environment: Mapping[str, str] | None = None
+) -> Pipeline:
+    """The same for a file's text; `name` is what errors call it."""
+    document = parse(text, os.environ if environment is None else environment)
+    if not document.problems:
+        found = _validate(document)
+        if found is not None:
+            return found
+    raise refuse(list(_lines(document, name)))
+
+
+def _lines(document: Document, name: str) -> Iterator[str]:
+    def at(problem: Problem) -> int:
+        return document.line(problem.path) or 0
+
+    for problem in sorted(document.problems, key=at):
+        line = f":{at(problem)}" if at(problem) else ""
+        place = f"{dotted(problem.path)}: " if problem.path else ""
+        yield f"{name}{line}: {place}{blot(problem.text, document.secrets)}"
+
+
+def _validate(document: Document) -> Pipeline | None:
+    data, problems = document.data, document.problems
+    if not isinstance(data, dict):
+        problems.append(Problem(path=(), text="must be a map with backends and a sink"))
+        return None
+    data = dict(data)
+    if isinstance(data.get("backends"), list):
+        data["backends"] = _backends(data["backends"], problems)
+    if isinstance(data.get("sink"), dict):
+        data["sink"] = _plugged("sinks", data["sink"], ("sink",), problems)
+    found = _try(Pipeline, data, (), problems)
+    return found if isinstance(found, Pipeline) and not problems else None
+
+
+def _backends(items: list[Any], problems: list[Problem]) -> list[Any]:
+    items = [{"name": "default"} | item if isinstance(item, dict) else item for item in items]
+    names = [item["name"] if isinstance(item, dict) else None for item in items]
+    for i, name in enumerate(names):
+        if isinstance(name, str) and name in names[:i]:
+            text = f"another backend is called {name!r}; names are part of event ids"
+            problems.append(Problem(path=("backends", i, "name"), text=text))
+    return [
+        _plugged("feeds", item, ("backends", i), problems) if isinstance(item, dict) else item
+        for i, item in enumerate(items)
+    ]
+
+
+# What stands in for a part that is wrong and was reported: valid, so that pydantic goes on.
+_HOLES: dict[str, Any] = {
+    "feeds": Backend.model_construct(name="hole", type="", settings=None),
+    "sinks": SinkChoice.model_construct(type="", settings=None),
+}
+
+
+def _plugged(kind: str, data: dict[str, Any], path: Path, problems: list[Problem]) -> Any:
+    """One backend or sink: its plug-in by `type`, its settings by the plug-in's model."""
+    before = len(problems)
+    model: type[BaseModel] = Backend if kind == "feeds" else SinkChoice
+    shell = {key: data.get(key) for key in model.model_fields if key != "settings"}
+    plug = _plugin(kind, data.get("type"), path, problems)
+    if plug is not None:
+        fields = plug.settings.model_fields
+        own = {key: value for key, value in data.items() if key not in shell or key in fields}
+        shell["settings"] = _try(plug.settings, own, path, problems)
+    if len(problems) == before:
+        return _try(model, shell, path, problems) or _HOLES[kind]
+    return _HOLES[kind]
+
+
+def _plugin(kind: str, name: Any, path: Path, problems: list[Problem]) -> Any:
+    place = (*path, "type")
+    names = known(kind)
+    if not isinstance(name, str):
+        text = f"is missing; known: {', '.join(names)}"
+        problems.append(Problem(path=place, text=text))
+        return None
+    if name not in names:
+        text = f"there is no {kind.removesuffix('s')} {name!r}{nearest(name, names)}"
+        problems.append(Problem(path=place, text=text))
+        return None
+    try:
+        return plugin(kind, name)
+    except SettingsError as error:
+        problems.append(Problem(path=place, text=str(error)))
+        return None
+
+
+def _try(
+    model: type[BaseModel], data: Any, path: Path, problems: list[Problem]
+) -> BaseModel | None:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems.extend(problems_of(error, model, path))
+        return None

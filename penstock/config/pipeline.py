@@ -1,0 +1,133 @@
+"""The pipeline file as a value: what runs, from where, to where.
+
+Feeds and sinks bring their own settings; this model only knows that they have some.
+`docs/reference/pipeline.md` lists every key, and a test holds the two together.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+
+from penstock.feeds import Feed, FeedPlugin
+from penstock.plugins import plugin
+from penstock.settings import Duration, Settings, Size
+from penstock.sinks import Sink, SinkPlugin
+
+__all__ = [
+    "Backend",
+    "Checkpoint",
+    "Ops",
+    "Pipeline",
+    "SinkChoice",
+    "Spark",
+    "Transform",
+    "state_folder",
+]
+
+# Names become parts of event ids, subjects, file names and lease paths.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and not _NAME.fullmatch(value):
+        raise ValueError("may have letters, digits, '_' and '-' only (it is part of subjects)")
+    return value
+
+
+Name = Annotated[str, BeforeValidator(_name)]
+
+
+def _spark_text(value: Any) -> Any:
+    """Spark's conf is text; YAML's true and 200 are what people write."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def state_folder(name: str) -> Path:
+    """Where a pipeline keeps what it must remember, unless told otherwise."""
+    root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(root) / "penstock" / name
+
+
+class Backend(Settings):
+    """One source of changes. `settings` is the feed's own model."""
+
+    name: Name
+    type: str
+    settings: SerializeAsAny[Settings]
+
+    def feed(self) -> Feed:
+        """Builds the feed; does no I/O."""
+        found: FeedPlugin = plugin("feeds", self.type)
+        return found.build(self.settings)
+
+
+class SinkChoice(Settings):
+    """Where changes go. `settings` is the sink's own model."""
+
+    type: str
+    settings: SerializeAsAny[Settings]
+
+    def sink(self) -> Sink:
+        """Builds the sink; does no I/O."""
+        found: SinkPlugin = plugin("sinks", self.type)
+        return found.build(self.settings)
+
+
+class Transform(Settings):
+    """One step over the view `changes`; its result is `changes` for the next."""
+
+    sql: str = Field(min_length=1)
+
+
+class Checkpoint(Settings):
+    """How often positions are stored: after `interval` or `event_count`, whichever is first."""
+
+    interval: Duration = Field(default=5.0, ge=0)  # seconds
+    event_count: int = Field(default=1000, ge=1)
+
+
+class Ops(Settings):
+    """The ops server, and when a pipeline stops being healthy."""
+
+    bind: str = "127.0.0.1"
+    port: int = Field(default=9090, ge=0, le=65535)  # 0 takes a free one
+    # Behind and not moving, or disconnected, for longer than this is unhealthy.
+    stalled_after: Duration = Field(default=30.0, gt=0)
+    # More unconfirmed log than this counts as "behind".
+    lag_limit: Size = Field(default=64 * 2**20, ge=0)
+
+
+class Spark(Settings):
+    """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done."""
+
+    master: str = "local[*]"
+    trigger: Duration = Field(default=0.0, ge=0)  # seconds
+    mode: Literal["auto", "rows", "packed"] = "auto"
+    conf: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = Field(default_factory=dict)
+
+
+class Pipeline(Settings):
+    """One pipeline: 1..n backends, transforms over `changes`, one sink."""
+
+    name: Name = "penstock"
+    backends: tuple[Backend, ...] = Field(min_length=1)
+    transform: tuple[Transform, ...] = ()
+    sink: SinkChoice
+    state: Path = Field(default_factory=lambda data: state_folder(data["name"]))
+    # A lease store's URL.
+    positions: str = Field(
+        default_factory=lambda data: f"sqlite:///{data['state'].absolute()}/positions.db"
+    )
+    checkpoint: Checkpoint = Checkpoint()
+    ops: Ops = Ops()
+    spark: Spark = Spark()
+
+    @field_validator("state")
+    @classmethod
+    def _home(cls, path: Path) -> Path:
+        return path.expanduser()

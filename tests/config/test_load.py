@@ -1,0 +1,238 @@
+"""The pipeline file: what is read, and what is said about mistakes."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Pipeline, load_pipeline, parse_pipeline
+from penstock.errors import SettingsError
+
+# The example of the manual, with our own plug-ins.
+FILE = """\
+name: shop
+backends:
+  - name: default
+    type: pond
+    connection: ${PG_URL}
+    slot: shop
+    publication: shop
+    tables: [public.customers]
+    start: slot
+transform:
+  - sql: SELECT * FROM changes WHERE collection <> 'audit'
+sink:
+  type: lake
+  url: ${NATS_URL}
+  stream: CDC
+  subject: "cdc.{collection}.{operation}"
+  encoding: msgpack
+  batch: {max_size: 500, max_wait: 100ms, max_bytes: 256KiB}
+positions: sqlite:///var/shop.db
+checkpoint: {interval: 5s, event_count: 1000}
+ops: {bind: 127.0.0.1, port: 9090}
+spark: {master: "local[*]", trigger: 0s, conf: {}}
+"""
+ENVIRONMENT = {
+    "PG_URL": "postgresql://u:hunter22@localhost/shop",
+    "NATS_URL": "nats://localhost:4222",
+}
+SMALL = """\
+backends:
+  - {type: pond}
+sink: {type: lake}
+"""
+
+
+def read(text: str, **environment: str) -> Pipeline:
+    return parse_pipeline(text, environment=ENVIRONMENT | environment)
+
+
+def mistakes(text: str, **environment: str) -> list[str]:
+    with pytest.raises(SettingsError) as error:
+        read(text, **environment)
+    return error.value.message.splitlines()
+
+
+def test_the_whole_file_is_read() -> None:
+    found = read(FILE)
+    assert (found.name, found.backends[0].name, found.backends[0].type) == (
+        "shop",
+        "default",
+        "pond",
+    )
+    assert found.transform[0].sql == "SELECT * FROM changes WHERE collection <> 'audit'"
+    assert found.sink.type == "lake"
+    assert (found.positions, found.checkpoint.interval) == ("sqlite:///var/shop.db", 5.0)
+    assert (found.ops.bind, found.ops.port, found.spark.trigger) == ("127.0.0.1", 9090, 0.0)
+
+
+def test_a_pipeline_does_not_print_its_secrets() -> None:
+    assert "hunter22" not in repr(read(FILE)) + str(read(FILE).model_dump())
+
+
+def test_a_pipeline_pickles() -> None:
+    assert pickle.loads(pickle.dumps(read(FILE))) == read(FILE)
+
+
+def test_a_pipeline_builds_its_feeds_and_its_sink() -> None:
+    found = read(FILE)
+    assert found.backends[0].feed().settings == found.backends[0].settings  # type: ignore[attr-defined]
+    assert found.sink.sink().settings == found.sink.settings  # type: ignore[attr-defined]
+
+
+def test_an_unknown_key_of_a_feed_names_the_nearest() -> None:
+    assert mistakes(FILE.replace("slot: shop", "sloot: shop")) == [
+        "pipeline.yaml:6: backends[0].sloot: unknown key; did you mean 'slot'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: shop", "nam: shop", "1: nam: unknown key; did you mean 'name'?"),
+        ("name: shop", "name: a/b", "1: name: may have letters, digits, '_' and '-' only"),
+        ("interval: 5s", "intervall: 5s", "20: checkpoint.intervall: unknown key; did you mean"),
+        ("interval: 5s", "interval: 5x", "20: checkpoint.interval: '5x' is not a duration"),
+        ("max_size: 500", "max_sise: 500", "18: sink.batch.max_sise: unknown key; did you mean"),
+        ("port: 9090", "port: 99999", "21: ops.port: input should be less than or equal to 65535"),
+        ("type: pond", "type: pomd", "4: backends[0].type: there is no feed 'pomd'; did you mean"),
+        ("type: pond", "type: dry", "4: backends[0].type: 'dry' needs the module 'a_driver_that"),
+        ("  type: lake\n", "", "12: sink.type: is missing; known: jetstream, lake, memory"),
+        ("- name: default", "- name: a.b", "3: backends[0].name: may have letters, digits"),
+        ("- sql:", "- sqll:", "11: transform[0].sqll: unknown key; did you mean 'sql'?"),
+        (
+            "checkpoint: {interval: 5s, event_count: 1000}",
+            "checkpoint: 5",
+            "20: checkpoint: must be",
+        ),
+        ("name: shop", "name: [", "not valid YAML"),
+        ("name: shop", "name: a\nname: b", "2: name: is written twice"),
+        ("${PG_URL}", "${PG_URI}", "5: backends[0].connection: the environment variable PG_URI"),
+        ("${PG_URL}", "${PG URL}", "5: backends[0].connection: a variable is written ${NAME} or"),
+        ("${PG_URL}", "${PG_URL", "5: backends[0].connection: a variable is written ${NAME} or"),
+    ],
+)
+def test_a_mistake_has_its_line_and_place(old: str, new: str, message: str) -> None:
+    assert old in FILE
+    assert any(message in line for line in mistakes(FILE.replace(old, new, 1)))
+
+
+def test_all_mistakes_come_at_once_in_the_order_of_the_file() -> None:
+    text = FILE.replace("slot: shop", "slot: [SHOP]").replace("9090", "x").replace("500", "a")
+    lines = mistakes(text.replace("name: shop", "names: shop"))
+    assert [line.split(":")[1] for line in lines] == sorted(
+        (line.split(":")[1] for line in lines), key=int
+    )
+    assert [line.split(": ")[1] for line in lines] == [
+        "names",
+        "backends[0].slot",
+        "sink.batch.max_size",
+        "ops.port",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "- a", "hello", "[]"])
+def test_a_file_that_is_no_map_is_an_error(text: str) -> None:
+    assert mistakes(text)[0].endswith("must be a map with backends and a sink")
+
+
+def test_backends_and_sink_are_required() -> None:
+    assert mistakes("name: x") == [
+        "pipeline.yaml:1: backends: is missing",
+        "pipeline.yaml:1: sink: is missing",
+    ]
+
+
+def test_there_must_be_a_backend() -> None:
+    assert "backends" in mistakes("backends: []\nsink: {type: lake}")[0]
+
+
+def test_backend_names_are_unique() -> None:
+    two = SMALL.replace("  - {type: pond}", "  - {type: pond}\n  - {type: pond}")
+    assert mistakes(two) == [
+        "pipeline.yaml:3: backends[1].name: another backend is called 'default';"
+        " names are part of event ids"
+    ]
+
+
+def test_there_may_be_several_backends() -> None:
+    two = "  - {name: a, type: pond}\n  - {name: b, type: pond}"
+    found = read(SMALL.replace("  - {type: pond}", two))
+    assert [backend.name for backend in found.backends] == ["a", "b"]
+
+
+def test_an_unset_variable_with_a_default_takes_it() -> None:
+    assert read(SMALL + "name: ${NAME:-shop}").name == "shop"
+    assert read(SMALL + "name: ${NAME:-shop}", NAME="other").name == "other"
+    assert read(SMALL + "name: ${NAME:-shop}", NAME="").name == "shop"
+
+
+def test_a_variable_may_be_a_number() -> None:
+    assert read(SMALL + "ops: {port: '${PORT}'}", PORT="7777").ops.port == 7777
+
+
+def test_a_variable_can_not_inject_yaml() -> None:
+    text = SMALL + "transform:\n  - sql: ${SQL}"
+    sql = "x\nsink: {type: other}\n# ${PG_URL}"
+    assert read(text, SQL=sql).transform[0].sql == sql
+
+
+def test_a_doubled_dollar_is_one() -> None:
+    assert read(SMALL + "transform: [{sql: '$${X} $5 $$'}]").transform[0].sql == "${X} $5 $"
+
+
+def test_a_date_stays_text() -> None:
+    assert read(SMALL + "name: 2026-01-01").name == "2026-01-01"
+
+
+def test_sparks_conf_takes_numbers_and_switches() -> None:
+    found = read(SMALL + "spark: {conf: {spark.ui.enabled: false, spark.x: 5}}")
+    assert found.spark.conf == {"spark.ui.enabled": "false", "spark.x": "5"}
+
+
+def test_an_anchor_may_be_used_but_not_hold_itself() -> None:
+    assert read(SMALL + "checkpoint: &c {interval: 1s}").checkpoint.interval == 1.0
+    assert "must not contain itself" in mistakes(SMALL + "transform: &a [*a]")[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SMALL + "checkpoint: {interval: '${PG_URL}'}",
+        SMALL + "ops: {port: '${PG_URL}'}",
+        SMALL + "name: ${PG_URL}",
+        SMALL + "name: postgresql://u:hunter22@h/db",
+        FILE.replace("connection: ${PG_URL}", "connection: u:hunter22@h"),
+        FILE.replace("connection: ${PG_URL}", "connection: [u:hunter22@h]"),
+        SMALL.replace("{type: pond}", "{type: '${PG_URL}'}"),
+        SMALL.replace("{type: pond}", "{name: '${PG_URL}', type: pond}"),
+    ],
+)
+def test_a_mistake_never_repeats_a_secret(text: str) -> None:
+    assert "hunter22" not in "\n".join(mistakes(text))
+
+
+def test_state_and_positions_default_to_the_users_state_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = read(SMALL + "name: shop")
+    assert found.state == tmp_path / "penstock" / "shop"
+    assert found.positions == f"sqlite:///{tmp_path}/penstock/shop/positions.db"
+
+
+def test_positions_follow_the_state_folder(tmp_path: Path) -> None:
+    assert read(SMALL + f"state: {tmp_path}").positions == f"sqlite:///{tmp_path}/positions.db"
+
+
+def test_a_file_that_is_missing_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.yaml: no such file or directory"):
+        load_pipeline(tmp_path / "none.yaml")
+
+
+def test_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="is not UTF-8 text"):
+        load_pipeline(file)
