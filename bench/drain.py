@@ -1,0 +1,98 @@
+"""(a) A backlog of transactions, drained into a file-backed stream; against pg_recvlogical."""
+
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.demo.servers import Nats, Postgres
+
+from . import table
+from .pipeline import STREAM, run_pipeline
+from .stream import stored, wait_for
+from .usage import OURS, Usage
+
+__all__ = ["Drain", "drain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Rates in events a second; CPU in microseconds an event; memory in bytes.
+
+    `events_per_second` counts from the first message stored to the last; `first_event` is seconds
+    from the start of the process to the first message stored.
+    """
+
+    rows: int
+    events_per_second: float
+    recvlogical_per_second: float
+    first_event: float
+    peak_rss: int
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Of pg_recvlogical's own rate in the same run."""
+        return self.events_per_second / self.recvlogical_per_second
+
+    @property
+    def own_cpu(self) -> float:
+        """Of our processes together."""
+        return sum(self.cpu.get(role, 0.0) for role in OURS)
+
+
+def drain(
+    folder: Path, *, rows: int, per_transaction: int, extra: dict[str, Any], version: int
+) -> Drain:
+    """One run with fresh servers."""
+    with Postgres(version=version) as postgres, Nats() as nats, postgres.database() as database:
+        table.create(database)
+        for slot in ("bench_file", "bench"):
+            database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        table.write_backlog(database, rows=rows, per_transaction=per_transaction)
+        database.execute("CHECKPOINT")
+        baseline = _recvlogical(postgres, database.name, folder)
+        with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
+            usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
+            usage.start()
+            alive = _alive(running.pid)
+            wait_for(nats.url, STREAM, 1, timeout=120, alive=alive)
+            usage.mark()
+            before = stored(nats.url, STREAM)[0]
+            wait_for(nats.url, STREAM, rows, timeout=600, alive=alive)
+            spent = usage.stop()
+            count, first, last = stored(nats.url, STREAM)
+        if count != rows:
+            raise RuntimeError(f"{rows} rows were written, {count} messages are in the stream")
+        return Drain(
+            rows=rows,
+            events_per_second=rows / (last - first),
+            recvlogical_per_second=rows / baseline,
+            first_event=first - running.started,
+            peak_rss=usage.peak_rss,
+            cpu={role: seconds * 1e6 / (rows - before) for role, seconds in spent.items()},
+        )
+
+
+def _alive(pid: int) -> Any:
+    def check() -> None:
+        if not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text():
+            raise RuntimeError("the pipeline ended")
+
+    return check
+
+
+def _recvlogical(postgres: Postgres, database: str, folder: Path) -> float:
+    """Seconds that pg_recvlogical takes to write the same changes into a file."""
+    end = postgres.execute("SELECT pg_current_wal_lsn()")[0][0]
+    command = [
+        str(postgres.bin / "pg_recvlogical"), "-d", postgres.url_of(database), "--slot=bench_file",
+        "--start", f"--endpos={end}", "-o", "proto_version=1",
+        "-o", f"publication_names={table.PUBLICATION}", "-f", str(folder / "recvlogical.out"),
+    ]  # fmt: skip
+    # It ends at the first record behind the end position.
+    postgres.execute("SELECT pg_logical_emit_message(true, 'bench', 'end')")
+    started = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    return time.perf_counter() - started

@@ -1,0 +1,83 @@
+"""The pipeline under test: `penstock run` as a child process, as a user would start it."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.demo.servers import Database, Nats, free_port
+
+from .table import PUBLICATION
+
+__all__ = ["STREAM", "Running", "run_pipeline"]
+
+STREAM = "BENCH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A started pipeline."""
+
+    pid: int
+    started: float
+    log: Path
+    port: int
+
+    def status(self) -> Any:
+        """The /status document."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def run_pipeline(
+    folder: Path, database: Database, nats: Nats, *, slot: str, extra: dict[str, Any]
+) -> Iterator[Running]:
+    """Runs the shipped defaults on `slot`; `extra` holds further keys of the pipeline file.
+
+    Ends it gracefully; raises with the end of its log if it died.
+    """
+    port = free_port()
+    document: dict[str, Any] = {
+        "name": "bench",
+        "backends": [
+            {
+                "name": "default",
+                "type": "postgres",
+                "connection": database.url,
+                "slot": slot,
+                "publication": PUBLICATION,
+            }
+        ],
+        "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM},
+        "state": str(folder / "state"),
+        "ops": {"port": port},
+    }
+    for key, value in extra.items():
+        document[key] = {**document[key], **value} if isinstance(document.get(key), dict) else value
+    file = folder / "pipeline.yaml"
+    file.write_text(yaml.safe_dump(document))
+    log = folder / "pipeline.log"
+    with log.open("ab") as output:
+        started = time.time()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "run", str(file)], stdout=output, stderr=output
+        )
+    try:
+        yield Running(pid=process.pid, started=started, log=log, port=port)
+        if process.poll() is not None:
+            raise RuntimeError(f"the pipeline ended:\n{log.read_text()[-3000:]}")
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()

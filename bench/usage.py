@@ -1,0 +1,91 @@
+"""CPU seconds by process role, and the peak resident memory of our own processes."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+
+import psutil
+
+__all__ = ["OURS", "Usage"]
+
+OURS = ("service", "jvm", "planner", "workers")
+_PLANNER = "python_streaming_source_runner"
+
+
+class Usage:
+    """Watches the service's process tree, the wal senders and the NATS server.
+
+    Processes that end are counted up to the last sample before their end (4 a second).
+    """
+
+    def __init__(self, *, service: int, postgres: int, nats: int) -> None:
+        self.peak_rss = 0
+        self._roots = {"service": service, "postgres": postgres, "nats": nats}
+        self._cpu: dict[int, tuple[str, float]] = {}
+        self._base: dict[int, float] = {}
+        self._roles: dict[int, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begins to sample."""
+        self._thread.start()
+
+    def mark(self) -> None:
+        """Counts CPU from here on."""
+        self._sample()
+        self._base = {pid: seconds for pid, (_, seconds) in self._cpu.items()}
+
+    def stop(self) -> Mapping[str, float]:
+        """CPU seconds since `mark`, by role."""
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+        spent: dict[str, float] = defaultdict(float)
+        for pid, (role, seconds) in self._cpu.items():
+            spent[role] += seconds - self._base.get(pid, 0.0)
+        return dict(spent)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.25):
+            self._sample()
+
+    def _sample(self) -> None:
+        rss = 0
+        for kind, root in self._roots.items():
+            for process in _tree(root):
+                try:
+                    role = self._role(kind, process)
+                    times = process.cpu_times()
+                    self._cpu[process.pid] = (role, times.user + times.system)
+                    rss += process.memory_info().rss if role in OURS else 0
+                except psutil.Error:
+                    continue
+        self.peak_rss = max(self.peak_rss, rss)
+
+    def _role(self, kind: str, process: psutil.Process) -> str:
+        known = self._roles.get(process.pid)
+        if known is None or known in ("workers", "postgres"):
+            known = self._roles[process.pid] = _role_of(kind, process)
+        return known
+
+
+def _tree(root: int) -> list[psutil.Process]:
+    try:
+        top = psutil.Process(root)
+        return [top, *top.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _role_of(kind: str, process: psutil.Process) -> str:
+    command = " ".join(process.cmdline())
+    if kind == "postgres":
+        return "wal sender" if "walsender" in command else "postgres"
+    if kind == "nats":
+        return "nats-server"
+    if process.name() == "java":
+        return "jvm"
+    if _PLANNER in command:
+        return "planner"
+    return "workers" if "pyspark" in command else "service"
