@@ -131,7 +131,7 @@ def test_secrets_are_revealed() -> None:
 TEXT = st.text(max_size=12) | st.sampled_from(["null", '"null"', '"', "[", "a,b", " ", "true", "1"])
 INT64 = st.integers(-(2**63), 2**63 - 1)
 DURATION = st.floats(0, 1e9, allow_nan=False) | st.sampled_from([1e-7, 0.1, 0.30000000000000004])
-BATCHES = st.builds(Batch, max_size=INT64, max_wait=DURATION, max_bytes=st.integers(0, 2**60))
+BATCHES = st.builds(Batch, max_size=INT64, max_wait=DURATION, max_bytes=st.integers(0, 2**53))
 MODELS = st.builds(
     Model,
     connection=TEXT.map(Secret),

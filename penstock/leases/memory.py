@@ -1,0 +1,52 @@
+"""Leases in memory: for tests, and for pipelines that may forget."""
+
+from builtins import list as List  # `list` is a method here
+from dataclasses import replace
+from itertools import count
+from threading import Lock
+
+from penstock.errors import LeaseLost
+from penstock.leases import Lease
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """A `LeaseStore` that lives as long as the object; threads may share it."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Lease] = {}
+        self._lock = Lock()
+        # One counter for all rows: a row that is deleted and made again never repeats a revision.
+        self._revisions = count(1)
+
+    def get(self, name: str) -> Lease | None:
+        """The row as it is now, or None."""
+        return self._rows.get(name)
+
+    def list(self, prefix: str) -> List[Lease]:
+        """All rows whose name starts with `prefix`, by name."""
+        with self._lock:
+            return [row for name, row in sorted(self._rows.items()) if name.startswith(prefix)]
+
+    def put(self, lease: Lease) -> Lease:
+        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        with self._lock:
+            self._verify(lease)
+            row = replace(lease, revision=next(self._revisions))
+            self._rows[lease.name] = row
+            return row
+
+    def delete(self, lease: Lease) -> None:
+        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        with self._lock:
+            self._verify(lease)
+            self._rows.pop(lease.name, None)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _verify(self, lease: Lease) -> None:
+        row = self._rows.get(lease.name)
+        if (row.revision if row else 0) != lease.revision:
+            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")

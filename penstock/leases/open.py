@@ -1,0 +1,24 @@
+"""A store by its URL, as the pipeline file writes it."""
+
+from penstock.errors import SettingsError
+from penstock.leases import LeaseStore
+from penstock.leases.memory import MemoryStore
+from penstock.leases.sqlite import SqliteStore
+
+__all__ = ["open_store"]
+
+_KNOWN = "known: sqlite:///relative.db, sqlite:////absolute.db, memory:"
+
+
+def open_store(url: str) -> LeaseStore:
+    """The store that `url` names; does no I/O. Raises SettingsError for an unknown scheme.
+
+    Each call with `memory:` gives a new, empty store.
+    """
+    scheme, colon, rest = url.partition(":")
+    if scheme == "memory" and colon and rest in ("", "//"):
+        return MemoryStore()
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > len("///"):
+        return SqliteStore(rest.removeprefix("///"))
+    # The rest of the URL may hold a password.
+    raise SettingsError(f"no store for positions URL {scheme + colon!r}", hint=_KNOWN)

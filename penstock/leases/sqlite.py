@@ -1,0 +1,183 @@
+"""Leases in an SQLite file: the default, on one host.
+
+Every operation is one statement, so SQLite's own lock is the compare-and-swap between processes.
+Write-ahead log and synchronous=FULL: what `put` returned survives a kill and a power cut.
+"""
+
+import os
+import sqlite3
+import time
+from builtins import list as List  # `list` is a method here
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from penstock.backoff import delays
+from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.leases import Lease
+
+__all__ = ["SqliteStore"]
+
+_BUSY_SECONDS = 5.0
+
+_TABLE = """\
+CREATE TABLE IF NOT EXISTS lease (
+    name TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    continuation TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    deleted INTEGER NOT NULL DEFAULT 0
+)"""
+
+# A deleted row stays as a mark, so that a name that comes back never repeats a revision.
+_INSERT = """\
+INSERT INTO lease (name, owner, continuation, revision) VALUES (:name, :owner, :continuation, 1)
+ON CONFLICT (name) DO UPDATE SET owner = :owner, continuation = :continuation,
+    revision = lease.revision + 1, deleted = 0 WHERE lease.deleted
+RETURNING revision"""
+_UPDATE = """\
+UPDATE lease SET owner = :owner, continuation = :continuation, revision = revision + 1
+WHERE name = :name AND revision = :revision AND NOT deleted RETURNING revision"""
+_DELETE = """\
+UPDATE lease SET owner = '', continuation = '', revision = revision + 1, deleted = 1
+WHERE name = :name AND revision = :revision AND NOT deleted RETURNING revision"""
+_ROWS = "SELECT name, owner, continuation, revision FROM lease WHERE NOT deleted"
+
+# Primary result code -> what to do about it.
+_ERRORS: dict[int, tuple[type[PenstockError], str]] = {
+    sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
+    sqlite3.SQLITE_IOERR: (Unavailable, "look at its disk"),
+    sqlite3.SQLITE_READONLY: (SettingsError, "make the file and its folder writable"),
+    sqlite3.SQLITE_PERM: (SettingsError, "make the file and its folder writable"),
+    sqlite3.SQLITE_CANTOPEN: (SettingsError, "make the file and its folder writable"),
+    sqlite3.SQLITE_NOTADB: (SettingsError, "it is no SQLite file: move it away, or name another"),
+    sqlite3.SQLITE_CORRUPT: (SettingsError, "the file is damaged: restore it or move it away"),
+}
+
+
+class SqliteStore:
+    """A `LeaseStore` in one file, made on demand together with its folder (mode 0700).
+
+    Threads and processes may share the file; threads may share the object, and it pickles.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._owner = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = state["path"]
+        self._start()
+
+    def get(self, name: str) -> Lease | None:
+        """The row as it is now, or None."""
+        rows = self._run(f"{_ROWS} AND name = :name", {"name": name})
+        return _lease(rows[0]) if rows else None
+
+    def list(self, prefix: str) -> List[Lease]:
+        """All rows whose name starts with `prefix`, by name."""
+        where = "AND substr(name, 1, length(:prefix)) = :prefix ORDER BY name"
+        return [_lease(row) for row in self._run(f"{_ROWS} {where}", {"prefix": prefix})]
+
+    def put(self, lease: Lease) -> Lease:
+        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        revision = self._swap(_UPDATE if lease.revision else _INSERT, lease)
+        return Lease(
+            name=lease.name,
+            owner=lease.owner,
+            continuation=lease.continuation,
+            revision=revision,
+        )
+
+    def delete(self, lease: Lease) -> None:
+        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        if lease.revision or self.get(lease.name) is not None:
+            self._swap(_DELETE, lease)
+
+    def close(self) -> None:
+        """Closes the file; it is opened again when used."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+            # A connection that came through a fork is its parent's to close.
+            if connection is not None and self._owner == os.getpid():
+                connection.close()
+
+    def _swap(self, statement: str, lease: Lease) -> int:
+        values = {
+            "name": lease.name,
+            "owner": lease.owner,
+            "continuation": lease.continuation,
+            "revision": lease.revision,
+        }
+        rows = self._run(statement, values)
+        if not rows:
+            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")
+        return int(rows[0][0])
+
+    def _run(self, statement: str, values: dict[str, Any]) -> List[Any]:
+        with self._lock, _translated(self.path):
+            return self._open().execute(statement, values).fetchall()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._owner == os.getpid():
+            return self._connection
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            _set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._owner = connection, os.getpid()
+        return connection
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    # Switching to the write-ahead log does not wait for a lock as statements do.
+    until = time.monotonic() + _BUSY_SECONDS
+    for delay in delays(first=0.005, limit=0.1):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            break
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(delay)
+    connection.execute("PRAGMA synchronous = FULL").fetchall()
+    connection.execute(_TABLE).fetchall()
+
+
+def _lease(row: tuple[str, str, str, int]) -> Lease:
+    name, owner, continuation, revision = row
+    return Lease(name=name, owner=owner, continuation=continuation, revision=revision)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        kind, hint = _ERRORS.get(_code(error), (SettingsError, "look at the file"))
+        raise kind(f"positions file {path}: {error}", hint=hint) from error
+    except OSError as error:
+        hint = "make the file and its folder writable"
+        raise SettingsError(f"positions file {path}: {error.strerror}", hint=hint) from error

@@ -1,0 +1,128 @@
+"""What every lease store promises; a new store adds a line to STORES."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LeaseLost
+from penstock.leases import Lease, LeaseStore
+from penstock.leases.memory import MemoryStore
+from penstock.leases.sqlite import SqliteStore
+
+STORES: dict[str, Callable[[Path], LeaseStore]] = {
+    "memory": lambda _: MemoryStore(),
+    "sqlite": lambda folder: SqliteStore(folder / "leases.db"),
+}
+
+
+@pytest.fixture(params=sorted(STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
+    found = STORES[request.param](tmp_path)
+    yield found
+    found.close()
+
+
+def test_a_row_that_was_never_put_is_none(store: LeaseStore) -> None:
+    assert store.get("a") is None
+
+
+def test_what_was_put_is_got(store: LeaseStore) -> None:
+    put = store.put(Lease(name="a", owner="me", continuation='{"é": 1}'))
+    assert store.get("a") == put == replace(put, owner="me", continuation='{"é": 1}')
+    assert put.revision > 0
+
+
+def test_a_put_with_the_current_revision_wins(store: LeaseStore) -> None:
+    first = store.put(Lease(name="a"))
+    second = store.put(replace(first, continuation="2"))
+    assert second.revision != first.revision
+    assert store.get("a") == second
+
+
+def test_a_put_with_an_old_revision_is_lost(store: LeaseStore) -> None:
+    first = store.put(Lease(name="a"))
+    second = store.put(replace(first, continuation="2"))
+    with pytest.raises(LeaseLost, match="'a'"):
+        store.put(replace(first, continuation="3"))
+    assert store.get("a") == second
+
+
+def test_a_first_put_of_a_row_that_exists_is_lost(store: LeaseStore) -> None:
+    first = store.put(Lease(name="a", owner="me"))
+    with pytest.raises(LeaseLost):
+        store.put(Lease(name="a", owner="you"))
+    assert store.get("a") == first
+
+
+def test_a_put_of_a_revision_that_never_was_is_lost(store: LeaseStore) -> None:
+    with pytest.raises(LeaseLost):
+        store.put(Lease(name="a", revision=7))
+    assert store.get("a") is None
+
+
+def test_a_deleted_row_is_gone(store: LeaseStore) -> None:
+    store.delete(store.put(Lease(name="a")))
+    assert store.get("a") is None
+    assert store.list("") == []
+
+
+def test_a_delete_with_an_old_revision_is_lost(store: LeaseStore) -> None:
+    first = store.put(Lease(name="a"))
+    second = store.put(first)
+    for lease in (first, Lease(name="a")):
+        with pytest.raises(LeaseLost):
+            store.delete(lease)
+    assert store.get("a") == second
+
+
+def test_deleting_what_never_was_is_nothing(store: LeaseStore) -> None:
+    store.delete(Lease(name="a"))
+    with pytest.raises(LeaseLost):
+        store.delete(Lease(name="a", revision=1))
+
+
+def test_a_row_that_is_made_again_does_not_repeat_a_revision(store: LeaseStore) -> None:
+    first = store.put(Lease(name="a"))
+    store.delete(first)
+    store.put(Lease(name="a", owner="new"))
+    with pytest.raises(LeaseLost):
+        store.put(replace(first, owner="zombie"))
+    found = store.get("a")
+    assert found is not None
+    assert found.owner == "new"
+
+
+def test_a_list_has_the_rows_of_the_prefix_by_name(store: LeaseStore) -> None:
+    for name in ("b/2", "a/1", "b/1", "b%", "B/1"):
+        store.put(Lease(name=name))
+    assert [lease.name for lease in store.list("b/")] == ["b/1", "b/2"]
+    assert len(store.list("")) == 5
+
+
+def test_of_many_threads_that_put_one_wins(store: LeaseStore) -> None:
+    base = store.put(Lease(name="a"))
+    start = threading.Barrier(8)
+    won: list[Lease] = []
+
+    def race(owner: str) -> None:
+        start.wait()
+        with suppress(LeaseLost):
+            won.append(store.put(replace(base, owner=owner)))
+
+    threads = [threading.Thread(target=race, args=(f"t{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [store.get("a")] == won
+
+
+def test_a_store_that_was_closed_opens_again(store: LeaseStore) -> None:
+    put = store.put(Lease(name="a"))
+    store.close()
+    store.close()
+    assert store.get("a") == put

@@ -1,0 +1,162 @@
+"""What only a file can do wrong: other processes, kills, locks, damage."""
+
+import os
+import pickle
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.leases import Lease
+from penstock.leases.sqlite import SqliteStore
+
+RACE = """
+import sys
+from penstock.errors import LeaseLost
+from penstock.leases import Lease
+from penstock.leases.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+sys.stdin.readline()
+won = 0
+for i in range(50):
+    try:
+        store.put(Lease(name=f"n{i}", owner=sys.argv[2]))
+        won += 1
+    except LeaseLost:
+        pass
+print(won)
+"""
+
+WRITE = """
+import sys
+from penstock.leases import Lease
+from penstock.leases.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+lease = Lease(name="a")
+while True:
+    lease = store.put(lease)
+    print(lease.revision, flush=True)
+"""
+
+
+def child(code: str, *args: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_two_processes_that_race_exactly_one_wins(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "a.db"  # also the race to create it
+    children = [child(RACE, str(file), name) for name in ("x", "y")]
+    for process in children:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    won = [int(process.communicate(timeout=60)[0]) for process in children]
+    assert sum(won) == 50
+    owners = [lease.owner for lease in SqliteStore(file).list("")]
+    assert [owners.count("x"), owners.count("y")] == won
+
+
+def test_what_put_returned_survives_a_kill(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    process = child(WRITE, str(file))
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(20)]
+    process.kill()
+    said += [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    found = SqliteStore(file).get("a")
+    assert found is not None
+    assert found.revision in (said[-1], said[-1] + 1)
+    assert SqliteStore(file).put(found).revision == found.revision + 1
+
+
+def test_constructing_a_store_makes_no_file(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "a" / "b.db").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_and_the_file_are_the_users_alone(tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "a" / "b.db").get("x")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a", tmp_path / "a/b.db")]
+    assert modes == [0o700, 0o600]
+
+
+def test_commits_are_synchronous_in_a_write_ahead_log(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "b.db")
+    store.get("x")
+    assert store._connection is not None
+    pragmas = [
+        store._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
+    ]
+    assert pragmas == ["wal", 2]
+
+
+def test_a_store_pickles(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "b.db")
+    put = store.put(Lease(name="a"))
+    assert pickle.loads(pickle.dumps(store)).get("a") == put
+
+
+def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "b.db")
+    lease = store.put(Lease(name="a"))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store.put(lease)
+            store.close()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    with pytest.raises(LeaseLost):
+        store.put(lease)
+
+
+def test_a_locked_file_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.leases.sqlite._BUSY_SECONDS", 0.05)
+    file = tmp_path / "b.db"
+    SqliteStore(file).put(Lease(name="a"))
+    holder = sqlite3.connect(file, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Unavailable, match=r"b\.db.*locked.*another program holds a lock"):
+        SqliteStore(file).put(Lease(name="b"))
+    holder.rollback()
+    holder.close()
+    assert SqliteStore(file).put(Lease(name="b")).revision == 1
+
+
+def test_a_file_that_is_no_database_is_a_settings_error(tmp_path: Path) -> None:
+    file = tmp_path / "b.db"
+    file.write_bytes(b"not a database at all, but long enough to look" * 40)
+    with pytest.raises(SettingsError, match=r"b\.db.*move it away"):
+        SqliteStore(file).get("a")
+    assert file.read_bytes().startswith(b"not a database")
+
+
+def test_a_damaged_file_is_a_settings_error(tmp_path: Path) -> None:
+    file = tmp_path / "b.db"
+    store = SqliteStore(file)
+    for i in range(300):
+        store.put(Lease(name=f"n{i}", continuation="x" * 200))
+    store.close()
+    damaged = bytearray(file.read_bytes())
+    damaged[4096:] = os.urandom(len(damaged) - 4096)
+    file.write_bytes(damaged)
+    with pytest.raises(SettingsError, match="damaged"):
+        SqliteStore(file).list("")
+
+
+@pytest.mark.parametrize("path", ["/proc/penstock/b.db", "/dev/null/b.db", "/proc/b.db"])
+def test_a_place_where_nothing_can_be_written_is_a_settings_error(path: str) -> None:
+    with pytest.raises(SettingsError, match="writable"):
+        SqliteStore(path).get("a")
