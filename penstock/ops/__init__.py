@@ -1,0 +1,1 @@
+"""What operators see: reports of all processes, health, HTTP endpoints, metrics, logs."""

@@ -1,0 +1,223 @@
+"""Reports of many processes, gathered in one: datagrams on a unix socket.
+
+The planner, the tasks and the commit process report; the main process holds the board. A report
+never blocks and never fails its sender: when nobody listens, or the socket is full, it is dropped.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, Self
+
+import orjson
+
+from penstock.errors import SettingsError
+
+__all__ = ["Board", "Entry", "Kind", "Reporter", "Snapshot"]
+
+Kind = Literal["pipeline", "source", "sink", "batch"]
+
+# Below the kernel's default buffer (208 KiB), which holds some of them.
+_LIMIT = 32_768
+_LONGEST_TEXT = 1_000
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Reporter:
+    """Sends reports to a board. Costs microseconds; pickles; may be used across a fork."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self._socket: socket.socket | None = None
+        self._owner = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Reporter, (self.path,)
+
+    def report(self, kind: Kind, name: str, fields: Mapping[str, Any]) -> None:
+        """The latest values of some fields; fields that are not named stay as they were."""
+        self._send(kind, name, fields, _NOTHING)
+
+    def add(self, kind: Kind, name: str, counts: Mapping[str, float]) -> None:
+        """Adds to counters, which several processes share."""
+        self._send(kind, name, _NOTHING, counts)
+
+    def _send(
+        self, kind: str, name: str, fields: Mapping[str, Any], counts: Mapping[str, float]
+    ) -> None:
+        # A report must never hurt what it reports on, whatever is in it.
+        with contextlib.suppress(OSError, TypeError, ValueError, RecursionError):
+            data = orjson.dumps([kind, name, fields or {}, counts or {}], str, _OPTIONS)
+            if len(data) > _LIMIT:
+                data = orjson.dumps([kind, name, _cut(fields), counts or {}], str, _OPTIONS)
+            if self._socket is None or self._owner != os.getpid():
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                self._socket.setblocking(False)
+                self._owner = os.getpid()
+            self._socket.sendto(data, self.path)
+
+
+def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that fit: long texts are cut, then the largest fields are left out."""
+    cut = {
+        key: f"{value[:_LONGEST_TEXT]}…" if isinstance(value, str) and len(value) > 1000 else value
+        for key, value in fields.items()
+    }
+    sizes = {key: len(orjson.dumps(value, str, _OPTIONS)) for key, value in cut.items()}
+    while sizes and sum(sizes.values()) > _LIMIT - 1000:
+        largest = max(sizes, key=lambda key: sizes[key])
+        del sizes[largest], cut[largest]
+    return cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is known of one (kind, name). Times are the board's monotonic clock.
+
+    `at`: the last report. `changed`: when each field last got another value. `calm`: when each
+    number was last at or below its bound (0 unless the board was told another), for fields that
+    ever were.
+    """
+
+    fields: Mapping[str, Any]
+    at: float
+    since: float
+    changed: Mapping[str, float]
+    calm: Mapping[str, float]
+
+    def merged(
+        self, fields: Mapping[str, Any], at: float, bounds: Mapping[str, float] = _NOTHING
+    ) -> "Entry":
+        """This entry after a report of `fields` at `at`. Pure."""
+        moved = {key: at for key, new in fields.items() if self.fields.get(key, ...) != new}
+        calm = {
+            key: at
+            for key, value in fields.items()
+            if isinstance(value, int | float) and value <= bounds.get(key, 0)
+        }
+        # The moment a number leaves its bound still counts as calm: it was until now.
+        leaving = {
+            key: at
+            for key in moved
+            if key not in calm and _is_calm(self.fields.get(key), bounds.get(key, 0))
+        }
+        return Entry(
+            fields={**self.fields, **fields},
+            at=at,
+            since=self.since,
+            changed={**self.changed, **moved},
+            calm={**self.calm, **calm, **leaving},
+        )
+
+
+def _is_calm(value: Any, bound: float) -> bool:
+    return value is None or (isinstance(value, int | float) and value <= bound)
+
+
+Snapshot = Mapping[tuple[str, str], Entry]
+
+
+class Board:
+    """Receives reports in a daemon thread, from `start()` on; also usable in a `with`.
+
+    `path` is the socket; its folder is made with mode 0700. `bounds` are limits of numeric fields,
+    below or at which they count as calm.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        bounds: Mapping[str, float] = _NOTHING,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self.started = clock()
+        self.ignored = 0  # datagrams that were no report
+        self._bounds = bounds
+        self._clock = clock
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> Self:
+        """Binds the socket, replacing one that a dead process left; raises SettingsError."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.unlink(missing_ok=True)
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.bind(str(self.path))
+        except OSError as error:
+            hint = "name another state folder: short (a socket's path has 107 bytes) and writable"
+            what = error.strerror or error
+            raise SettingsError(f"cannot listen on {self.path}: {what}", hint=hint) from error
+        threading.Thread(target=self._receive, name="board", daemon=True).start()
+        return self
+
+    def reporter(self) -> Reporter:
+        """A reporter to this board."""
+        return Reporter(self.path)
+
+    def snapshot(self) -> Snapshot:
+        """Everything known now."""
+        with self._lock:
+            return dict(self._entries)
+
+    def post(
+        self,
+        kind: Kind,
+        name: str,
+        fields: Mapping[str, Any],
+        counts: Mapping[str, float] = _NOTHING,
+    ) -> None:
+        """What a datagram does, from inside the process."""
+        now = self._clock()
+        with self._lock:
+            entry = self._entries.get((kind, name))
+            entry = entry or Entry(fields={}, at=now, since=now, changed={}, calm={})
+            sums = {key: entry.fields.get(key, 0) + count for key, count in counts.items()}
+            self._entries[kind, name] = entry.merged({**fields, **sums}, now, self._bounds)
+
+    def close(self) -> None:
+        """Stops listening."""
+        found, self._socket = self._socket, None
+        if found is not None:
+            self.path.unlink(missing_ok=True)
+            # Wakes the thread out of recv; closing alone would not.
+            with contextlib.suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+            found.close()
+
+    def _receive(self) -> None:
+        listening = self._socket
+        while listening is not None and listening is self._socket:
+            try:
+                data = listening.recv(4 * _LIMIT)
+            except OSError:
+                return
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            kind, name, fields, counts = orjson.loads(data)
+            self.post(kind, name, fields, counts)
+        except (ValueError, TypeError, AttributeError):
+            self.ignored += bool(data)

@@ -1,0 +1,220 @@
+"""Reports from other processes: merged, bounded, and never in the sender's way."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import SettingsError
+from penstock.ops.board import Board, Entry, Reporter
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def board(tmp_path: Path, clock: Clock) -> Iterator[Board]:
+    with Board(tmp_path / "run" / "board", clock=clock, bounds={"lag_bytes": 1000}) as found:
+        yield found
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def entry(board: Board, name: str = "a") -> Entry:
+    until(lambda: ("source", name) in board.snapshot())
+    return board.snapshot()["source", name]
+
+
+def settle(board: Board) -> None:
+    """Waits until everything that was sent has arrived: datagrams keep their order."""
+    board.reporter().report("pipeline", "mark", {"n": time.monotonic_ns()})
+    until(lambda: ("pipeline", "mark") in board.snapshot())
+
+
+def test_a_report_arrives(board: Board) -> None:
+    board.reporter().report("source", "a", {"connected": True, "events": 5, "slot": "é"})
+    assert entry(board).fields == {"connected": True, "events": 5, "slot": "é"}
+
+
+def test_reports_merge_field_by_field(board: Board) -> None:
+    reporter = board.reporter()
+    reporter.report("source", "a", {"events": 1, "slot": "x"})
+    reporter.report("source", "a", {"events": 2})
+    reporter.report("source", "b", {"events": 9})
+    settle(board)
+    assert entry(board).fields == {"events": 2, "slot": "x"}
+    assert entry(board, "b").fields == {"events": 9}
+
+
+def test_counts_add_up_over_processes(board: Board) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    children = [
+        spawn.Process(target=Reporter(board.path).add, args=("source", "a", {"n": 5}))
+        for _ in range(2)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    settle(board)
+    assert entry(board).fields == {"n": 10}
+
+
+def test_a_forked_child_reports_on_its_own_socket(board: Board) -> None:
+    reporter = board.reporter()
+    reporter.report("source", "a", {"n": 1})
+    pid = os.fork()
+    if pid == 0:
+        reporter.report("source", "a", {"m": 2})
+        os._exit(0)
+    os.waitpid(pid, 0)
+    settle(board)
+    assert entry(board).fields == {"n": 1, "m": 2}
+
+
+def test_a_reporter_pickles(board: Board) -> None:
+    reporter = board.reporter()
+    reporter.report("source", "a", {"n": 1})
+    pickle.loads(pickle.dumps(reporter)).report("source", "a", {"n": 2})
+    settle(board)
+    assert entry(board).fields == {"n": 2}
+
+
+def test_nobody_listening_is_nothing(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path / "none")
+    reporter.report("source", "a", {"n": 1})
+    with Board(tmp_path / "none") as board:
+        reporter.report("source", "a", {"n": 2})
+        assert entry(board).fields == {"n": 2}
+
+
+def test_a_board_that_comes_back_hears_the_old_reporters(tmp_path: Path) -> None:
+    reporter = Reporter(tmp_path / "b")
+    for n in range(3):
+        with Board(tmp_path / "b") as board:
+            reporter.report("source", "a", {"n": n})
+            assert entry(board).fields == {"n": n}
+
+
+def test_a_full_socket_drops_and_does_not_block(tmp_path: Path) -> None:
+    deaf = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    deaf.bind(str(tmp_path / "deaf"))
+    reporter = Reporter(tmp_path / "deaf")
+    for n in range(5000):
+        reporter.report("source", "a", {"n": n})
+    deaf.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"error": "x" * 1_000_000, "n": 1},
+        {"list": list(range(100_000)), "n": 1},
+        {f"k{i}": "y" * 900 for i in range(500)} | {"n": 1},
+    ],
+)
+def test_what_is_too_large_is_cut_and_the_rest_arrives(
+    board: Board, fields: dict[str, object]
+) -> None:
+    board.reporter().report("source", "a", fields)
+    assert entry(board).fields["n"] == 1
+
+
+def test_a_long_text_is_cut_and_not_left_out(board: Board) -> None:
+    board.reporter().report("source", "a", {"error": "x" * 1_000_000})
+    assert entry(board).fields["error"] == "x" * 1000 + "…"
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), b"\xff", Path("/x"), 2**70])
+def test_a_report_of_anything_never_raises(board: Board, value: object) -> None:
+    board.reporter().report("source", "a", {"value": value})
+    board.reporter().report("source", "a", {"after": True})
+    until(lambda: "after" in entry(board).fields)
+
+
+@pytest.mark.parametrize("data", [b"x", b"[]", b'["source","a",5,5]', b"\xff\xfe", b"{}", b"null"])
+def test_a_datagram_that_is_no_report_is_ignored(board: Board, data: bytes) -> None:
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.sendto(data, str(board.path))
+    sender.close()
+    settle(board)
+    assert ("source", "a") not in board.snapshot()
+    assert board.ignored == 1
+
+
+def test_an_entry_knows_when_each_field_changed(board: Board, clock: Clock) -> None:
+    for now, fields in ((1.0, {"x": 1, "y": 1}), (2.0, {"x": 1, "y": 2}), (3.0, {"x": 1})):
+        clock.now = now
+        board.post("source", "a", fields)
+    found = entry(board)
+    assert found.changed == {"x": 1.0, "y": 2.0}
+    assert (found.since, found.at) == (1.0, 3.0)
+
+
+def test_an_entry_knows_until_when_a_number_was_calm(board: Board, clock: Clock) -> None:
+    reports = ((1.0, 0, 900), (2.0, 5, 1000), (3.0, 6, 5000), (4.0, 7, 6000))
+    for now, buffered, lag in reports:
+        clock.now = now
+        board.post("source", "a", {"buffered_events": buffered, "lag_bytes": lag})
+    # Buffered was nothing until the report at 2; the lag was within its bound until the one at 3.
+    assert entry(board).calm == {"buffered_events": 2.0, "lag_bytes": 3.0}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-2, 2)), max_size=9))
+def test_merging_keeps_the_latest_of_each_field(reports: list[dict[str, int]]) -> None:
+    found = Entry(fields={}, at=0, since=0, changed={}, calm={})
+    latest: dict[str, int] = {}
+    for now, fields in enumerate(reports, start=1):
+        found = found.merged(fields, now)
+        latest |= fields
+    assert found.fields == latest
+    assert set(found.changed) == set(latest)
+
+
+def test_the_socket_is_the_users_alone_and_goes_with_the_board(tmp_path: Path) -> None:
+    with Board(tmp_path / "run" / "board") as board:
+        assert stat.S_IMODE(board.path.parent.stat().st_mode) == 0o700
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["/proc/penstock/board", "/tmp/" + "x" * 120 + "/board"])
+def test_a_path_that_can_not_be_a_socket_is_a_clear_error(path: str) -> None:
+    with pytest.raises(SettingsError, match="name another state folder"):
+        Board(path).start()
+
+
+def test_a_report_costs_less_than_fifty_microseconds(board: Board) -> None:
+    reporter = board.reporter()
+    fields = {f"field_{i}": i * 1000 for i in range(20)}
+    reporter.report("source", "a", fields)
+    best = min(_seconds(reporter, fields) for _ in range(200))
+    assert best < 50e-6
+
+
+def _seconds(reporter: Reporter, fields: dict[str, int]) -> float:
+    start = time.perf_counter()
+    reporter.report("source", "a", fields)
+    return time.perf_counter() - start
