@@ -14,7 +14,10 @@ import ormsgpack
 
 from penstock.errors import Malformed
 
-__all__ = ["Context", "TypeEntry"]
+__all__ = ["HEARTBEAT_PREFIX", "Context", "TypeEntry"]
+
+# Logical messages with this prefix keep a slot moving; they are no changes and take no ordinal.
+HEARTBEAT_PREFIX = "penstock.heartbeat"
 
 # d = domain, a = array, e = enum, c = composite, r = range, m = multirange, b = other base type
 TypeKind = Literal["d", "a", "e", "c", "r", "m", "b"]

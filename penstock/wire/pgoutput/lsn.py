@@ -2,7 +2,7 @@
 
 from penstock.errors import Malformed
 
-__all__ = ["format_lsn", "parse_lsn"]
+__all__ = ["format_lsn", "message_cursor", "parse_lsn"]
 
 
 def format_lsn(lsn: int) -> str:
@@ -19,3 +19,12 @@ def parse_lsn(text: str) -> int:
         return int(high, 16) << 32 | int(low, 16)
     except ValueError:
         raise Malformed(f"{text!r} is not an LSN (such as 0/16B3748)") from None
+
+
+def message_cursor(lsn: int) -> str:
+    """The cursor of a non-transactional logical message, whose `lsn` is the end of its record.
+
+    The next record starts there, and may be the commit of a transaction that has the same LSN for
+    its cursor: so the message's cursor is one byte earlier, inside its own record.
+    """
+    return format_lsn(lsn - 1)

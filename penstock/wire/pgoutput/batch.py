@@ -1,0 +1,136 @@
+"""Decoded changes -> one record batch of `change.schema`.
+
+What repeats is kept once: a transaction's and a relation's constants are gathered by index.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.change import Images, schema
+from penstock.errors import Malformed
+from penstock.page import Page
+from penstock.position import Place
+from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.lsn import format_lsn
+
+__all__ = ["FILTERED", "NO_RELATION", "Constants", "Row", "assemble"]
+
+# In place of a relation's index: a change that the tables filter drops.
+FILTERED = -1
+# The index of "no relation": logical messages, whose collection is their prefix.
+NO_RELATION = 0
+
+
+class Row(NamedTuple):
+    """One change; `unit` and `relation` are indexes into the page's constants. (Decoding makes
+    plain tuples of this shape: a NamedTuple costs three times as much.)"""
+
+    unit: int
+    relation: int
+    ordinal: int
+    operation: str
+    tenant: str | None
+    collection: str | None
+    document_id: str | None
+    key: bytes | None
+    before: bytes | None
+    after: bytes | None
+    unchanged: list[str]
+
+
+@dataclass(slots=True)
+class Constants:
+    """What many rows of a page share. A unit is a transaction, or a message outside of any."""
+
+    cursors: list[str] = field(default_factory=list)
+    transactions: list[str | None] = field(default_factory=list)
+    committed_at: list[int | None] = field(default_factory=list)
+    relations: list[Layout | None] = field(default_factory=lambda: [None])
+
+    def add_unit(self, lsn: int, xid: int | None, committed_at: int | None) -> int:
+        """A new unit's index."""
+        self.cursors.append(format_lsn(lsn))
+        self.transactions.append(None if xid is None else str(xid))
+        self.committed_at.append(committed_at)
+        return len(self.cursors) - 1
+
+    def add_relation(self, layout: Layout) -> int:
+        """A new relation's index; FILTERED if nobody wants it."""
+        if not layout.kept:
+            return FILTERED
+        self.relations.append(layout)
+        return len(self.relations) - 1
+
+
+def assemble(
+    page: Page, rows: list[tuple[Any, ...]], constants: Constants, *,
+    backend: str, database: str, images: Images,
+) -> pa.RecordBatch | None:  # fmt: skip
+    """The page's changes; None if the filter leaves none. Raises Malformed if they are not the
+    ones that the page says."""
+    _verify(page, rows, constants)
+    rows = [row for row in rows if row[1] != FILTERED]
+    if not rows:
+        return None
+    try:
+        return _batch(page, rows, constants, backend=backend, database=database, images=images)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise Malformed(f"a page of {page.partition} at {page.first} has no changes") from error
+
+
+def _verify(page: Page, rows: list[tuple[Any, ...]], constants: Constants) -> None:
+    if len(rows) != page.count:
+        raise Malformed(f"a page at {page.first} says {page.count} changes and has {len(rows)}")
+    for said, row in ((page.first, rows[0]), (page.last, rows[-1])) if rows else ():
+        found = Place(constants.cursors[row[0]], row[2])
+        if found != said:
+            raise Malformed(f"a page says it has the change {said}, but it is {found}")
+
+
+def _batch(
+    page: Page, rows: list[tuple[Any, ...]], constants: Constants,
+    *, backend: str, database: str, images: Images,
+) -> pa.RecordBatch:  # fmt: skip
+    size = len(rows)
+    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    target = schema(images)
+    image = target.field("after").type
+    text, time = pa.string(), target.field("committed_at").type
+    unit = pa.array(columns["unit"], pa.int32())
+    relation = pa.array(columns["relation"], pa.int32())
+    ordinal = pa.array(columns["ordinal"], pa.int32())
+    cursor = pa.array(constants.cursors, text).take(unit)
+    backends = pa.repeat(pa.scalar(backend, text), size)
+    colon = pa.repeat(pa.scalar(":", text), size)
+    layouts = constants.relations
+    namespaces = [layout.namespace if layout else None for layout in layouts]
+    names = [layout.name if layout else None for layout in layouts]
+    oids = [layout.oid if layout else None for layout in layouts]
+    collection = pa.array(names, text).take(relation)
+    if NO_RELATION in columns["relation"]:
+        collection = pc.coalesce(collection, pa.array(columns["collection"], text))
+    arrays = [
+        backends,
+        pa.repeat(pa.scalar(str(page.partition), text), size),
+        cursor,
+        ordinal,
+        pc.binary_join_element_wise(backends, cursor, ordinal.cast(text), colon),
+        pa.array(columns["operation"], text),
+        pa.array(columns["tenant"], text),
+        pa.repeat(pa.scalar(database, text), size),
+        pa.array(namespaces, text).take(relation),
+        collection,
+        pa.array(oids, pa.int64()).take(relation),
+        pa.array(columns["document_id"], text),
+        pa.array(columns["key"], image),
+        pa.array(columns["before"], image),
+        pa.array(columns["after"], image),
+        pa.array(columns["unchanged"], target.field("unchanged").type),
+        pa.array(constants.transactions, text).take(unit),
+        pa.array(constants.committed_at, time).take(unit),
+        pa.repeat(pa.scalar(page.captured_at, time), size),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -1,0 +1,117 @@
+"""Pages of pgoutput -> batches of changes. Pure and CPU only; runs in Spark's tasks.
+
+Where the contract is silent: a logical message has its prefix as collection, no namespace, and
+the image {"prefix", "content"}; content that is not UTF-8 is bytes (base64 in JSON), and then
+"binary" is true. Its key and document id are null. A non-transactional one has no transaction
+and no commit time, and its own LSN as cursor.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.change import Images
+from penstock.errors import SettingsError
+from penstock.page import Page
+from penstock.wire.pgoutput.batch import assemble
+from penstock.wire.pgoutput.context import Context
+from penstock.wire.pgoutput.images import key_text, packer
+from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.scan import Scan, Tenant
+
+__all__ = ["DecoderSettings", "PgoutputDecoder"]
+
+# A table that changes its shape this often shall not fill the memory.
+_LAYOUTS = 10_000
+_FIELD = "field:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSettings:
+    """What a decoder must know besides its pages.
+
+    `tenant` is a rule: `none`, `database`, or `field:<column>` (that column of the new row, of the
+    old one for a delete; null where there is none). `tables` narrows to these (schema, table).
+    """
+
+    backend: str
+    database: str
+    tenant: str = "none"
+    tables: frozenset[tuple[str, str]] | None = None
+    images: Images = "json"
+
+    def __post_init__(self) -> None:
+        if self.tenant not in ("none", "database") and not (
+            self.tenant.startswith(_FIELD) and len(self.tenant) > len(_FIELD)
+        ):
+            raise SettingsError(
+                f"{self.tenant!r} is no rule for tenants", hint="none, database or field:<column>"
+            )
+
+
+class PgoutputDecoder:
+    """A `page.Decoder`. Pickles as its settings; keeps what it learned of relations, and in
+    `unknown_types` the names of the types that it delivered as text for want of knowing them."""
+
+    def __init__(self, settings: DecoderSettings) -> None:
+        self.settings = settings
+        self.unknown_types: set[str] = set()
+        self._layouts: dict[bytes, Layout] = {}
+        self._tenant = _tenant(settings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PgoutputDecoder, (self.settings,)
+
+    def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
+        """One batch of the page's changes, or none if the tables filter drops them all."""
+        settings = self.settings
+        context = Context.unpack(page.context)
+        scan = Scan(
+            page.payload,
+            context,
+            resolve=lambda raw: self._resolve(raw, context),
+            tenant=self._tenant,
+            pack=packer(settings.images),
+            text_images=settings.images == "json",
+        )
+        scan.run()
+        batch = assemble(
+            page,
+            scan.rows,
+            scan.constants,
+            backend=settings.backend,
+            database=settings.database,
+            images=settings.images,
+        )
+        return [] if batch is None else [batch]
+
+    def _resolve(self, raw: bytes, context: Context) -> Layout:
+        layout = self._layouts.get(raw)
+        if layout is None or not layout.holds(context.types, context.keys):
+            if len(self._layouts) >= _LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[raw] = Layout.of(
+                raw,
+                types=context.types,
+                keys=context.keys,
+                images=self.settings.images,
+                tables=self.settings.tables,
+            )
+            self.unknown_types |= layout.unknown
+        return layout
+
+
+def _tenant(settings: DecoderSettings) -> Tenant:
+    if settings.tenant == "none":
+        return lambda _: None
+    if settings.tenant == "database":
+        return lambda _: settings.database
+    column = settings.tenant.removeprefix(_FIELD)
+
+    def of_field(row: dict[str, Any]) -> str | None:
+        value = row.get(column)
+        return None if value is None else key_text([value])
+
+    return of_field

@@ -1,0 +1,103 @@
+"""The row path: one tuple of the wire -> a dict of values, without a message object in between.
+
+It reads without bounds checks of its own: the payload is padded, slices can't run off, and a row
+is only believed if it ends exactly where its message ends. Whatever goes wrong here is looked at
+again, slowly, by `explain`, which says what is Malformed and where.
+"""
+
+import struct
+from typing import Any, assert_never
+
+from penstock.errors import Malformed
+from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.messages import (
+    UNCHANGED,
+    Binary,
+    Delete,
+    Insert,
+    Message,
+    TupleData,
+    Update,
+)
+from penstock.wire.pgoutput.values import Converter
+
+__all__ = ["BROKEN", "NO_COLUMNS", "explain", "read_tuple"]
+
+# What reading or converting broken bytes can raise.
+BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
+
+NO_COLUMNS: list[str] = []
+
+_TUPLE = struct.Struct(">BH").unpack_from
+_COLUMN = struct.Struct(">BI").unpack_from
+_TEXT, _NULL, _UNCHANGED = b"tnu"
+
+
+def read_tuple(
+    data: bytes, at: int, tag: int, columns: list[tuple[str, Converter]]
+) -> tuple[int, dict[str, Any], list[str]]:
+    """The tuple at `at`, where its `tag` (K, O or N) is: where it ends, its values by column, and
+    the columns that were not sent. Raises one of BROKEN."""
+    kind, count = _TUPLE(data, at)
+    if kind != tag or count != len(columns):
+        raise ValueError
+    at += 3
+    row: dict[str, Any] = {}
+    unchanged = NO_COLUMNS
+    for name, convert in columns:
+        kind, size = _COLUMN(data, at)
+        if kind == _TEXT:
+            at += 5
+            stop = at + size
+            row[name] = convert(data[at:stop])
+            at = stop
+        elif kind == _NULL:
+            row[name] = None
+            at += 1
+        elif kind == _UNCHANGED:
+            unchanged = [*unchanged, name]
+            at += 1
+        else:
+            raise ValueError
+    return at, row, unchanged
+
+
+def explain(message: Message, layout: Layout) -> Malformed:
+    """Why a row message could not be read; never says what is in it."""
+    match message:
+        case Insert():
+            tuples = [message.new]
+        case Update():
+            tuples = [message.new] if message.old is None else [message.old, message.new]
+        case Delete():
+            tuples = [message.old]
+        case _:
+            tuples = []
+    table = f"{layout.namespace}.{layout.name}"
+    for data in tuples:
+        if len(data.columns) != len(layout.columns):
+            return Malformed(
+                f"a row of {table} has {len(data.columns)} columns, its relation has"
+                f" {len(layout.columns)}"
+            )
+        broken = _broken_column(data, layout)
+        if broken:
+            return Malformed(f"column {broken[0]} of {table} {broken[1]}")
+    return Malformed(f"a row of {table} can't be decoded")
+
+
+def _broken_column(data: TupleData, layout: Layout) -> tuple[str, str] | None:
+    for (name, convert), value in zip(layout.columns, data.columns, strict=True):
+        if value is None or value is UNCHANGED:
+            continue
+        if isinstance(value, Binary):
+            return name, "came in binary format, which nobody asked for"
+        if not isinstance(value, bytes):
+            assert_never(value)
+        try:
+            layout.pack({name: convert(value)})
+        except UnicodeDecodeError:
+            return name, "is not UTF-8"
+        except BROKEN:
+            return name, "does not read as its type"
+    return None

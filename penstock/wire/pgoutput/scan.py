@@ -1,0 +1,262 @@
+"""One page's payload, message by message, into rows: the decoder's loop."""
+
+import struct
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from penstock.errors import Malformed
+from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
+from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
+from penstock.wire.pgoutput.images import Pack
+from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Origin,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Type,
+    Update,
+    decode_message,
+)
+from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, explain, read_tuple
+from penstock.wire.pgoutput.values.binary import as_base64
+
+__all__ = ["Resolve", "Scan", "Tenant"]
+
+# A raw Relation message (without a streamed xid) -> its layout.
+Resolve = Callable[[bytes], Layout]
+# A row -> its tenant.
+Tenant = Callable[[dict[str, Any]], str | None]
+
+# CopyData `d`, its length, XLogData `w`, 24 bytes of LSNs and time, then the message: its tag, and
+# the first uint32 behind it (behind the xid when streamed).
+_FRAME = struct.Struct(">BIB24xBI")
+_STREAMED_FRAME = struct.Struct(">BIB24xB4xI")
+_MESSAGE = 30
+_KEEPALIVE_LENGTH = 22
+# So that no fixed-size read at the payload's end runs off it.
+_PADDING = bytes(64)
+
+_COPY_DATA, _XLOG_DATA, _KEEPALIVE = b"dwk"
+_INSERT, _UPDATE, _DELETE, _RELATION = b"IUDR"
+_KEY, _OLD, _NEW = b"KON"
+
+
+class Scan:
+    """The state of reading one page. `rows` are tuples shaped like `batch.Row`."""
+
+    def __init__(
+        self,
+        payload: bytes,
+        context: Context,
+        *,
+        resolve: Resolve,
+        tenant: Tenant,
+        pack: Pack,
+        text_images: bool,
+    ) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.constants = Constants()
+        self._data = payload + _PADDING
+        self._end = len(payload)
+        self._streamed = context.streamed
+        self._resolve = resolve
+        self._tenant = tenant
+        self._pack = pack
+        self._text_images = text_images
+        self._layouts: dict[int, tuple[int, Layout]] = {}
+        self._unit = -1  # outside of a transaction
+        self._commit_lsn = 0
+        self._ordinal = 0
+        for raw in context.relations:
+            self._announce(raw)
+        if context.commit_lsn:
+            self._begin(context.commit_lsn, context.xid, context.committed_at)
+            self._ordinal = context.ordinal
+
+    def run(self) -> None:
+        """Fills `rows` and `constants`; raises Malformed."""
+        data, end = self._data, self._end
+        frame = (_STREAMED_FRAME if self._streamed else _FRAME).unpack_from
+        body = _FRAME.size + (4 if self._streamed else 0)
+        change = {_INSERT: self._insert, _UPDATE: self._update, _DELETE: self._delete}
+        at = 0
+        while at < end:
+            copy, length, kind, tag, oid = frame(data, at)
+            stop = at + 1 + length
+            if copy != _COPY_DATA or stop > end:
+                raise Malformed(f"byte {at} of a payload does not start a whole CopyData message")
+            if kind == _XLOG_DATA and length >= _MESSAGE:
+                if tag in change:
+                    try:
+                        change[tag](at + body, stop, oid)
+                    except BROKEN:
+                        raise self._explain(at, stop, oid) from None
+                else:
+                    self._control(data[at + _MESSAGE : stop])
+            elif kind != _KEEPALIVE or length != _KEEPALIVE_LENGTH:
+                raise Malformed(f"byte {at} of a payload holds no replication message")
+            at = stop
+
+    def _insert(self, at: int, stop: int, oid: int) -> None:
+        index, layout = self._layout(oid)
+        if index == FILTERED:
+            return self._filtered()
+        at, row, unchanged = read_tuple(self._data, at, _NEW, layout.columns)
+        if at != stop or unchanged:
+            raise ValueError
+        key, document_id = layout.identify(row)
+        self.rows.append((
+            self._unit, index, self._ordinal, "INSERT", self._tenant(row), None, document_id,
+            key, None, self._pack(row), unchanged,
+        ))  # fmt: skip
+        self._ordinal += 1
+        return None
+
+    def _update(self, at: int, stop: int, oid: int) -> None:
+        index, layout = self._layout(oid)
+        if index == FILTERED:
+            return self._filtered()
+        before = old = None
+        if self._data[at] != _NEW:
+            at, old = self._old(at, layout)
+            before = self._pack(old)
+        at, row, unchanged = read_tuple(self._data, at, _NEW, layout.columns)
+        if at != stop:
+            raise ValueError
+        key, document_id = layout.identify(row, old)
+        whole = {**old, **row} if unchanged and old else row
+        self.rows.append((
+            self._unit, index, self._ordinal, "UPDATE", self._tenant(whole), None, document_id,
+            key, before, self._pack(row), unchanged,
+        ))  # fmt: skip
+        self._ordinal += 1
+        return None
+
+    def _delete(self, at: int, stop: int, oid: int) -> None:
+        index, layout = self._layout(oid)
+        if index == FILTERED:
+            return self._filtered()
+        at, old = self._old(at, layout)
+        if at != stop:
+            raise ValueError
+        key, document_id = layout.identify(old)
+        self.rows.append((
+            self._unit, index, self._ordinal, "DELETE", self._tenant(old), None, document_id,
+            key, self._pack(old), None, NO_COLUMNS,
+        ))  # fmt: skip
+        self._ordinal += 1
+        return None
+
+    def _old(self, at: int, layout: Layout) -> tuple[int, dict[str, Any]]:
+        """An old row: all of it (O), or its replica identity (K), which is null elsewhere."""
+        tag = self._data[at]
+        if tag not in (_KEY, _OLD):
+            raise ValueError
+        at, old, _ = read_tuple(self._data, at, tag, layout.columns)
+        if tag == _KEY:
+            old = {name: value for name, value in old.items() if name in layout.old_key}
+        return at, old
+
+    def _layout(self, oid: int) -> tuple[int, Layout]:
+        if self._unit < 0:
+            raise Malformed("a change comes outside of a transaction")
+        try:
+            return self._layouts[oid]
+        except KeyError:
+            raise Malformed(f"relation {oid} was not announced") from None
+
+    def _filtered(self) -> None:
+        """An ordinal that nobody sees: they are counted before the filter."""
+        self.rows.append((self._unit, FILTERED, self._ordinal, *_NOTHING))
+        self._ordinal += 1
+
+    def _explain(self, at: int, stop: int, oid: int) -> Malformed:
+        message = decode_message(self._data[at + _MESSAGE : stop], streamed=self._streamed)
+        return explain(message, self._layouts[oid][1])
+
+    def _control(self, data: bytes) -> None:
+        message: Message = decode_message(data, streamed=self._streamed)
+        match message:
+            case Begin():
+                if self._unit >= 0 or self._streamed:
+                    raise Malformed("a transaction begins inside another")
+                self._begin(message.final_lsn, message.xid, message.committed_at)
+            case Commit():
+                if self._unit < 0 or message.commit_lsn != self._commit_lsn:
+                    raise Malformed("a transaction commits that did not begin")
+                self._unit = -1
+            case Relation():
+                self._announce(data[:1] + data[5:] if self._streamed else data)
+            case Truncate():
+                self._truncate(message)
+            case LogicalMessage():
+                self._message(message)
+            case Origin() | Type():
+                pass
+            case (
+                StreamStart() | StreamStop() | StreamCommit() | StreamAbort() | StreamPrepare()
+                | BeginPrepare() | Prepare() | CommitPrepared() | RollbackPrepared()
+            ):  # fmt: skip
+                raise Malformed(f"a page has a {type(message).__name__} message")
+            case Insert() | Update() | Delete():
+                raise Malformed("a row message came the wrong way")
+            case _:
+                assert_never(message)
+
+    def _begin(self, lsn: int, xid: int, committed_at: int) -> None:
+        self._unit = self.constants.add_unit(lsn, xid, committed_at)
+        self._commit_lsn = lsn
+        self._ordinal = 0
+
+    def _announce(self, raw: bytes) -> None:
+        layout = self._resolve(raw)
+        self._layouts[layout.oid] = self.constants.add_relation(layout), layout
+
+    def _truncate(self, message: Truncate) -> None:
+        for oid in message.relations:
+            index, _ = self._layout(oid)
+            tenant = self._tenant({})
+            self.rows.append((self._unit, index, self._ordinal, "TRUNCATE", tenant, *_NOTHING[2:]))
+            self._ordinal += 1
+
+    def _message(self, message: LogicalMessage) -> None:
+        if message.prefix == HEARTBEAT_PREFIX:
+            return
+        unit, ordinal = self._unit, self._ordinal
+        if not message.transactional:
+            unit, ordinal = self.constants.add_unit(message.lsn, None, None), 0
+        elif unit < 0:
+            raise Malformed("a transactional message comes outside of a transaction")
+        else:
+            self._ordinal += 1
+        self.rows.append((
+            unit, NO_RELATION, ordinal, "MESSAGE", self._tenant({}), message.prefix,
+            None, None, None, self._pack(self._body(message)), NO_COLUMNS,
+        ))  # fmt: skip
+
+    def _body(self, message: LogicalMessage) -> dict[str, Any]:
+        content = message.content
+        try:
+            return {"prefix": message.prefix, "content": content.decode()}
+        except UnicodeDecodeError:
+            data = as_base64(content) if self._text_images else content
+            return {"prefix": message.prefix, "content": data, "binary": True}
+
+
+# operation, tenant, collection, document_id, key, before, after, unchanged
+_NOTHING: tuple[Any, ...] = ("", None, None, None, None, None, None, NO_COLUMNS)

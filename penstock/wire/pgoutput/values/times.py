@@ -1,0 +1,57 @@
+"""Dates and times as ISO 8601: timestamptz with Z, timestamp without.
+
+Years outside 0000 to 9999 use the expanded form with a sign and six digits, the one that
+ECMAScript and java.time read too: the year 12000 is `+012000`, 44 BC is `-000043` (there is a
+year zero in ISO 8601: 1 BC is `0000`). Infinite ones stay `infinity` and `-infinity`.
+time, timetz and interval are ISO 8601 already (IntervalStyle=iso_8601); they travel as text.
+"""
+
+import re
+
+__all__ = ["date", "timestamp", "timestamptz"]
+
+_INFINITE = ("infinity", "-infinity")
+_SHAPE = re.compile(
+    r"(\d{4,7})(-\d\d-\d\d)(?: (\d\d:\d\d:\d\d(?:\.\d{1,6})?)([+-]\d\d(?::\d\d){0,2})?)?( BC)?"
+)
+
+
+def timestamptz(raw: bytes) -> str:
+    """`2026-01-02 03:04:05.6+00` -> `2026-01-02T03:04:05.6Z`."""
+    text = raw.decode()
+    if text[10:11] == " " and text[-3:] == "+00":
+        return f"{text[:10]}T{text[11:-3]}Z"
+    return _unusual(text)
+
+
+def timestamp(raw: bytes) -> str:
+    """`2026-01-02 03:04:05.6` -> `2026-01-02T03:04:05.6`."""
+    text = raw.decode()
+    if text[10:11] == " " and text[-2:] != "BC":
+        return f"{text[:10]}T{text[11:]}"
+    return _unusual(text)
+
+
+def date(raw: bytes) -> str:
+    """`2026-01-02` as it is."""
+    text = raw.decode()
+    return text if len(text) == 10 else _unusual(text)
+
+
+def _unusual(text: str) -> str:
+    if text in _INFINITE:
+        return text
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise ValueError("not a date of DateStyle ISO")
+    year, day, clock, offset, before_christ = match.groups()
+    moment = _year(1 - int(year) if before_christ else int(year)) + day
+    if clock is None:
+        return moment
+    return f"{moment}T{clock}{'Z' if offset == '+00' else offset or ''}"
+
+
+def _year(year: int) -> str:
+    if 0 <= year <= 9999:
+        return f"{year:04d}"
+    return f"{'-' if year < 0 else '+'}{abs(year):06d}"
