@@ -19,12 +19,26 @@ import orjson
 
 from penstock.errors import SettingsError
 
-__all__ = ["Board", "Entry", "Kind", "Reporter", "Snapshot"]
+__all__ = ["COUNTERS", "Board", "Entry", "Kind", "Reporter", "Snapshot"]
 
 Kind = Literal["pipeline", "source", "sink", "batch"]
 
 # Below the kernel's default buffer (208 KiB), which holds some of them.
 _LIMIT = 32_768
+# Each process counts these from nothing; the board shows the sum over all processes that ever
+# reported, so a total neither falls when a worker is replaced nor flips between two workers.
+COUNTERS = frozenset(
+    {
+        "acknowledged",
+        "batches",
+        "duplicates",
+        "errors",
+        "events",
+        "pages",
+        "published",
+        "reconnects",
+    }
+)
 _LONGEST_TEXT = 1_000
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -42,11 +56,14 @@ class Reporter:
         return Reporter, (self.path,)
 
     def report(self, kind: Kind, name: str, fields: Mapping[str, Any]) -> None:
-        """The latest values of some fields; fields that are not named stay as they were."""
+        """The latest values of some fields; fields that are not named stay as they were.
+
+        A field of `COUNTERS` is this process's own count, and only grows.
+        """
         self._send(kind, name, fields, _NOTHING)
 
     def add(self, kind: Kind, name: str, counts: Mapping[str, float]) -> None:
-        """Adds to counters, which several processes share."""
+        """Adds to counters instead of saying what they are."""
         self._send(kind, name, _NOTHING, counts)
 
     def _send(
@@ -54,9 +71,13 @@ class Reporter:
     ) -> None:
         # A report must never hurt what it reports on, whatever is in it.
         with contextlib.suppress(OSError, TypeError, ValueError, RecursionError):
-            data = orjson.dumps([kind, name, fields or {}, counts or {}], str, _OPTIONS)
+            data = orjson.dumps(
+                [kind, name, fields or {}, counts or {}, os.getpid()], str, _OPTIONS
+            )
             if len(data) > _LIMIT:
-                data = orjson.dumps([kind, name, _cut(fields), counts or {}], str, _OPTIONS)
+                data = orjson.dumps(
+                    [kind, name, _cut(fields), counts or {}, os.getpid()], str, _OPTIONS
+                )
             if self._socket is None or self._owner != os.getpid():
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
@@ -144,6 +165,7 @@ class Board:
         self._bounds = bounds
         self._clock = clock
         self._entries: dict[tuple[str, str], Entry] = {}
+        self._counted: dict[tuple[str, str, str, int], int] = {}
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -181,20 +203,40 @@ class Board:
         with self._lock:
             return dict(self._entries)
 
+    def entry(self, kind: Kind, name: str) -> Mapping[str, Any]:
+        """The latest fields of one reporter; empty before its first report."""
+        found = self._entries.get((kind, name))
+        return found.fields if found else _NOTHING
+
     def post(
         self,
         kind: Kind,
         name: str,
         fields: Mapping[str, Any],
         counts: Mapping[str, float] = _NOTHING,
+        sender: int = 0,
     ) -> None:
-        """What a datagram does, from inside the process."""
+        """What a datagram does, from inside the process. `sender` is a process id."""
         now = self._clock()
         with self._lock:
             entry = self._entries.get((kind, name))
             entry = entry or Entry(fields={}, at=now, since=now, changed={}, calm={})
-            sums = {key: entry.fields.get(key, 0) + count for key, count in counts.items()}
+            gains = {
+                key: self._gain((kind, name, key, sender), value)
+                for key, value in fields.items()
+                if key in COUNTERS and isinstance(value, int)
+            }
+            sums = {
+                key: entry.fields.get(key, 0) + gains.get(key, 0) + counts.get(key, 0)
+                for key in gains.keys() | counts.keys()
+            }
             self._entries[kind, name] = entry.merged({**fields, **sums}, now, self._bounds)
+
+    def _gain(self, key: tuple[str, str, str, int], value: int) -> int:
+        """How much a process's counter grew; one that fell belongs to a new process."""
+        before = self._counted.get(key, 0)
+        self._counted[key] = value
+        return value - before if value >= before else value
 
     def close(self) -> None:
         """Stops listening."""
@@ -217,7 +259,7 @@ class Board:
 
     def _take(self, data: bytes) -> None:
         try:
-            kind, name, fields, counts = orjson.loads(data)
-            self.post(kind, name, fields, counts)
+            kind, name, fields, counts, sender = orjson.loads(data)
+            self.post(kind, name, fields, counts, sender)
         except (ValueError, TypeError, AttributeError):
             self.ignored += bool(data)

@@ -55,8 +55,8 @@ def settle(board: Board) -> None:
 
 
 def test_a_report_arrives(board: Board) -> None:
-    board.reporter().report("source", "a", {"connected": True, "events": 5, "slot": "é"})
-    assert entry(board).fields == {"connected": True, "events": 5, "slot": "é"}
+    board.reporter().report("source", "a", {"connected": True, "lag": 5, "slot": "é"})
+    assert entry(board).fields == {"connected": True, "lag": 5, "slot": "é"}
 
 
 def test_reports_merge_field_by_field(board: Board) -> None:
@@ -81,6 +81,22 @@ def test_counts_add_up_over_processes(board: Board) -> None:
         child.join()
     settle(board)
     assert entry(board).fields == {"n": 10}
+
+
+def test_a_counter_is_the_sum_over_all_processes(board: Board) -> None:
+    for sender, published in ((1, 5), (2, 3), (1, 7), (2, 3), (1, 7), (3, 1)):
+        board.post("sink", "s", {"published": published}, sender=sender)
+    assert board.entry("sink", "s") == {"published": 11}
+
+
+def test_a_counter_that_falls_belongs_to_a_new_process(board: Board) -> None:
+    for published in (5, 9, 2, 3):
+        board.post("sink", "s", {"published": published}, sender=1)
+    assert board.entry("sink", "s") == {"published": 12}
+
+
+def test_an_entry_of_nobody_is_empty(board: Board) -> None:
+    assert board.entry("source", "nobody") == {}
 
 
 def test_a_forked_child_reports_on_its_own_socket(board: Board) -> None:
@@ -155,7 +171,9 @@ def test_a_report_of_anything_never_raises(board: Board, value: object) -> None:
     until(lambda: "after" in entry(board).fields)
 
 
-@pytest.mark.parametrize("data", [b"x", b"[]", b'["source","a",5,5]', b"\xff\xfe", b"{}", b"null"])
+@pytest.mark.parametrize(
+    "data", [b"x", b"[]", b'["source","a",5,5,5]', b"\xff\xfe", b"{}", b"null"]
+)
 def test_a_datagram_that_is_no_report_is_ignored(board: Board, data: bytes) -> None:
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sender.sendto(data, str(board.path))
