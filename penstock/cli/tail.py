@@ -1,0 +1,89 @@
+"""`penstock tail`: prints the changes of a stream as they come."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import click
+from rich.console import Console
+
+from penstock.errors import Malformed
+from penstock.tail.lines import json_line, line
+from penstock.tail.message import Message
+from penstock.tail.reader import Reader
+from penstock.tail.start import parse_start
+
+__all__ = ["command"]
+
+
+@click.command("tail")
+@click.option(
+    "--url",
+    envvar="NATS_URL",
+    default="nats://127.0.0.1:4222",
+    show_default=True,
+    help="NATS server, with user:password@ where needed (or NATS_URL).",
+)
+@click.option("--stream", default="CDC", show_default=True, help="JetStream stream.")
+@click.option("--subject", default=">", help="Only subjects that match, such as 'cdc.users.>'.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, whatever the encoding.")
+@click.option(
+    "--from",
+    "start",
+    default="-10",
+    show_default=True,
+    help="all, new, 1234 (a stream sequence), -10 (the last ten), 10m (ago) or an ISO 8601 time.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="Stop after so many changes.")
+@click.option("--follow/--no-follow", default=True, help="At the end of the stream wait, or stop.")
+def command(
+    *,
+    url: str,
+    stream: str,
+    subject: str,
+    as_json: bool,
+    start: str,
+    count: int | None,
+    follow: bool,
+) -> None:
+    """Print the changes of a stream, one a line.
+
+    Reads without acknowledging: it takes nothing away from other consumers.
+    """
+    reader = Reader(url, stream, subject=subject, start=parse_start(start, datetime.now(UTC)))
+    try:
+        with reader:
+            _tail(reader, _json_printer() if as_json else _line_printer(), count, follow)
+    except KeyboardInterrupt:
+        return
+
+
+def _tail(reader: Reader, show: Callable[[Message], None], count: int | None, follow: bool) -> None:
+    end = None if follow else reader.end()
+    left = count if count is not None else sys.maxsize
+    while left > 0 and not (end is not None and reader.sequence >= end):
+        try:
+            messages = reader.fetch(min(left, 500), timeout=1.0)
+        except Malformed as error:
+            click.echo(f"skipped: {error}", err=True)
+            left -= 1
+            continue
+        for message in messages:
+            if end is None or message.sequence <= end:
+                show(message)
+        sys.stdout.flush()
+        left -= len(messages)
+        if end is not None and not messages:
+            return
+
+
+def _json_printer() -> Callable[[Message], None]:
+    return lambda message: click.echo(json_line(message))
+
+
+def _line_printer() -> Callable[[Message], None]:
+    console = Console(highlight=False)
+    # A terminal gets what fits, a pipe the whole line.
+    if console.is_terminal:
+        return lambda message: console.print(line(message))
+    return lambda message: click.echo(line(message).plain)

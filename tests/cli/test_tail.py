@@ -1,0 +1,119 @@
+"""`penstock tail` on a real stream."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import nats as client
+import orjson
+import ormsgpack
+import pytest
+from click.testing import CliRunner, Result
+from nats.js.api import StreamConfig
+
+from penstock.cli import main
+from penstock.demo.servers import Nats, free_port
+
+pytestmark = pytest.mark.live
+
+
+def change(number: int) -> dict[str, object]:
+    return {
+        "event_id": f"default:00000000/{number:08X}:0",
+        "backend": "default",
+        "operation": "INSERT",
+        "schema": "public",
+        "collection": "users",
+        "key": {"id": number},
+        "data": {"id": number, "name": f"user {number}", "raw": b"\x01"},
+        "committed_at": "2026-11-21T10:00:00.123456Z",
+    }
+
+
+def publish(server: Nats, stream: str, bodies: list[bytes]) -> None:
+    async def work() -> None:
+        connection = await client.connect(server.url)
+        js = connection.jetstream()
+        await js.add_stream(StreamConfig(name=stream, subjects=[f"{stream}.>"]))
+        for body in bodies:
+            await js.publish(f"{stream}.users.insert", body)
+        await connection.close()
+
+    asyncio.run(work())
+
+
+@pytest.fixture
+def filled(nats: Nats, stream: str) -> str:
+    """A stream with the changes 1 to 20."""
+    publish(nats, stream, [ormsgpack.packb(change(number)) for number in range(1, 21)])
+    return stream
+
+
+def tail(nats: Nats, stream: str, *options: str) -> Result:
+    return CliRunner().invoke(main, ["tail", "--url", nats.url, "--stream", stream, *options])
+
+
+def test_the_last_ten_are_printed_and_then_it_stops_when_told(nats: Nats, filled: str) -> None:
+    result = tail(nats, filled, "--no-follow")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) == 10
+    assert "INSERT" in lines[0]
+    assert "public.users" in lines[0]
+    assert "id=11" in lines[0]
+    assert 'name: "user 20"' in lines[-1]
+
+
+def test_json_lines_parse_one_by_one(nats: Nats, filled: str) -> None:
+    result = tail(nats, filled, "--json", "--from", "all", "--count", "3")
+    read = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [change["data"]["id"] for change in read] == [1, 2, 3]
+    assert read[0]["data"]["raw"] == "AQ=="
+    assert [change["sequence"] for change in read] == [1, 2, 3]
+
+
+def test_a_message_that_is_no_change_is_skipped_and_said(nats: Nats, stream: str) -> None:
+    publish(nats, stream, [orjson.dumps(_json(1)), b"hello", orjson.dumps(_json(2))])
+    result = tail(nats, stream, "--from", "all", "--no-follow")
+    assert [line.count("INSERT") for line in result.stdout.splitlines()] == [1, 1]
+    assert "skipped" in result.stderr
+
+
+def test_an_empty_stream_ends_at_once_when_it_is_not_followed(nats: Nats, stream: str) -> None:
+    publish(nats, stream, [])
+    result = tail(nats, stream, "--no-follow", "--from", "all")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_a_missing_stream_is_one_clear_error(nats: Nats) -> None:
+    result = tail(nats, "NOWHERE", "--no-follow")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: there is no stream 'NOWHERE'")
+
+
+def test_a_bad_start_is_one_clear_error(nats: Nats, filled: str) -> None:
+    assert tail(nats, filled, "--from", "yesterday").exit_code == 2
+
+
+def test_an_absent_server_is_one_clear_error() -> None:
+    url = f"nats://127.0.0.1:{free_port()}"
+    result = CliRunner().invoke(main, ["tail", "--url", url])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: NATS does not answer")
+
+
+def test_following_prints_what_comes_until_interrupted(nats: Nats, filled: str) -> None:
+    command = [sys.executable, "-m", "penstock", "tail", "--url", nats.url, "--stream", filled]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(10):
+            process.stdout.readline()
+        publish(nats, filled, [ormsgpack.packb(change(21))])
+        assert json.loads(process.stdout.readline())["data"]["id"] == 21
+        process.send_signal(2)
+        assert process.wait(20) == 0
+
+
+def _json(number: int) -> dict[str, object]:
+    return {**change(number), "data": {"id": number}}

@@ -1,0 +1,50 @@
+"""A message body is MessagePack or JSON, and a change; anything else is malformed."""
+
+from datetime import UTC, datetime
+
+import orjson
+import ormsgpack
+import pytest
+
+from penstock.errors import Malformed
+from penstock.tail.message import Message, decode_body
+
+CHANGE = {"event_id": "shop:00000000/016B3748:12", "backend": "shop", "operation": "MESSAGE"}
+
+
+def message(**fields: object) -> Message:
+    return Message(
+        sequence=1,
+        subject="cdc.x",
+        stored_at=datetime(2026, 1, 1, tzinfo=UTC),
+        headers={},
+        body={**CHANGE, **fields},
+    )
+
+
+def test_either_encoding_gives_the_same_body() -> None:
+    assert decode_body(orjson.dumps(CHANGE)) == decode_body(ormsgpack.packb(CHANGE)) == CHANGE
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"hello", b"[1]", b"{}", b"\x80", b"\xc1", b"\x01"])
+def test_anything_else_is_malformed(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode_body(data)
+
+
+def test_the_place_is_read_from_the_event_id() -> None:
+    assert message().place == ("00000000/016B3748", 12)
+
+
+def test_a_backend_with_a_colon_does_not_confuse_the_place() -> None:
+    odd = message(event_id="a:b:00000000/016B3748:12", backend="a:b")
+    assert odd.place == ("00000000/016B3748", 12)
+
+
+def test_a_change_without_a_table_has_an_empty_collection() -> None:
+    assert message(collection=None).collection == ""
+    assert message(collection="users").collection == "users"
+
+
+def test_a_change_without_a_commit_time_has_none() -> None:
+    assert message().committed_at is None
