@@ -1,0 +1,162 @@
+"""Publishing one by one: every message has its acknowledgement, many are in flight.
+
+Order holds across a failure: what is not acknowledged is sent again from its first message, one at
+a time until the first clean acknowledgement; those that were stored after all have a message id
+that the server knows (`duplicate: true`).
+"""
+
+from collections import deque
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import Unavailable
+from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.dialect import BINARY, join
+from penstock.sinks.jetstream.message import Messages
+from penstock.sinks.jetstream.protocol import Msg, status_of
+from penstock.sinks.jetstream.publisher import Tally, frames
+
+__all__ = ["Individual"]
+
+
+class Individual:
+    """A `Publisher` with a window of `window` messages and `window_bytes` bytes in flight.
+
+    Messages are numbered from 0 in the order they were added: the last token of the reply subject.
+    """
+
+    def __init__(self, tally: Tally, *, window: int, window_bytes: int) -> None:
+        self._tally = tally
+        self._window, self._window_bytes = window, window_bytes
+        self._connection: Connection | None = None
+        self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
+        self._added = self._sent = self._acknowledged = 0
+        self._flight: deque[tuple[int, int]] = deque()  # (number behind its last, bytes)
+        self._flying = 0
+        self._early: set[int] = set()
+        self._careful = False
+
+    def add(self, messages: Messages) -> None:
+        """See Publisher."""
+        self._chunks.append((self._added, messages))
+        self._added += len(messages)
+
+    @property
+    def waiting(self) -> Messages | None:
+        """See Publisher."""
+        if not self._chunks:
+            return None
+        first, messages = self._chunks[0]
+        return messages.slice(self._acknowledged - first, len(messages))
+
+    def resume(self, connection: Connection, api: JetStream) -> None:
+        """See Publisher."""
+        self._connection = connection
+        self._tally.resent += self._sent - self._acknowledged
+        self._careful = self._sent > 0
+        self._sent = self._acknowledged
+        self._flight.clear()
+        self._flying = 0
+        self._early.clear()
+
+    def pump(self, *, drain: bool) -> None:
+        """See Publisher."""
+        connection = self._open()
+        while True:
+            sending = self._send_next(connection)
+            for message in connection.receive(0):
+                self._take(connection, message)
+            if sending:
+                continue
+            if self._sent == self._added and (not drain or self._acknowledged == self._added):
+                return
+            self._await(connection)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable("not connected")
+        return self._connection
+
+    def _await(self, connection: Connection) -> None:
+        if self._acknowledged == self._sent:
+            return
+        messages = connection.receive()
+        if not messages:
+            raise Unavailable(f"{connection.address} acknowledges nothing any more")
+        for message in messages:
+            self._take(connection, message)
+
+    def _send_next(self, connection: Connection) -> bool:
+        piece = self._next_piece()
+        if piece is None:
+            return False
+        numbers = pa.array(range(self._sent, self._sent + len(piece)), pa.int64())
+        digits = numbers.cast(pa.string()).cast(BINARY)
+        replies = join(connection.inbox.encode() + b".", digits, b" ")
+        size = int(piece.sizes.sum())
+        # Noted before it is sent: an error in the middle leaves it unacknowledged, not unsent.
+        self._sent += len(piece)
+        self._flight.append((self._sent, size))
+        self._flying += size
+        connection.send(memoryview(frames(piece, replies, b"\r\n")))
+        return True
+
+    def _next_piece(self) -> Messages | None:
+        """What to send next, if the window has room for it."""
+        if self._sent == self._added:
+            return None
+        first, chunk = next(c for c in self._chunks if c[0] + len(c[1]) > self._sent)
+        start = self._sent - first
+        flying = self._sent - self._acknowledged
+        count = min(len(chunk) - start, 1 if self._careful else self._window)
+        size = int(chunk.sizes[start : start + count].sum())
+        full = flying + count > (1 if self._careful else self._window)
+        if flying and (full or self._flying + size > self._window_bytes):
+            return None
+        return chunk.slice(start, start + count)
+
+    def _take(self, connection: Connection, message: Msg) -> None:
+        token = message.subject[len(connection.inbox) + 1 :]
+        if not token.isdigit():
+            return
+        self._judge(message)
+        number = int(token)
+        if number != self._acknowledged:
+            self._early.add(number)
+            return
+        self._acknowledged += 1
+        self._careful = False
+        while self._acknowledged in self._early:
+            self._early.remove(self._acknowledged)
+            self._acknowledged += 1
+        self._settle()
+
+    def _judge(self, message: Msg) -> None:
+        if b'"error"' in message.payload:
+            failure = orjson.loads(message.payload)["error"]
+            reason = ApiError(
+                failure.get("err_code", 0), failure.get("code", 0), failure.get("description", "")
+            )
+            raise error_of(reason, f"{self._first_place()} was not stored")
+        if status_of(message.headers) == 503:
+            raise Unavailable("no stream takes our subjects now")
+        if b'"duplicate"' in message.payload:
+            self._tally.duplicates += 1
+        else:
+            self._tally.published += 1
+
+    def _first_place(self) -> str:
+        first, messages = self._chunks[0]
+        return f"the change at {messages.place(self._acknowledged - first)} or soon behind it"
+
+    def _settle(self) -> None:
+        """Forgets what is acknowledged."""
+        while self._flight and self._flight[0][0] <= self._acknowledged:
+            self._flying -= self._flight.popleft()[1]
+        while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= self._acknowledged:
+            _, messages = self._chunks.popleft()
+            self._tally.position[messages.origin.partition] = messages.place(-1)
+            self._tally.size += int(messages.sizes.sum())
+            self._tally.batches += 1

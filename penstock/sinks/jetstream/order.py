@@ -1,0 +1,113 @@
+"""Batches as they come -> batches of one origin each, in the source's order, and not too large.
+
+Rows of one batch that were shuffled are sorted; a batch that goes back behind an earlier one of
+the same write cannot be mended here, because the earlier one may be stored already.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SettingsError
+from penstock.position import Place
+from penstock.sinks.jetstream.dialect import Column, sized
+from penstock.sinks.jetstream.message import Origin
+
+__all__ = ["Order"]
+
+_ROWS = 1000
+_BYTES = 4 << 20
+_IMAGES = ("key", "before", "after")
+
+
+class Order:
+    """Knows, for the length of one write, how far each origin has come."""
+
+    def __init__(self) -> None:
+        self._last: dict[Origin, Place] = {}
+
+    def arrange(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch in pieces of one origin, sorted, of at most 1,000 rows and some 4 MiB.
+
+        Raises SettingsError when a piece is behind what an earlier batch held.
+        """
+        for part in _by_origin(batch):
+            ordered = _sorted(part)
+            self._check(ordered)
+            yield from _cut(ordered)
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        origin = Origin(batch.column("backend")[0].as_py(), batch.column("partition")[0].as_py())
+        first, last = _place(batch, 0), _place(batch, len(batch) - 1)
+        before = self._last.get(origin)
+        if before is not None and first <= before:
+            raise SettingsError(
+                f"changes of {origin.partition} came out of order: {first} behind {before}",
+                hint="let nothing shuffle between the source and the sink (no repartition, join or "
+                "union), or sort by partition, cursor and ordinal in one partition",
+            )
+        self._last[origin] = last
+
+
+def _place(batch: pa.RecordBatch, row: int) -> Place:
+    return Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
+
+
+def _by_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    names = ("backend", "partition")
+    values = [batch.column(name).unique() for name in names]
+    if all(len(distinct) == 1 for distinct in values):
+        yield batch
+        return
+    for backend in values[0]:
+        for partition in values[1]:
+            mine = pc.and_(
+                pc.equal(batch.column("backend"), backend),
+                pc.equal(batch.column("partition"), partition),
+            )
+            part = batch.filter(mine)
+            if len(part):
+                yield part
+
+
+def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Strictly ascending: a change that is there twice stays once."""
+    if _ascending(batch):
+        return batch
+    keys: list[tuple[str, Any]] = [("cursor", "ascending"), ("ordinal", "ascending")]
+    batch = batch.take(pc.sort_indices(batch, sort_keys=keys))
+    return batch.filter(pa.array(np.concatenate(([True], _steps(batch)))))
+
+
+def _ascending(batch: pa.RecordBatch) -> bool:
+    return bool(_steps(batch).all())
+
+
+def _steps(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """For each row but the first, whether it is behind the one before it."""
+    cursor, ordinal = batch.column("cursor"), batch.column("ordinal")
+    rises = pc.less(cursor[:-1], cursor[1:])
+    same = pc.equal(cursor[:-1], cursor[1:])
+    further = pc.less(ordinal[:-1], ordinal[1:])
+    return np.asarray(pc.or_(rises, pc.and_(same, further)), np.bool_)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    start = 0
+    while start < len(batch):
+        rows = _ROWS
+        while rows > 1 and _weight(batch.slice(start, rows)) > _BYTES:
+            rows //= 2
+        yield batch.slice(start, rows)
+        start += rows
+
+
+def _weight(batch: pa.RecordBatch) -> int:
+    return sum(_size(batch.column(name)) for name in _IMAGES)
+
+
+def _size(column: Column) -> int:
+    return int(pc.sum(sized(column)).as_py() or 0)

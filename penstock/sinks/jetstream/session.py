@@ -1,0 +1,105 @@
+"""A process's open door to one sink: the connection, the stream, and the chosen delivery.
+
+Sessions outlive a write and are kept per process and settings; a write borrows one alone, so two
+threads that write at once have one each.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.errors import Unavailable
+from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.dialect import dialect
+from penstock.sinks.jetstream.message import Encoder
+from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
+from penstock.sinks.jetstream.stream import Stream, choose, ensure
+from penstock.sinks.jetstream.subject import Template, parse_template
+
+__all__ = ["Session", "borrowed"]
+
+# Bytes of headers that a publisher adds to a message.
+_RESERVED = 512
+
+
+class Session:
+    """Opens when it is used first, and again after `close`."""
+
+    def __init__(self, settings: JetStreamSettings) -> None:
+        self.settings = settings
+        self.template: Template = parse_template(settings.subject)
+        self.connection = Connection(settings)
+        self.api = JetStream(self.connection)
+        self.stream: Stream | None = None
+        self.delivery: Delivery = settings.delivery
+        self.reason = ""
+        self.made = False
+        self.encoder: Encoder
+
+    @property
+    def is_open(self) -> bool:
+        """True between `open` and `close`."""
+        return self.stream is not None
+
+    def open(self) -> None:
+        """Connects, makes or verifies the stream, and chooses the delivery.
+
+        Raises Unavailable, SettingsError.
+        """
+        self.close()
+        self.connection = Connection(self.settings)
+        self.api = JetStream(self.connection)
+        self.connection.open()
+        stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
+        self.delivery, self.reason = choose(self.settings.delivery, stream, self.connection.version)
+        self.encoder = Encoder(
+            self.template,
+            dialect(self.settings.encoding),
+            ids=self.delivery != "at-least-once",
+            limit=self._limit(stream),
+        )
+        self.stream = stream
+
+    def refresh(self) -> None:
+        """Closes a session whose connection ended while nobody used it."""
+        if self.stream is None:
+            return
+        try:
+            self.connection.receive(0)
+        except Unavailable:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection; `open` begins anew."""
+        self.stream = None
+        self.connection.close()
+
+    def _limit(self, stream: Stream) -> int:
+        """Bytes that one message may have, ours: what the publisher adds is kept free."""
+        payload = self.connection.max_payload
+        return min(stream.largest or payload, payload) - _RESERVED
+
+
+_idle: dict[tuple[int, JetStreamSettings], list[Session]] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def borrowed(settings: JetStreamSettings) -> Iterator[Session]:
+    """An idle session of this process for these settings, or a new one; given back open unless
+    its user failed."""
+    # By process: a forked child must not share its parent's socket.
+    key = (os.getpid(), settings)
+    with _lock:
+        idle = _idle.setdefault(key, [])
+        session = idle.pop() if idle else Session(settings)
+    try:
+        session.refresh()
+        yield session
+    except BaseException:
+        session.close()
+        raise
+    with _lock:
+        _idle[key].append(session)

@@ -1,0 +1,77 @@
+"""The JetStream sink's settings: the `sink:` block of a pipeline file, and Spark's options."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from penstock.errors import SettingsError
+from penstock.settings import Duration, Secret, Settings, Size
+from penstock.sinks.jetstream.subject import parse_template
+
+__all__ = ["Batch", "Delivery", "Encoding", "JetStreamSettings"]
+
+Delivery = Literal["auto", "exactly-once", "deduplicated", "at-least-once"]
+Encoding = Literal["msgpack", "json"]
+
+
+class Batch(Settings):
+    """When a batch goes out: whichever limit is reached first.
+
+    The limits stop gathering; a batch that is already there is not held back. Under
+    `exactly-once` a backlog goes out in batches of up to 1,000, which is what servers do fastest.
+    """
+
+    max_size: int = Field(default=500, ge=1, le=1000)  # changes; 1,000 is the server's limit
+    max_wait: Duration = Field(default=0.1, ge=0)  # seconds that a change may wait for company
+    max_bytes: Size = Field(default=256 * 1024, ge=1)  # a larger single change goes alone
+
+
+class JetStreamSettings(Settings):
+    """Where changes go, as what, and how surely.
+
+    `replicas`, `storage`, `max_age`, `max_bytes` and `duplicate_window` shape the stream when it
+    is made; one that exists is verified and never changed.
+    """
+
+    type: Literal["jetstream"] = "jetstream"
+    url: Secret  # nats://[user:password@|token@]host[:4222], tls://...; several, by commas
+    user: str | None = None
+    password: Secret | None = None
+    token: Secret | None = None
+    nkey: Secret | None = None  # the seed, SU...
+    credentials: str | None = None  # path of a .creds file: a JWT and its seed
+    tls_ca: str | None = None  # path of PEM; the system's authorities without it
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    stream: str = Field(default="CDC", pattern=r"^[^\s.*>/\\]+$")
+    subject: str = "cdc.{collection}.{operation}"
+    encoding: Encoding = "msgpack"
+    batch: Batch = Batch()
+    delivery: Delivery = "auto"
+    replicas: int = Field(default=1, ge=1, le=5)
+    storage: Literal["file", "memory"] = "file"
+    max_age: Duration = Field(default=0, ge=0)  # seconds; 0 keeps for ever
+    max_bytes: Size = Field(default=0, ge=0)  # of the whole stream; 0 is unlimited
+    duplicate_window: Duration = Field(
+        default=120, ge=0.1
+    )  # seconds; costs ~190 bytes of server per id
+    timeout: Duration = Field(
+        default=5, gt=0
+    )  # seconds without an answer until the server counts as gone
+    window: int = Field(default=8000, ge=1)  # messages in flight, unacknowledged
+    window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)  # bytes in flight
+
+    @field_validator("subject")
+    @classmethod
+    def _subject(cls, value: str) -> str:
+        try:
+            parse_template(value)
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _window(self) -> "JetStreamSettings":
+        if self.max_age and self.max_age < self.duplicate_window:
+            raise ValueError("max_age must not be shorter than duplicate_window")
+        return self

@@ -1,0 +1,140 @@
+"""The stream: made when it is missing, verified when it is there, never changed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import SettingsError
+from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
+from penstock.sinks.jetstream.subject import Template, covers
+
+__all__ = ["ATOMIC_SINCE", "Stream", "choose", "ensure", "missing_subjects", "wanted"]
+
+ATOMIC_SINCE = (2, 12, 1)  # 2.12.0 has batches, but refuses message ids inside them
+_NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What STREAM.INFO says, as far as it matters to a writer."""
+
+    name: str
+    config: Mapping[str, Any]
+    last_sequence: int
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> "Stream":
+        """From the answer to STREAM.INFO or STREAM.CREATE."""
+        return cls(info["config"]["name"], info["config"], int(info["state"]["last_seq"]))
+
+    @property
+    def atomic(self) -> bool:
+        """True when it takes atomic batches."""
+        return bool(self.config.get("allow_atomic"))
+
+    @property
+    def retention(self) -> str:
+        """limits, interest or workqueue."""
+        return str(self.config.get("retention", "limits"))
+
+    @property
+    def duplicate_window(self) -> float:
+        """Seconds."""
+        return int(self.config.get("duplicate_window") or 0) / _NANOSECONDS
+
+    @property
+    def largest(self) -> int:
+        """Bytes that a message may have, or 0 for what the server takes."""
+        return max(int(self.config.get("max_msg_size") or 0), 0)
+
+
+def wanted(
+    settings: JetStreamSettings, template: Template, version: tuple[int, ...]
+) -> dict[str, Any]:
+    """The configuration of a stream that we make."""
+    config: dict[str, Any] = {
+        "name": settings.stream,
+        "subjects": [template.wildcard],
+        "retention": "limits",
+        "discard": "old",
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+        "max_age": int(settings.max_age * _NANOSECONDS),
+        "max_bytes": settings.max_bytes or -1,
+        "duplicate_window": int(settings.duplicate_window * _NANOSECONDS),
+    }
+    if version >= ATOMIC_SINCE:
+        config["allow_atomic"] = True
+    return config
+
+
+def ensure(
+    connection: Connection, api: JetStream, settings: JetStreamSettings, template: Template
+) -> tuple[Stream, bool]:
+    """The stream, and whether we made it just now. Raises SettingsError when one that exists does
+    not fit, Unavailable."""
+    info = api.stream(settings.stream)
+    made = info is None
+    if info is None:
+        info = api.create(wanted(settings, template, connection.version))
+    stream = Stream.of(info)
+    for problem, remedy in problems(stream, template):
+        raise SettingsError(f"the stream {stream.name} {problem}", hint=remedy)
+    return stream, made
+
+
+def problems(stream: Stream, template: Template) -> Iterator[tuple[str, str]]:
+    """What keeps a stream from taking our messages: (problem, remedy)."""
+    if missing_subjects(stream, template):
+        subjects = ", ".join(stream.config.get("subjects") or ()) or "none"
+        yield (
+            f"does not take {template.wildcard} (its subjects: {subjects})",
+            f"nats stream edit {stream.name} --subjects '{template.wildcard}', or change the "
+            "sink's subject or stream",
+        )
+    if stream.config.get("sealed"):
+        yield "is sealed", "use another stream"
+    if stream.config.get("mirror"):
+        yield "is a mirror, which nobody can publish to", "publish to the stream it mirrors"
+    if stream.config.get("no_ack"):
+        yield (
+            "acknowledges nothing (no_ack)",
+            f"nats stream edit {stream.name} --ack; nothing is safe without acknowledgements",
+        )
+
+
+def missing_subjects(stream: Stream, template: Template) -> bool:
+    """True when some subject of the template would not be stored."""
+    return not any(covers(one, template.wildcard) for one in stream.config.get("subjects") or ())
+
+
+def choose(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> tuple[Delivery, str]:
+    """The delivery, and why; raises SettingsError when what was asked cannot be."""
+    if asked in ("deduplicated", "at-least-once"):
+        return asked, "as configured"
+    obstacle, remedy = _obstacle(stream, version)
+    if not obstacle:
+        return "exactly-once", "the stream takes atomic batches"
+    if asked == "exactly-once":
+        raise SettingsError(f"delivery exactly-once is not possible: {obstacle}", hint=remedy)
+    return "deduplicated", f"{obstacle} ({remedy})"
+
+
+def _obstacle(stream: Stream, version: tuple[int, ...]) -> tuple[str, str]:
+    shown = ".".join(map(str, version))
+    if version < ATOMIC_SINCE:
+        return f"nats-server {shown} has no atomic batches", "2.12.1 and later have them"
+    if not stream.atomic:
+        return (
+            f"the stream {stream.name} does not allow atomic batches",
+            f"nats stream edit {stream.name} --allow-batch",
+        )
+    if stream.retention != "limits":
+        return (
+            f"the stream {stream.name} forgets what was consumed ({stream.retention} retention), "
+            "so its last message is no record",
+            "use a stream with limits retention",
+        )
+    return "", ""

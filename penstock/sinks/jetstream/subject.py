@@ -1,0 +1,135 @@
+"""Subjects: the template, the escaping of names, and the wildcards of streams and shards.
+
+Escaping is per name and reversible: a character that NATS forbids in a token, and `%` itself,
+becomes `%XX` for each byte of its UTF-8; an empty or absent name becomes `%00`, which no name that
+a database accepts is escaped to.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from penstock.errors import SettingsError
+
+__all__ = ["FIELDS", "Template", "covers", "escape", "overlaps", "parse_template", "unescape"]
+
+FIELDS = ("backend", "tenant", "namespace", "collection", "operation", "partition")
+# What tells the writers of a stream apart: a shard fixes these and leaves the rest open.
+_OWNERS = frozenset({"backend", "partition"})
+
+# White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029.*>%]")
+_ESCAPED = re.compile(r"((?:%[0-9A-F]{2})+)")
+_FIELD = re.compile(r"\{([^{}]*)\}")
+_EMPTY = "%00"
+
+
+def escape(name: str | None) -> str:
+    """A name as (a part of) one subject token."""
+    if not name:
+        return _EMPTY
+    return _FORBIDDEN.sub(lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), name)
+
+
+def unescape(token: str) -> str:
+    """The inverse of `escape`; an absent name comes back as an empty one."""
+    if token == _EMPTY:
+        return ""
+    return _ESCAPED.sub(lambda m: bytes.fromhex(m[1].replace("%", "")).decode(), token)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A valid subject template, such as `cdc.{collection}.{operation}`."""
+
+    text: str
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields it uses."""
+        return frozenset(_FIELD.findall(self.text))
+
+    @property
+    def wildcard(self) -> str:
+        """The narrowest subject that covers everything this template can give."""
+        return self._filled({})
+
+    @property
+    def sharded(self) -> bool:
+        """True when each partition's changes have subjects that no other partition's have."""
+        return self.shard("a", "\x00") != self.wildcard and "partition" in self._fixed()
+
+    def shard(self, backend: str, partition: str) -> str:
+        """The wildcard that covers one partition's changes, as narrow as the template allows."""
+        return self._filled({"backend": backend, "partition": partition})
+
+    def render(self, values: Mapping[str, str | None]) -> str:
+        """The subject of a change; `operation` in lower case."""
+        return _FIELD.sub(lambda m: escape(_cased(m[1], values.get(m[1]))), self.text)
+
+    def _fixed(self) -> set[str]:
+        """Owner fields in tokens without other fields: only there a wildcard can fix them."""
+        tokens = [set(_FIELD.findall(token)) for token in self.text.split(".")]
+        return {name for names in tokens if names <= _OWNERS for name in names}
+
+    def _filled(self, known: Mapping[str, str]) -> str:
+        tokens = []
+        for token in self.text.split("."):
+            names = set(_FIELD.findall(token))
+            whole = names <= known.keys()
+            tokens.append(_FIELD.sub(lambda m: escape(known[m[1]]), token) if whole else "*")
+        return ".".join(tokens)
+
+
+def _cased(field: str, value: str | None) -> str | None:
+    return value.lower() if value and field == "operation" else value
+
+
+def parse_template(text: str) -> Template:
+    """Checks a template; raises SettingsError that names the unknown field and the known ones."""
+    known = ", ".join(FIELDS)
+    for name in _FIELD.findall(text):
+        if name not in FIELDS:
+            near = get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise SettingsError(
+                f"subject {text!r} uses the unknown field {{{name}}}", hint=f"{hint}known: {known}"
+            )
+    literal = _FIELD.sub("x", text)
+    if re.search(r"[{}]", literal):
+        raise SettingsError(f"subject {text!r} has an unmatched brace", hint=f"fields: {known}")
+    if any(not token for token in literal.split(".")):
+        raise SettingsError(f"subject {text!r} has an empty token", hint="write cdc.{collection}")
+    if _FORBIDDEN.search(literal.replace(".", "").replace("%", "")):
+        raise SettingsError(
+            f"subject {text!r} has white space or a wildcard",
+            hint="only fields in braces vary: cdc.{collection}.{operation}",
+        )
+    if literal.startswith("$"):
+        raise SettingsError(f"subject {text!r} starts with $", hint="that belongs to the server")
+    return Template(text)
+
+
+def covers(pattern: str, subject: str) -> bool:
+    """True when every subject that `subject` (may have wildcards) stands for matches `pattern`."""
+    wide, narrow = pattern.split("."), subject.split(".")
+    for index, token in enumerate(wide):
+        if token == ">":  # noqa: S105 - a subject's token
+            return len(narrow) > index
+        if index >= len(narrow) or narrow[index] == ">":
+            return False
+        if token not in ("*", narrow[index]):
+            return False
+    return len(wide) == len(narrow)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """True when some subject matches both patterns."""
+    left, right = one.split("."), other.split(".")
+    for a, b in zip(left, right, strict=False):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(left) == len(right)

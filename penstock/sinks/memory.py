@@ -1,0 +1,168 @@
+"""The memory sink: keeps changes by name in this process, or in a folder that others can read.
+
+For tests, examples and trying a pipeline out. Idempotent on the event id, like every sink.
+"""
+
+import fcntl
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+
+from penstock.change import images_of
+from penstock.errors import SettingsError
+from penstock.finding import Finding
+from penstock.position import PartitionId, Place
+from penstock.settings import Settings
+from penstock.sinks import Notify, Receipt, SinkPlugin, ignore
+
+__all__ = ["PLUGIN", "MemorySettings", "MemorySink", "forget", "stored"]
+
+_IMAGES = ("key", "before", "after")
+
+
+class MemorySettings(Settings):
+    """`folder`: keep JSON lines in `FOLDER/NAME.jsonl`, durable over processes."""
+
+    type: Literal["memory"] = "memory"
+    name: str = "default"
+    folder: str | None = None
+
+
+@dataclass(slots=True)
+class _Store:
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    offset: int = 0  # bytes of the file that are in `changes`
+
+
+_stores: dict[MemorySettings, _Store] = {}
+_lock = threading.RLock()
+
+
+def stored(settings: MemorySettings) -> list[dict[str, Any]]:
+    """Everything stored, in order: change column -> value; images as plain values."""
+    with _opened(settings) as store:
+        return list(store.changes)
+
+
+def forget(settings: MemorySettings) -> None:
+    """Empties a store."""
+    with _lock:
+        _stores.pop(settings, None)
+        if settings.folder:
+            _file(settings).unlink(missing_ok=True)
+
+
+class MemorySink:
+    """A `penstock.sinks.Sink`."""
+
+    def __init__(self, settings: MemorySettings) -> None:
+        self.settings = settings
+
+    def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
+        """See `Sink.write`."""
+        position: dict[PartitionId, Place] = {}
+        published = duplicates = size = 0
+        for batch in changes:
+            rows = list(_rows(batch))
+            with _opened(self.settings) as store:
+                new = list({row["event_id"]: row for row in rows}.values())
+                new = [row for row in new if row["event_id"] not in store.known]
+                size += _append(self.settings, store, new)
+            for row in rows:
+                position[row["partition"]] = Place(row["cursor"], row["ordinal"])
+            published += len(new)
+            duplicates += len(rows) - len(new)
+        return Receipt(position=position, published=published, duplicates=duplicates, size=size)
+
+    def commit(self, receipts: Sequence[Receipt]) -> None:
+        """Nothing to do: what `write` returned for is stored."""
+
+    def prepare(self) -> None:
+        """Makes the folder. Raises SettingsError."""
+        if self.settings.folder is None:
+            return
+        try:
+            Path(self.settings.folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(
+                f"the memory sink's folder {self.settings.folder!r} cannot be made: "
+                f"{error.strerror}",
+                hint="give a folder that may be written",
+            ) from None
+
+    def check(self) -> Sequence[Finding]:
+        """See `Sink.check`."""
+        if self.settings.folder is None:
+            message = "keeps changes in memory: they end with the process"
+            return [Finding(level="warning", subject="sink memory", message=message)]
+        return [Finding(level="ok", subject="sink memory", message=f"in {self.settings.folder}")]
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    load: Any = ormsgpack.unpackb if images_of(batch.schema) == "msgpack" else orjson.loads
+    for row in batch.to_pylist():
+        for name in _IMAGES:
+            row[name] = None if row[name] is None else load(row[name])
+        yield row
+
+
+@contextmanager
+def _opened(settings: MemorySettings) -> Iterator[_Store]:
+    """The store, locked against other threads and processes, and up to date with its file."""
+    with _lock:
+        store = _stores.setdefault(settings, _Store())
+        if settings.folder is None:
+            yield store
+            return
+        file = _file(settings)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab+") as lines:
+            fcntl.flock(lines, fcntl.LOCK_EX)
+            _catch_up(lines, store)
+            yield store
+
+
+def _catch_up(lines: Any, store: _Store) -> None:
+    """Takes in what others wrote; a last line that a crash cut off is taken away."""
+    lines.seek(store.offset)
+    text = lines.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    if len(whole) < len(text):
+        lines.truncate(store.offset + len(whole))
+    for line in whole.splitlines():
+        row = orjson.loads(line)
+        store.changes.append(row)
+        store.known.add(row["event_id"])
+    store.offset += len(whole)
+
+
+def _append(settings: MemorySettings, store: _Store, rows: list[dict[str, Any]]) -> int:
+    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+    text = b"".join(orjson.dumps(row, _plain, option) + b"\n" for row in rows)
+    if settings.folder is not None:
+        with _file(settings).open("ab") as lines:
+            lines.write(text)
+    else:
+        store.changes += rows
+        store.known.update(row["event_id"] for row in rows)
+    return len(text)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for, as its text."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _file(settings: MemorySettings) -> Path:
+    return Path(settings.folder or ".") / f"{settings.name}.jsonl"
+
+
+PLUGIN = SinkPlugin(settings=MemorySettings, build=MemorySink)
