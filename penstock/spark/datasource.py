@@ -27,7 +27,7 @@ from penstock.sinks import Receipt
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.source import Source
 from penstock.spark.split import PACKED, Split
-from penstock.spark.task import read_split, write_changes
+from penstock.spark.task import commit_receipts, read_split, write_changes
 
 __all__ = ["PenstockDataSource", "register"]
 
@@ -50,11 +50,11 @@ class PenstockDataSource(DataSource):
         source, _ = read_source(self.options)
         return from_arrow_schema(PACKED if source.mode == "packed" else schema(source.images))
 
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: ARG002, N802
+    def streamReader(self, schema: StructType) -> "StreamReader":
         """The driver-side planner and the tasks' reader."""
         return StreamReader(dict(self.options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
         """The tasks' writer and the driver-side commit."""
         return StreamWriter(dict(self.options))
 
@@ -77,11 +77,11 @@ class StreamReader(DataSourceStreamReader):
             self._source = Source.open(self._options)
         return self._source
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+    def initialOffset(self) -> dict[str, str]:
         """Where a query without a checkpoint begins."""
         return self.source.initial()
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # type: ignore[override]  # noqa: ARG002, N802
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of the next micro-batch; `start` is durable in the sink."""
         return self.source.latest(start)
 
@@ -114,11 +114,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         read_sink(options)
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:  # type: ignore[override]
         """In a task: decodes packed pages and stores every change."""
         return Committed(write_changes(self._options, iterator))
 
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
+    def commit(self, messages: list[Any], batchId: int) -> None:
         """In the driver's commit process, after every task wrote."""
-        _, sink = read_sink(self._options)
-        sink.commit([message.receipt for message in messages if message is not None])
+        receipts = [message.receipt for message in messages if message is not None]
+        commit_receipts(self._options, receipts)

@@ -22,7 +22,7 @@ class Save(Protocol):
     def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position: ...
 
 
-def in_spark(durable: Position, changes: int, *, force: bool = False) -> Position:  # noqa: ARG001
+def in_spark(durable: Position, changes: int, *, force: bool = False) -> Position:
     """The `Save` of a planner whose positions are in Spark's checkpoint."""
     return durable
 

@@ -4,13 +4,18 @@ A user who brings a session sets what docs/explanation/performance.md names; not
 for correctness. `spark.conf` of the pipeline file overrides every line.
 """
 
+import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "open_session"]
+__all__ = ["SETTINGS", "close_session", "open_session"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -42,6 +47,8 @@ def open_session(
     name: str, *, master: str, folder: Path, packed: bool, conf: Mapping[str, str]
 ) -> SparkSession:
     """A new session (and JVM); `folder` takes Spark's scratch files. Needs Java 17 or newer."""
+    # Workers run in this environment, not in whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log4j = files("penstock.spark") / "log4j2.properties"
     settings = {
         **SETTINGS,
@@ -56,3 +63,16 @@ def open_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stops Spark and its JVM; a JVM that is already gone is no error."""
+    gateway = SparkContext._gateway
+    with suppress(Py4JError, OSError):
+        spark.stop()
+    if gateway is not None:
+        with suppress(Py4JError, OSError):
+            gateway.shutdown()
+        # The JVM ends when its standard input does; a later session starts a new one.
+        gateway.proc.stdin.close()
+        SparkContext._gateway = SparkContext._jvm = None

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from penstock.page import Page
@@ -18,7 +17,7 @@ from penstock.position import PartitionId, Place
 __all__ = ["PACKED", "Split", "bounded", "pack", "unpack"]
 
 # One page per row, as it came from the source, with the pickled decoder that reads it.
-PACKED = pa.schema(
+PACKED: pa.Schema = pa.schema(
     [
         pa.field("decoder", pa.binary(), nullable=False),
         pa.field("partition", pa.string(), nullable=False),
@@ -95,15 +94,14 @@ def bounded(
         yield from batches
         return
     for batch in batches:
-        keep = pc.invert(_behind(batch, until))
-        if after is not None:
-            keep = pc.and_(keep, _behind(batch, after))
-        kept = batch.filter(keep)
+        kept = batch.filter(pa.array(_inside(batch, after, until), pa.bool_()))
         if kept.num_rows:
             yield kept
 
 
-def _behind(batch: pa.RecordBatch, place: Place) -> pa.Array:
-    cursor, ordinal = batch.column("cursor"), batch.column("ordinal")
-    same = pc.and_(pc.equal(cursor, place.cursor), pc.greater(ordinal, place.ordinal))
-    return pc.or_(pc.greater(cursor, place.cursor), same)
+def _inside(batch: pa.RecordBatch, after: Place | None, until: Place) -> list[bool]:
+    cursors, ordinals = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
+    return [
+        (after is None or place > after) and place <= until
+        for place in zip(cursors, ordinals, strict=True)
+    ]

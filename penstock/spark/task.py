@@ -2,7 +2,7 @@
 
 import gc
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from penstock.sinks import Receipt, Sink
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.split import PACKED, Split, bounded, pack, unpack
 
-__all__ = ["read_split", "write_changes"]
+__all__ = ["commit_receipts", "read_split", "write_changes"]
 
 
 @cache
@@ -30,8 +30,7 @@ def _settle_worker() -> None:
 @cache
 def _source(options: frozenset[tuple[str, str]]) -> tuple[str, bytes, Decoder]:
     source, feed = read_source(dict(options))
-    images = "msgpack" if source.mode == "packed" else source.images
-    decoder = feed.decoder(source.images if source.mode == "rows" else images)
+    decoder = feed.decoder(source.images)
     return source.mode, pickle.dumps(decoder), decoder
 
 
@@ -66,6 +65,25 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
     if board is None:
         return sink.write(_changes(batches))
     return sink.write(_changes(batches), lambda told: board.report("sink", name, told))
+
+
+def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
+    """In the driver's commit process: the sink's own commit, and what was done is counted."""
+    sink, name, board = _sink(frozenset(options.items()))
+    sink.commit(receipts)
+    if board is None or not receipts:
+        return
+    numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
+    board.report("sink", name, {**numbers, "connected": True})
+    published = sum(receipt.published for receipt in receipts)
+    duplicates = sum(receipt.duplicates for receipt in receipts)
+    counts = {
+        "published": published,
+        "acknowledged": published,
+        "duplicates": duplicates,
+        "bytes": sum(receipt.size for receipt in receipts),
+    }
+    board.add("sink", name, counts)
 
 
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,44 @@
+"""The run folder: scratch space of one run of the service, private and removed at its end.
+
+It holds the board's socket, the stop file, Spark's scratch files and the throw-away checkpoint.
+What a killed run left behind is removed by the next one. Nothing in it is needed to resume.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["run_folder"]
+
+_PREFIX = "penstock-run-"
+
+
+@contextmanager
+def run_folder() -> Iterator[Path]:
+    """A fresh folder, mode 0700, with a short path (it holds a unix socket)."""
+    _sweep(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    for left in parent.glob(f"{_PREFIX}*-*"):
+        pid = left.name.removeprefix(_PREFIX).split("-")[0]
+        if pid.isdecimal() and left.stat().st_uid == os.getuid() and not _alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
