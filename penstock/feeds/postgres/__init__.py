@@ -1,0 +1,9 @@
+"""PostgreSQL logical replication (pgoutput), versions 13 to 18: settings, feed, following."""
+
+from penstock.feeds import FeedPlugin
+from penstock.feeds.postgres.feed import PostgresFeed
+from penstock.feeds.postgres.settings import PostgresSettings
+
+__all__ = ["PLUGIN", "PostgresFeed", "PostgresSettings"]
+
+PLUGIN = FeedPlugin(settings=PostgresSettings, build=PostgresFeed)

@@ -1,0 +1,148 @@
+"""Changes into pages: counts ordinals, drops what the reader has, keeps relations. Pure.
+
+What the two ways in share: the stream as it comes (framing.py), and a large transaction that was
+collected while it ran (delivery.py).
+"""
+
+import struct
+from dataclasses import dataclass
+
+from penstock.feeds.postgres.pages import BETWEEN, Describe, OpenPage, Relations, Transaction
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
+from penstock.wire.pgoutput.messages import LogicalMessage, Truncate
+
+__all__ = ["ENDLESS", "MESSAGE", "Collector", "Limits"]
+
+MESSAGE = 30
+"""Offset of the pgoutput message in a CopyData: `d`, length, `w`, three int64."""
+
+ENDLESS = 2**62
+_NOWHERE = Place("", -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """A page is cut at `rows` changes (a TRUNCATE of several tables may exceed it), or `size`
+    bytes (the last change may exceed it)."""
+
+    size: int
+    rows: int
+
+
+class Collector:
+    """Where in which transaction we are, and the page in the making.
+
+    `ordinal` is of the next change; `skip` the number of leading changes of this transaction that
+    the reader has; `last` the last change that went into a page, ever.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        *,
+        after: Place | None,
+        limits: Limits,
+        describe: Describe,
+        relations: Relations,
+    ) -> None:
+        self.page = OpenPage(partition)
+        self.limits = limits
+        self.relations = relations
+        self.ordinal = 0
+        self.skip = 0
+        self.last = _NOWHERE
+        self.transaction = BETWEEN
+        self.cursor = ""
+        self._after = after or _NOWHERE
+        self._describe = describe
+
+    @property
+    def full(self) -> bool:
+        """Whether the page has reached one of its limits."""
+        page, limits = self.page, self.limits
+        return page.count >= limits.rows or page.size >= limits.size
+
+    @property
+    def behind(self) -> int:
+        """How many of the next changes the reader has."""
+        return max(0, self.skip - self.ordinal)
+
+    def start(self, transaction: Transaction, cursor: str) -> None:
+        """What comes next belongs to this transaction, and has places of this cursor."""
+        after, ordinal = self._after
+        self.transaction, self.cursor, self.ordinal = transaction, cursor, 0
+        if cursor > after:
+            self.skip = 0
+        else:
+            self.skip = ordinal + 1 if cursor == after else ENDLESS
+
+    def end(self) -> Place | None:
+        """The transaction is over: its last change, if any of it went into a page."""
+        ours = self.last if self.last.cursor == self.cursor else None
+        self.transaction, self.cursor, self.skip = BETWEEN, "", 0
+        return ours
+
+    def changes(self, number: int, piece: bytes) -> None:
+        """The next `number` changes of the transaction, in `piece`."""
+        page, first = self.page, self.ordinal
+        if not page.count:
+            page.begin(self.transaction, Place(self.cursor, first))
+        page.put(piece)
+        page.count += number
+        self.ordinal = first + number
+        self.last = Place(self.cursor, self.ordinal - 1)
+
+    def keep(self, piece: bytes) -> None:
+        """A message that is no change; of use to the decoder only if the page has begun."""
+        if self.page.count:
+            self.page.put(piece)
+
+    def truncate(self, message: Truncate, piece: bytes) -> None:
+        """As many changes as tables; the reader may have the first of them."""
+        tables = [oid.to_bytes(4, "big") for oid in message.relations]
+        had = min(len(tables), self.behind)
+        self.ordinal += had
+        if had == len(tables):
+            return
+        self.page.used.update(tables[had:])
+        self.changes(len(tables) - had, _without(had, message, piece) if had else piece)
+
+    def logical(self, message: LogicalMessage, piece: bytes) -> None:
+        """One change, unless it is a heartbeat."""
+        if message.prefix == HEARTBEAT_PREFIX:
+            self.keep(piece)
+        elif self.behind:
+            self.ordinal += 1
+        else:
+            self.changes(1, piece)
+
+    def relation(self, raw: bytes, piece: bytes, now: float) -> list[Page]:
+        """A table as it is from now on; `raw` is the message from `R`, without an xid.
+
+        Returns the page that ends here because its rows were of another form.
+        """
+        oid = raw[1:5]
+        known = self._describe(raw)
+        cut: list[Page] = []
+        if oid in self.page.used and self.relations.get(oid) != known:
+            cut = self.flush(now)
+        self.relations[oid] = known
+        self.keep(piece)
+        return cut
+
+    def flush(self, now: float) -> list[Page]:
+        """The page in the making, if there is a change in it; `now` in seconds since 1970."""
+        if not self.page.count:
+            return []
+        return [self.page.cut(self.last, self.relations, round(now * 1_000_000))]
+
+
+def _without(had: int, message: Truncate, piece: bytes) -> bytes:
+    """The Truncate message without its first `had` tables, as a CopyData."""
+    xid = b"" if message.xid is None else message.xid.to_bytes(4, "big")
+    oids = message.relations[had:]
+    body = struct.pack(f">IB{len(oids)}I", len(oids), message.options, *oids)
+    rest = piece[5 : MESSAGE + 1] + xid + body
+    return b"d" + struct.pack(">I", len(rest) + 4) + rest

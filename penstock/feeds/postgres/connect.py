@@ -1,0 +1,75 @@
+"""Connections: an ordinary one for the catalogue, and one that speaks replication.
+
+libpq does names, TLS and authentication. What a URL leaves open we set: no connection waits
+without limit, and values come in the one format that the decoder reads.
+"""
+
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from penstock.feeds.postgres.failures import translating
+from penstock.feeds.postgres.settings import PostgresSettings
+
+__all__ = ["Ordinary", "address", "connect_ordinary", "connect_replication", "database_name"]
+
+Ordinary = psycopg.Connection[tuple[Any, ...]]
+
+# Row values are text: these make it one text, whatever the role or the database prefer.
+_SESSION = {
+    "IntervalStyle": "iso_8601",
+    "DateStyle": "ISO",
+    "TimeZone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "statement_timeout": "0",
+}
+_STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
+
+
+def connect_ordinary(settings: PostgresSettings) -> Ordinary:
+    """An autocommit connection whose statements end within 30 s."""
+    parameters = _parameters(settings, {"statement_timeout": str(_STATEMENT_TIMEOUT)})
+    with translating(f"connecting to {address(settings)}"):
+        return psycopg.connect(**parameters, autocommit=True)
+
+
+def connect_replication(settings: PostgresSettings) -> Ordinary:
+    """A connection of a wal sender that is bound to the database."""
+    parameters = _parameters(settings, _SESSION) | {"replication": "database"}
+    with translating(f"connecting to {address(settings)} for replication"):
+        return psycopg.connect(**parameters, autocommit=True)
+
+
+def _parameters(settings: PostgresSettings, session: dict[str, str]) -> dict[str, Any]:
+    given = conninfo_to_dict(settings.connection.get_secret_value())
+    options = " ".join(f"-c {name}={value}" for name, value in session.items())
+    defaults: dict[str, Any] = {
+        "application_name": "penstock",
+        "connect_timeout": max(2, round(settings.connect_timeout)),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": round(settings.silence * 1000),
+        # An encrypted stream can only be read through libpq: TLS if it must be, GSS on request.
+        "gssencmode": "disable",
+    }
+    fixed = {
+        "client_encoding": "UTF8",
+        "options": f"{given.get('options') or ''} {options}".strip(),
+    }
+    return defaults | {k: v for k, v in given.items() if v is not None} | fixed
+
+
+def address(settings: PostgresSettings) -> str:
+    """`host:port/database`, for messages: nothing secret."""
+    given = conninfo_to_dict(settings.connection.get_secret_value())
+    host, port = given.get("host") or "localhost", given.get("port") or 5432
+    return f"{host}:{port}/{database_name(settings)}"
+
+
+def database_name(settings: PostgresSettings) -> str:
+    """The database that `connection` names (libpq's default is the user's name)."""
+    given = conninfo_to_dict(settings.connection.get_secret_value())
+    return str(given.get("dbname") or given.get("user") or "postgres")

@@ -1,0 +1,194 @@
+"""One slot, being read: moves bytes between the wire and the pure parts, and keeps time."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.feeds.postgres.catalogue import Catalogue
+from penstock.feeds.postgres.collecting import Collector, Limits
+from penstock.feeds.postgres.connect import connect_replication
+from penstock.feeds.postgres.framing import Framer
+from penstock.feeds.postgres.heartbeat import Heartbeat
+from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.slot import Slot, identify_system, replication_command
+from penstock.feeds.postgres.streams import Streams
+from penstock.feeds.postgres.transport import Transport, start
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+from penstock.wire.pgoutput.frames import standby_status
+from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
+
+__all__ = ["PostgresFollowing"]
+
+
+class PostgresFollowing:
+    """The implementation of `feeds.Following` for a replication slot.
+
+    One thread reads; `acknowledge` and `status` may be called from any.
+    """
+
+    def __init__(
+        self, settings: PostgresSettings, partition: PartitionId, slot: Slot, after: Place | None
+    ) -> None:
+        self._settings = settings
+        self._slot = slot
+        self._acknowledged: Place | None = None
+        self._noted: Place | None = None
+        self._connected = True
+        self._counts = {"events": 0, "pages": 0, "bytes": 0}
+        now = time.monotonic()
+        self._heard_at = self._cut_at = now
+        self._progress = Progress(durable=slot.confirmed, silence=settings.silence, now=now)
+        self._streams = Streams(memory=settings.memory, folder=settings.spill)
+        self._catalogue = Catalogue(settings)
+        self._heartbeat = Heartbeat(settings, now)
+        self._framer = Framer(
+            Collector(
+                partition,
+                after=after,
+                limits=Limits(size=settings.page_size, rows=settings.page_rows),
+                describe=self._catalogue.describe,
+                relations={},
+            ),
+            progress=self._progress,
+            streams=self._streams,
+        )
+        begin = parse_lsn(after.cursor) if after is not None else 0
+        command = replication_command(settings, slot, begin)
+        connection = connect_replication(settings)
+        try:
+            self._system = identify_system(connection)
+            self._transport: Transport = start(connection, command)
+        except BaseException:
+            connection.close()
+            raise
+
+    def read(self, timeout: float) -> Sequence[Page]:
+        """See `feeds.Following`."""
+        try:
+            pages = self._read(time.monotonic() + timeout)
+        except PenstockError:
+            self._connected = False
+            raise
+        for page in pages:
+            self._counts["events"] += page.count
+            self._counts["bytes"] += page.size
+        self._counts["pages"] += len(pages)
+        return pages
+
+    def _read(self, deadline: float) -> list[Page]:
+        framer = self._framer
+        while True:
+            pages = framer.scan(time.time())
+            now = time.monotonic()
+            self._report(now)
+            if pages:
+                self._cut_at = now
+                return pages
+            if framer.delivering:
+                continue
+            if data := self._transport.receive():
+                self._heard_at = now
+                framer.feed(data)
+            elif framer.holds:
+                # The wire is dry: cut, unless that was done a moment ago.
+                left = self._cut_at + self._settings.page_wait - now
+                if left <= 0:
+                    self._cut_at = now
+                    return framer.flush(time.time())
+                time.sleep(left)
+            elif now >= deadline:
+                return []
+            else:
+                self._wait(now, deadline)
+
+    def _wait(self, now: float, deadline: float) -> None:
+        silent = now - self._heard_at
+        if silent > self._settings.silence:
+            raise Unavailable(
+                f"the server said nothing for {silent:.0f} s",
+                hint="it hangs, or the network does; penstock connects again by itself",
+            )
+        self._transport.wait(min(deadline - now, self._progress.next_in(now)))
+
+    @property
+    def drained(self) -> bool:
+        """See `feeds.Following`: a slot never ends."""
+        return False
+
+    def keep_alive(self) -> None:
+        """See `feeds.Following`."""
+        now = time.monotonic()
+        self._heard_at = now  # nobody listened
+        try:
+            self._report(now)
+        except PenstockError:
+            self._connected = False
+            raise
+
+    def _report(self, now: float) -> None:
+        acknowledged = self._acknowledged
+        if acknowledged is not self._noted and acknowledged is not None:
+            self._noted = acknowledged
+            self._progress.acknowledged(acknowledged)
+        self._heartbeat.beat(now)
+        if self._progress.due(now):
+            self._send(now)
+
+    def _send(self, now: float) -> None:
+        received, durable = self._progress.reporting(now)
+        # We ask for an answer: a server that gives none is not there.
+        self._transport.send(
+            standby_status(
+                written=received,
+                flushed=durable,
+                applied=durable,
+                now_us=round(time.time() * 1_000_000),
+                reply=now - self._heard_at > self._settings.silence / 4,
+            )
+        )
+
+    def acknowledge(self, place: Place) -> None:
+        """See `feeds.Following`."""
+        if self._acknowledged is None or place > self._acknowledged:
+            self._acknowledged = place
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON. LSNs as text, `lag_bytes` from the newest WAL we know of to what is durable,
+        `lag_seconds` the age of the oldest commit that is not durable yet."""
+        progress, oldest = self._progress, self._progress.oldest
+        lag = max(0.0, time.time() - oldest / 1_000_000) if oldest else 0.0
+        return {
+            "connected": self._connected,
+            **self._slot.status(),
+            "system_identifier": self._system.identifier,
+            "timeline": self._system.timeline,
+            "current_lsn": format_lsn(progress.received),
+            "received_lsn": format_lsn(progress.received),
+            "flushed_lsn": format_lsn(progress.durable),
+            "confirmed_lsn": format_lsn(progress.reported or self._slot.confirmed),
+            "lag_bytes": max(0, progress.received - progress.durable),
+            "lag_seconds": round(lag, 3),
+            **self._counts,
+            "transactions": self._framer.transactions,
+            "in_flight": progress.in_flight,
+            "in_progress": len(self._streams),
+            "in_progress_bytes": self._streams.held,
+            "spilled_bytes": self._streams.spilled,
+        }
+
+    def close(self) -> None:
+        """See `feeds.Following`."""
+        if self._connected:
+            try:
+                self._report(time.monotonic())
+                self._send(time.monotonic())
+            except PenstockError:
+                pass  # the server keeps what it was not told of: that is safe
+        self._connected = False
+        self._transport.close()
+        self._streams.close()
+        self._catalogue.close()
+        self._heartbeat.close()

@@ -1,0 +1,280 @@
+"""Bytes of the replication stream -> pages. Sans-IO: bytes and times come in, pages go out.
+
+This is the planner's hot loop: one pass in pure Python that reads a length, a tag and a relation
+OID per message, and never a row. It tells `Progress` what may be acknowledged. Rows are decoded
+elsewhere.
+"""
+
+import struct
+
+from penstock.errors import Malformed, SettingsError
+from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
+from penstock.feeds.postgres.delivery import Delivery
+from penstock.feeds.postgres.failures import backend_error, failure
+from penstock.feeds.postgres.pages import BETWEEN, Transaction
+from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.streams import Streams
+from penstock.page import Page
+from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
+from penstock.wire.pgoutput.frames import from_pg_time
+from penstock.wire.pgoutput.lsn import message_cursor
+from penstock.wire.pgoutput.messages import (
+    LogicalMessage,
+    Origin,
+    Relation,
+    StreamAbort,
+    StreamCommit,
+    StreamStart,
+    StreamStop,
+    Truncate,
+    Type,
+    decode_message,
+)
+
+__all__ = ["Framer", "rows_ahead"]
+
+# `d`, length, `w`, (three int64), the message's tag, and a row's relation OID.
+_HEAD = struct.Struct(">BIB24xB4s")
+_PADDING = bytes(_HEAD.size)  # so that the head of a short message can be read at the very end
+_LONGEST = 2**30 + 2**20  # PostgreSQL's own limit is 1 GiB
+_BEGIN = struct.Struct(">QqI")
+_COMMIT = struct.Struct(">xQQ")
+_KEEPALIVE = struct.Struct(">QqB")
+
+
+def rows_ahead(  # noqa: PLR0917 - the hot loop: keywords cost
+    data: bytes, position: int, end: int, most: int, full: int, used: set[bytes]
+) -> tuple[int, int]:
+    """Walks over row messages (I, U, D) from `position`: (where they end, how many).
+
+    Stops at anything else, at a message that is not whole before `end`, after `most` rows, or
+    behind `full`. Adds to `used` what follows the tag: the relation's OID. `data` is padded.
+    """
+    unpack, limit = _HEAD.unpack_from, end - 5
+    left, last = most, b""
+    while position <= limit and left:
+        outer, length, kind, tag, oid = unpack(data, position)
+        after = position + 1 + length
+        # I, U or D, in an XLogData, in a CopyData; no row is shorter than a head.
+        if after > end or tag not in {73, 85, 68} or kind != 119 or outer != 100:
+            break
+        position = after
+        left -= 1
+        if oid != last:
+            used.add(oid)
+            last = oid
+        if position >= full:
+            break
+    return position, most - left
+
+
+class Framer:
+    """Frames one replication stream and cuts it into the pages of `collector`.
+
+    `feed` takes bytes as they come; `scan` returns the pages that they complete; `flush` cuts what
+    is left when no more bytes wait.
+    """
+
+    def __init__(self, collector: Collector, *, progress: Progress, streams: Streams) -> None:
+        self.transactions = 0
+        self._collector = collector
+        self._progress = progress
+        self._streams = streams
+        self._delivery: Delivery | None = None
+        self._streaming: int | None = None  # the xid of the Stream Start block that we are in
+        self._data = _PADDING
+        self._position = 0
+        self._end = 0
+        self._chunks: list[bytes] = []
+        self._lacking = 0  # bytes until the next message is whole
+
+    @property
+    def holds(self) -> bool:
+        """Whether `flush` would return a page."""
+        return self._collector.page.count > 0
+
+    @property
+    def delivering(self) -> bool:
+        """Whether `scan` has more without being fed: a large transaction, piece by piece."""
+        return self._delivery is not None
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes of the stream, cut anywhere."""
+        self._chunks.append(data)
+        self._lacking -= len(data)
+
+    def flush(self, now: float) -> list[Page]:
+        """The page in the making, if it has a change; `now` in seconds since 1970."""
+        return self._collector.flush(now)
+
+    def scan(self, now: float) -> list[Page]:
+        """The pages that are complete now; `now` in seconds since 1970.
+
+        While a large transaction is delivered, one call reads one piece of it. Raises Malformed,
+        and what an ErrorResponse in the stream says.
+        """
+        if self._delivery is not None:
+            return self._deliver(self._delivery, now)
+        if self._chunks and self._lacking <= 0:
+            self._join()
+        pages: list[Page] = []
+        while self._delivery is None:
+            self._take_rows()
+            if self._collector.full:
+                pages += self.flush(now)
+                continue
+            piece = self._next()
+            if piece is None:
+                break
+            pages += self._take(piece, now)
+        return pages
+
+    def _join(self) -> None:
+        tail = self._data[self._position : self._end]
+        self._data = b"".join((tail, *self._chunks, _PADDING))
+        self._position, self._end = 0, len(self._data) - len(_PADDING)
+        self._chunks.clear()
+
+    def _next(self) -> bytes | None:
+        """The next message if it is whole; else notes how many bytes it lacks."""
+        position, left = self._position, self._end - self._position
+        if left < 5:
+            self._lacking = 5 - left
+            return None
+        length = int.from_bytes(self._data[position + 1 : position + 5], "big")
+        if not 4 <= length <= _LONGEST:
+            raise Malformed(f"a message of the replication stream has the length {length}")
+        if left <= length:
+            self._lacking = 1 + length - left
+            return None
+        self._position = position + 1 + length
+        return self._data[position : self._position]
+
+    def _take_rows(self) -> None:
+        """All row messages that come next, up to the page's limits."""
+        collector, start = self._collector, self._position
+        if self._streaming is not None:
+            self._rows_ahead(ENDLESS, ENDLESS, set())
+            self._streams.append(self._streaming, self._data[start : self._position])
+            return
+        if collector.behind:
+            collector.ordinal += self._rows_ahead(collector.behind, ENDLESS, set())
+            if collector.behind:
+                return
+            start = self._position
+        page, limits = collector.page, collector.limits
+        full = start + limits.size - page.size
+        number = self._rows_ahead(limits.rows - page.count, full, page.used)
+        if number:
+            self._progress.opened(collector.transaction.committed_at)
+            collector.changes(number, self._data[start : self._position])
+
+    def _rows_ahead(self, most: int, full: int, used: set[bytes]) -> int:
+        self._position, number = rows_ahead(self._data, self._position, self._end, most, full, used)
+        return number
+
+    # What is not a row is rare, one-row transactions apart.
+
+    def _take(self, piece: bytes, now: float) -> list[Page]:
+        """One whole message that is no row."""
+        outer = piece[:1]
+        if outer == b"d":
+            kind = piece[5:6]
+            if kind == b"w" and len(piece) > MESSAGE:
+                return self._message(piece, now)
+            if kind == b"k" and len(piece) == 6 + _KEEPALIVE.size:
+                end, _, asked = _KEEPALIVE.unpack_from(piece, 6)
+                self._progress.keepalive(end, asked=bool(asked))
+                return []
+            raise Malformed(f"a CopyData of {len(piece)} bytes is no replication message")
+        if outer == b"E":
+            raise backend_error(piece[5:], "the replication stream ended")
+        if outer in (b"c", b"C", b"Z"):
+            raise failure("57P01", "", "the server ended the replication stream")
+        if outer not in (b"N", b"S", b"A"):
+            raise Malformed(f"the server sent {outer!r} in a replication stream")
+        return []
+
+    def _message(self, piece: bytes, now: float) -> list[Page]:
+        tag = piece[MESSAGE : MESSAGE + 1]
+        if self._streaming is not None and tag != b"E":
+            self._streams.append(self._streaming, piece)
+            if tag == b"R":
+                self._streams.described(self._streaming, piece[MESSAGE + 5 : MESSAGE + 9])
+        elif tag == b"B" and len(piece) == MESSAGE + 1 + _BEGIN.size:
+            lsn, committed_at, xid = _BEGIN.unpack_from(piece, MESSAGE + 1)
+            transaction = Transaction(lsn, from_pg_time(committed_at), xid)
+            self._collector.start(transaction, transaction.cursor)
+            self._collector.keep(piece)
+        elif tag == b"C" and len(piece) == MESSAGE + 9 + _COMMIT.size:
+            self._ended(_COMMIT.unpack_from(piece, MESSAGE + 1)[1])
+            self._collector.keep(piece)
+        else:
+            return self._other(piece, now)
+        return []
+
+    def _ended(self, end: int) -> None:
+        last = self._collector.end()
+        self.transactions += last is not None
+        self._progress.committed(last, end)
+
+    def _other(self, piece: bytes, now: float) -> list[Page]:
+        collector = self._collector
+        match message := decode_message(piece[MESSAGE:]):
+            case Relation():
+                self._streams.outdated(piece[MESSAGE + 1 : MESSAGE + 5])
+                return collector.relation(piece[MESSAGE:], piece, now)
+            case Type() | Origin():
+                collector.keep(piece)
+            case Truncate():
+                self._progress.opened(collector.transaction.committed_at)
+                collector.truncate(message, piece)
+            case LogicalMessage():
+                self._logical(message, piece)
+            case StreamStart():
+                self._streaming = message.xid
+            case StreamStop():
+                self._streaming = None
+            case StreamAbort():
+                self._streams.abort(message.xid, message.subxid)
+            case StreamCommit():
+                pages = self.flush(now)
+                self._stream_commit(message)
+                return pages
+            case _:
+                raise SettingsError(
+                    f"the slot sends transactions in two phases ({type(message).__name__})",
+                    hint="drop it and let penstock make one, or make one with two_phase = false",
+                )
+        return []
+
+    def _logical(self, message: LogicalMessage, piece: bytes) -> None:
+        if message.transactional:
+            self._progress.opened(self._collector.transaction.committed_at)
+            self._collector.logical(message, piece)
+        elif message.prefix == HEARTBEAT_PREFIX:
+            self._progress.committed(None, message.lsn)
+        else:
+            self._collector.start(BETWEEN, message_cursor(message.lsn))
+            if not self._collector.behind:
+                self._collector.changes(1, piece)
+            self._ended(message.lsn)
+
+    def _stream_commit(self, message: StreamCommit) -> None:
+        collector = self._collector
+        transaction = Transaction(message.commit_lsn, message.committed_at, message.xid, True)
+        collector.start(transaction, transaction.cursor)
+        stream = self._streams.take(message.xid)
+        if collector.skip == ENDLESS:
+            stream.close()
+            self._ended(message.end_lsn)
+        else:
+            self._progress.opened(message.committed_at)
+            self._delivery = Delivery(stream, collector, end=message.end_lsn)
+
+    def _deliver(self, delivery: Delivery, now: float) -> list[Page]:
+        pages = delivery.step(now)
+        if delivery.done:
+            self._delivery = None
+            self._ended(delivery.end)
+        return pages

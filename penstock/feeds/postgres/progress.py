@@ -1,0 +1,111 @@
+"""What may be acknowledged, and when to say so. Pure: places and times come in, LSNs go out.
+
+A slot's confirmed_flush_lsn is a promise: the server forgets every transaction that committed
+before it. So it stops below the first transaction that is not wholly durable; and when nothing is
+in flight it follows the server's own WAL, or else an idle slot would pin the log for ever.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from penstock.position import Place
+
+__all__ = ["Progress"]
+
+MOVED = 1.0  # seconds between reports while the durable position moves
+SAME = 10.0  # and while it does not
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A transaction whose changes were handed out: `end` may be acknowledged behind `last`."""
+
+    last: Place
+    end: int
+    committed_at: int
+
+
+class Progress:
+    """One stream's received and durable positions; times are seconds of any one clock.
+
+    `settled`, `committed` and `keepalive` are told in the order of the stream; `acknowledged`
+    whenever something became durable.
+    """
+
+    def __init__(self, *, durable: int = 0, silence: float = 30.0, now: float = 0.0) -> None:
+        self.received = durable
+        self.durable = durable
+        self.reported = 0
+        self._silence = silence
+        self._sent: deque[_Sent] = deque()
+        self._open: int | None = None  # when the open transaction was committed
+        self._asked = False
+        self._reported_at = now
+        self._acknowledged: Place | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Transactions handed out that are not durable yet."""
+        return len(self._sent) + (self._open is not None)
+
+    @property
+    def oldest(self) -> int | None:
+        """When the oldest transaction in flight was committed: microseconds since 1970."""
+        return self._sent[0].committed_at if self._sent else self._open
+
+    def opened(self, committed_at: int) -> None:
+        """A transaction's changes are being handed out; its end is not known yet."""
+        self._open = committed_at
+
+    def committed(self, last: Place | None, end: int) -> None:
+        """A transaction ended at `end`; `last` is its last change, None if it had none for us."""
+        committed_at, self._open = self._open, None
+        self.received = max(self.received, end)
+        if last is None:
+            self._settled(end)
+        else:
+            self._sent.append(_Sent(last, end, committed_at or 0))
+            # A page may end between the last change and its commit, and be durable already.
+            if self._acknowledged is not None:
+                self.acknowledged(self._acknowledged)
+
+    def keepalive(self, end: int, *, asked: bool) -> None:
+        """The server has sent everything that committed before `end`; `asked` for an answer."""
+        self.received = max(self.received, end)
+        self._asked = self._asked or asked
+        if self._open is None:
+            self._settled(end)
+
+    def _settled(self, end: int) -> None:
+        """Nothing for us up to `end`: it is done when everything before it is."""
+        if self._sent:
+            self._sent[-1].end = max(self._sent[-1].end, end)
+        else:
+            self.durable = max(self.durable, end)
+
+    def acknowledged(self, place: Place) -> None:
+        """Everything up to and including `place` is durable."""
+        self._acknowledged = place
+        while self._sent and self._sent[0].last <= place:
+            self.durable = max(self.durable, self._sent.popleft().end)
+
+    def due(self, now: float) -> bool:
+        """Whether a report should be sent now."""
+        waited = now - self._reported_at
+        return (
+            self._asked
+            or (waited >= MOVED and self.durable > self.reported)
+            or waited >= min(SAME, self._silence / 3)
+        )
+
+    def next_in(self, now: float) -> float:
+        """Seconds until a report may be due, at most one."""
+        waited = now - self._reported_at
+        return max(0.0, min(MOVED, MOVED - waited if self.durable > self.reported else MOVED))
+
+    def reporting(self, now: float) -> tuple[int, int]:
+        """Notes that a report is sent; returns what it says: received and durable."""
+        self._asked = False
+        self._reported_at = now
+        self.reported = self.durable
+        return self.received, self.durable
