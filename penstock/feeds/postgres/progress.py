@@ -51,7 +51,7 @@ class Progress:
     @property
     def oldest(self) -> int | None:
         """When the oldest transaction in flight was committed: microseconds since 1970."""
-        return self._sent[0].committed_at if self._sent else self._open
+        return next((sent.committed_at for sent in self._sent if sent.committed_at), self._open)
 
     def opened(self, committed_at: int) -> None:
         """A transaction's changes are being handed out; its end is not known yet."""
