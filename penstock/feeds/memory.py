@@ -138,8 +138,8 @@ class MemoryFollowing:
         settings = self._feed.settings
         return Page(
             partition=self._partition,
-            first=_place(settings, first),
-            last=_place(settings, last),
+            first=_place(settings, self._partition, first),
+            last=_place(settings, self._partition, last),
             count=last - first + 1,
             captured_at=time.time_ns() // 1000,
             context=b"",
@@ -166,7 +166,9 @@ class MemoryFollowing:
         confirmed = self._feed.acknowledged.get(self._partition)
         return {
             "connected": self._connected,
-            "current": str(_place(self._feed.settings, self._next - 1)) if self._next else None,
+            "current": str(_place(self._feed.settings, self._partition, self._next - 1))
+            if self._next
+            else None,
             "confirmed": str(confirmed) if confirmed else None,
         }
 
@@ -192,7 +194,7 @@ class MemoryDecoder:
         return [pa.RecordBatch.from_pylist(rows, schema=schema(self._images))]
 
     def _row(self, page: Page, number: int) -> dict[str, Any]:
-        place = _place(self._settings, number)
+        place = _place(self._settings, page.partition, number)
         identity = number % _KEYS
         operation = _OPERATIONS[number // _KEYS % len(_OPERATIONS)]
         key = {"id": identity}
@@ -220,14 +222,16 @@ class MemoryDecoder:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
 
 
-def _place(settings: MemorySettings, number: int) -> Place:
-    return Place(f"{number // settings.unit:012d}", number % settings.unit)
+def _place(settings: MemorySettings, partition: str, number: int) -> Place:
+    # With the partition, because event ids are unique in a backend.
+    return Place(f"{partition}-{number // settings.unit:012d}", number % settings.unit)
 
 
 def _number(settings: MemorySettings, place: Place) -> int:
-    if not place.cursor.isdecimal():
+    _, _, unit = place.cursor.rpartition("-")
+    if not unit.isdecimal():
         raise Malformed(f"{place} is no place of the memory feed")
-    return int(place.cursor) * settings.unit + place.ordinal
+    return int(unit) * settings.unit + place.ordinal
 
 
 PLUGIN = FeedPlugin(settings=MemorySettings, build=MemoryFeed)
