@@ -11,7 +11,7 @@ import psycopg
 
 from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 
-__all__ = ["backend_error", "failure", "translated", "translating"]
+__all__ = ["backend_error", "failure", "is_internal", "translated", "translating"]
 
 _Row = tuple[type[PenstockError], str]
 
@@ -115,6 +115,11 @@ def _row(state: str | None, text: str) -> _Row:
         if state.startswith(prefix) and part in text:
             return row
     return next(_TABLE[state[:end]] for end in range(len(state), -1, -1) if state[:end] in _TABLE)
+
+
+def is_internal(error: PenstockError) -> bool:
+    """Whether the server failed by a defect of its own (SQLSTATE XX)."""
+    return error.hint == _TABLE["XX"][1]
 
 
 def translated(error: psycopg.Error, subject: str) -> PenstockError:

@@ -25,6 +25,10 @@ class PostgresFeed:
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
+        # Decoding transactions while they run has defects in PostgreSQL 16 and 18: a table altered
+        # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
+        # Without streaming the same transaction decodes well.
+        self._streaming = settings.streaming
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -66,7 +70,13 @@ class PostgresFeed:
             )
         refuse_unusable(slot)
         self._refuse_taken(slot)
-        return PostgresFollowing(self._settings, partition, slot, after)
+        settings = self._settings.model_copy(update={"streaming": self._streaming})
+        return PostgresFollowing(
+            settings, partition, slot, after, on_server_defect=self._do_not_stream
+        )
+
+    def _do_not_stream(self) -> None:
+        self._streaming = False
 
     def _refuse_taken(self, slot: Slot) -> None:
         if slot.active_pid is not None:

@@ -1,13 +1,14 @@
 """One slot, being read: moves bytes between the wire and the pure parts, and keeps time."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Limits
 from penstock.feeds.postgres.connect import connect_replication
+from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
 from penstock.feeds.postgres.progress import Progress
@@ -30,10 +31,17 @@ class PostgresFollowing:
     """
 
     def __init__(
-        self, settings: PostgresSettings, partition: PartitionId, slot: Slot, after: Place | None
+        self,
+        settings: PostgresSettings,
+        partition: PartitionId,
+        slot: Slot,
+        after: Place | None,
+        *,
+        on_server_defect: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._slot = slot
+        self._on_server_defect = on_server_defect
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
         self._connected = True
@@ -69,8 +77,10 @@ class PostgresFollowing:
         """See `feeds.Following`."""
         try:
             pages = self._read(time.monotonic() + timeout)
-        except PenstockError:
+        except PenstockError as error:
             self._connected = False
+            if is_internal(error):
+                self._on_server_defect()
             raise
         for page in pages:
             self._counts["events"] += page.count
@@ -171,6 +181,7 @@ class PostgresFollowing:
             "confirmed_lsn": format_lsn(progress.reported or self._slot.confirmed),
             "lag_bytes": max(0, progress.received - progress.durable),
             "lag_seconds": round(lag, 3),
+            "streaming": self._slot.protocol > 1 and self._settings.streaming,
             **self._counts,
             "transactions": self._framer.transactions,
             "in_flight": progress.in_flight,
