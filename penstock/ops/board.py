@@ -194,6 +194,10 @@ class Board:
         threading.Thread(target=self._receive, name="board", daemon=True).start()
         return self
 
+    def now(self) -> float:
+        """The time on the board's clock: what entries are compared with."""
+        return self._clock()
+
     def reporter(self) -> Reporter:
         """A reporter to this board."""
         return Reporter(self.path)

@@ -1,0 +1,159 @@
+"""Logs: structured, one line each, without secrets; and the METRICS line.
+
+Our own events and those of the libraries' loggers leave through the same door, on stderr.
+"""
+
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self, TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from penstock.ops.status import Status
+
+__all__ = ["Format", "MetricsLine", "configure", "metrics_fields"]
+
+Format = Literal["logfmt", "json", "console"]
+
+_USERINFO = re.compile(r"(?<=://)([^/@\s:]*):[^@\s/]+@")
+_SHORTEST_SECRET = 3
+
+
+def configure(
+    form: Format | None = None,
+    *,
+    secrets: Iterable[str] = (),
+    level: int = logging.INFO,
+    stream: TextIO | None = None,
+) -> None:
+    """Sets up all logging of this process. `form` None: for people on a terminal, else logfmt."""
+    out = stream or sys.stderr
+    chosen = form or ("console" if out.isatty() else "logfmt")
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            Blot(secrets),
+            *_renderers(chosen, colors=out.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers = [_Forward()]
+    # Libraries (py4j, nats) chat at INFO.
+    root.setLevel(max(level, logging.WARNING))
+
+
+def _renderers(form: Format, *, colors: bool) -> list[Processor]:
+    if form == "json":
+        return [structlog.processors.JSONRenderer()]
+    if form == "console":
+        return [structlog.dev.ConsoleRenderer(colors=colors)]
+    return [
+        structlog.processors.LogfmtRenderer(
+            key_order=["timestamp", "level", "event"], bool_as_flag=False
+        )
+    ]
+
+
+class Blot:
+    """Replaces known secrets, and passwords inside URLs, in every text of an event."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        long_enough = (secret for secret in secrets if len(secret) >= _SHORTEST_SECRET)
+        self._secrets = sorted(long_enough, key=len, reverse=True)
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        return {key: self._clean(value) for key, value in event.items()}
+
+    def _clean(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for secret in self._secrets:
+                value = value.replace(secret, "***")
+            return _USERINFO.sub(r"\1:***@", value)
+        if isinstance(value, Mapping):
+            return {self._clean(key): self._clean(item) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._clean(item) for item in value]
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        return self._clean(str(value))
+
+
+class _Forward(logging.Handler):
+    """The standard library's loggers -> structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            known = {"logger": record.name}
+            if record.exc_info:
+                known["exc_info"] = record.exc_info  # type: ignore[assignment]
+            structlog.get_logger().log(record.levelno, record.getMessage(), **known)
+        except Exception:
+            self.handleError(record)
+
+
+def metrics_fields(status: Status) -> dict[str, Any]:
+    """What the METRICS line says: sums over backends and sinks."""
+    backends, sinks = status.backends, status.sinks
+    return {
+        "uptime": int(status.uptime_seconds),
+        "health": status.health,
+        "events": sum(backend.events for backend in backends),
+        "published": sum(sink.published for sink in sinks),
+        "acknowledged": sum(sink.acknowledged for sink in sinks),
+        "errors": sum(sink.errors for sink in sinks),
+        "connected": int(all(backend.connected for backend in backends)),
+        "reconnects": sum(backend.reconnects for backend in backends),
+        "lag_bytes": sum(backend.lag_bytes or 0 for backend in backends),
+        "lag_seconds": max((backend.lag_seconds or 0 for backend in backends), default=0),
+        "buffered_events": sum(backend.buffered_events for backend in backends),
+        "lsn": ",".join(backend.confirmed_lsn or "-" for backend in backends),
+        "batch_ms": status.last_batch.duration_ms if status.last_batch else 0,
+    }
+
+
+class MetricsLine:
+    """Logs a METRICS line every `interval` seconds from a daemon thread, until closed.
+
+    `wait(seconds)` sleeps and returns whether to stop; tests bring their own.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        *,
+        interval: float = 15.0,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._status = status
+        self._interval = interval
+        self._stop = threading.Event()
+        self._wait = wait or self._stop.wait
+        self._thread = threading.Thread(target=self.run, name="metrics-line", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        """The loop; returns when told to stop."""
+        while not self._wait(self._interval):
+            structlog.get_logger("penstock").info("METRICS", **metrics_fields(self._status()))

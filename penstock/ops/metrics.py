@@ -1,0 +1,189 @@
+"""The status as Prometheus text, with HELP and TYPE. Tables, so that the manual can be held to
+them.
+
+Under `--bridge-metrics` also the series of the CDC bridge that its users have dashboards for:
+same names and units, our numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from penstock.errors import Malformed
+from penstock.ops.status import BackendStatus, SinkStatus, Status
+from penstock.wire.pgoutput.lsn import parse_lsn
+
+__all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "SERIES", "metrics_text"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Series(NamedTuple):
+    """One series of a backend or sink: the field it shows, times `scale`."""
+
+    of: Literal["backend", "sink", "batch"]
+    kind: Literal["counter", "gauge"]
+    name: str
+    help: str
+    field: str
+    scale: float = 1.0
+
+
+# What has no value yet (a lag before the first connection) has no sample.
+SERIES: tuple[_Series, ...] = (
+    _Series("backend", "gauge", "connected", "1 while the source is connected.", "connected"),
+    _Series("backend", "gauge", "current_lsn", "The source's LSN, as a number.", "current_lsn"),
+    _Series(
+        "backend",
+        "gauge",
+        "confirmed_lsn",
+        "LSN up to which everything is durable and the source was told, as a number.",
+        "confirmed_lsn",
+    ),
+    _Series("backend", "gauge", "lag_bytes", "Log that is not confirmed yet.", "lag_bytes"),
+    _Series(
+        "backend", "gauge", "lag_seconds", "Age of the oldest change in flight.", "lag_seconds"
+    ),
+    _Series("backend", "counter", "events", "Changes read from the source.", "events"),
+    _Series("backend", "counter", "pages", "Pages of changes read from the source.", "pages"),
+    _Series("backend", "counter", "batches", "Micro-batches planned.", "batches"),
+    _Series("backend", "gauge", "buffered_events", "Changes in the buffer.", "buffered_events"),
+    _Series("backend", "gauge", "buffered_bytes", "Bytes in the buffer.", "buffered_bytes"),
+    _Series("backend", "counter", "reconnects", "Connections made anew.", "reconnects"),
+    _Series("batch", "gauge", "batch_rows", "Rows of the last micro-batch.", "rows"),
+    _Series(
+        "batch",
+        "gauge",
+        "batch_duration_seconds",
+        "Time that the last micro-batch took.",
+        "duration_ms",
+        1e-3,
+    ),
+    _Series("sink", "gauge", "sink_connected", "1 while the sink is connected.", "connected"),
+    _Series("sink", "counter", "published", "Changes sent to the sink.", "published"),
+    _Series("sink", "counter", "acknowledged", "Changes the sink has stored.", "acknowledged"),
+    _Series("sink", "counter", "duplicates", "Changes that were stored before.", "duplicates"),
+    _Series("sink", "counter", "sink_errors", "Refusals and failures of the sink.", "errors"),
+    _Series("sink", "counter", "sink_reconnects", "Connections made anew.", "reconnects"),
+)
+
+_HEALTH = ("ok", "degraded", "unhealthy")
+
+
+def metrics_text(status: Status, *, bridge: bool = False) -> bytes:
+    """The exposition of a status; with `bridge`, the bridge's series follow."""
+    return generate_latest(_Metrics(status, bridge=bridge))
+
+
+@dataclass(frozen=True, slots=True)
+class _Metrics(Collector):
+    """What `generate_latest` wants: something to collect from."""
+
+    status: Status
+    bridge: bool
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _pipeline(self.status)
+        for series in SERIES:
+            yield _family(series, self.status)
+        yield _latency(self.status.sinks)
+        if self.bridge:
+            yield from _bridge(self.status)
+
+
+def _pipeline(status: Status) -> Iterator[Metric]:
+    info = GaugeMetricFamily("penstock_info", "Always 1.", labels=["pipeline", "version"])
+    info.add_metric([status.name, status.version], 1)
+    yield info
+    yield GaugeMetricFamily(
+        "penstock_uptime_seconds", "Since the start.", value=status.uptime_seconds
+    )
+    health = GaugeMetricFamily("penstock_health", "1 for the state it is in.", labels=["state"])
+    for state in _HEALTH:
+        health.add_metric([state], float(status.health == state))
+    yield health
+
+
+def _family(series: _Series, status: Status) -> Metric:
+    family = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    label = "sink" if series.of == "sink" else "backend"
+    made = family(f"penstock_{series.name}", series.help, labels=[label])
+    for owner in status.sinks if series.of == "sink" else status.backends:
+        source: Any = getattr(owner, "batch", None) if series.of == "batch" else owner
+        value = _number(getattr(source, series.field, None))
+        if value is not None:
+            made.add_metric([owner.name], value * series.scale)
+    return made
+
+
+def _latency(sinks: Sequence[SinkStatus]) -> Metric:
+    made = GaugeMetricFamily(
+        "penstock_publish_latency_seconds",
+        "From publishing to acknowledgement, recently.",
+        labels=["sink", "quantile"],
+    )
+    for sink in sinks:
+        for quantile, value in (("0.5", sink.latency_p50_ms), ("0.99", sink.latency_p99_ms)):
+            if value is not None:
+                made.add_metric([sink.name, quantile], value / 1000)
+    return made
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, str):
+        try:
+            return float(parse_lsn(value))
+        except Malformed:
+            return None  # another database's cursor
+    return None if value is None else float(value)
+
+
+# The bridge serves one slot and no labels. Its later versions renamed one series and replaced
+# another (`queue_usage_percent` for `last_processing_time_us`): both old names are served too.
+BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
+    ("bridge_uptime_seconds", "gauge", "Time since bridge started"),
+    ("bridge_wal_messages_received_total", "counter", "Total WAL messages received"),
+    ("bridge_cdc_events_published_total", "counter", "Total CDC events published to NATS"),
+    ("bridge_last_ack_lsn", "gauge", "Last acknowledged LSN position"),
+    ("bridge_connected", "gauge", "Connection status (1=connected, 0=disconnected)"),
+    ("bridge_pg_reconnects_total", "counter", "Total number of PostgreSQL reconnections"),
+    ("bridge_nats_reconnects_total", "counter", "Total number of NATS reconnections"),
+    ("bridge_slot_active", "gauge", "Replication slot active (1=active, 0=inactive)"),
+    ("bridge_wal_lag_bytes", "gauge", "Bytes of WAL retained for replication slot"),
+    ("bridge_queue_usage_percent", "gauge", "Event queue usage percentage (0-100)"),
+    ("bridge_reconnects_total", "counter", "Total number of PostgreSQL reconnections"),
+    ("bridge_last_processing_time_us", "gauge", "Last processing time in microseconds"),
+)
+
+
+def _bridge(status: Status) -> Iterator[Metric]:
+    values = _bridge_values(status.backends, status)
+    for name, kind, text in BRIDGE_SERIES:
+        family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+        yield family(name, text, value=values[name])
+
+
+def _bridge_values(backends: Sequence[BackendStatus], status: Status) -> dict[str, float]:
+    connected = bool(backends) and all(backend.connected for backend in backends)
+    reconnects = sum(backend.reconnects for backend in backends)
+    latency = max((sink.latency_p50_ms or 0.0 for sink in status.sinks), default=0.0)
+    confirmed = [_number(backend.confirmed_lsn) or 0.0 for backend in backends]
+    used = [float(backend.details.get("buffer_percent", 0.0)) for backend in backends]
+    return {
+        "bridge_uptime_seconds": int(status.uptime_seconds),
+        "bridge_wal_messages_received_total": sum(backend.events for backend in backends),
+        "bridge_cdc_events_published_total": sum(sink.acknowledged for sink in status.sinks),
+        "bridge_last_ack_lsn": min(confirmed, default=0.0),
+        "bridge_connected": connected,
+        "bridge_pg_reconnects_total": reconnects,
+        "bridge_reconnects_total": reconnects,
+        "bridge_nats_reconnects_total": sum(sink.reconnects for sink in status.sinks),
+        "bridge_slot_active": connected,
+        "bridge_wal_lag_bytes": sum(backend.lag_bytes or 0 for backend in backends),
+        "bridge_queue_usage_percent": max(used, default=0.0),
+        "bridge_last_processing_time_us": latency * 1000,
+    }

@@ -1,0 +1,158 @@
+"""The exposition: every series with HELP and TYPE, and the right numbers."""
+
+from dataclasses import replace
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.ops.metrics import BRIDGE_SERIES, SERIES, metrics_text
+from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
+
+BACKEND = BackendStatus(
+    name="a",
+    connected=True,
+    slot="s",
+    current_lsn="0/16B3748",
+    confirmed_lsn="00000001/00000010",
+    lag_bytes=5,
+    lag_seconds=0.5,
+    events=7,
+    pages=2,
+    batches=3,
+    buffered_events=1,
+    buffered_bytes=99,
+    reconnects=4,
+    batch=BatchStatus(id=1, rows=6, duration_ms=12.5),
+    details={"buffer_percent": 25},
+)
+SINK = SinkStatus(
+    name="jetstream",
+    connected=True,
+    published=9,
+    acknowledged=8,
+    duplicates=1,
+    errors=2,
+    reconnects=3,
+    latency_p50_ms=1.5,
+    latency_p99_ms=20,
+)
+STATUS = Status(
+    name="shop",
+    version="1.0",
+    uptime_seconds=12.5,
+    health="degraded",
+    reasons=("x",),
+    backends=(BACKEND, BackendStatus(name='b"\\')),
+    sinks=(SINK,),
+    last_batch=None,
+)
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def samples(status: Status = STATUS, *, bridge: bool = False) -> Samples:
+    text = metrics_text(status, bridge=bridge).decode()
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_every_series_has_help_and_type() -> None:
+    text = metrics_text(STATUS, bridge=True).decode()
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    helped = {
+        line.split()[2]
+        for line in text.splitlines()
+        if line.startswith("# HELP") and len(line.split()) > 3
+    }
+    named = {line.split("{")[0].split()[0] for line in text.splitlines() if line[0] != "#"}
+    assert named <= families == helped
+
+
+def test_every_series_of_ours_starts_with_our_name() -> None:
+    assert all(name.startswith("penstock_") for name, _ in samples())
+
+
+def test_numbers_of_a_backend() -> None:
+    found = samples()
+    assert {name: found[f"penstock_{name}", ("a",)] for name in (
+        "connected", "current_lsn", "confirmed_lsn", "lag_bytes", "lag_seconds", "events_total",
+        "pages_total", "batches_total", "buffered_events", "buffered_bytes", "reconnects_total",
+        "batch_rows", "batch_duration_seconds",
+    )} == {
+        "connected": 1, "current_lsn": 0x16B3748, "confirmed_lsn": 0x100000010, "lag_bytes": 5,
+        "lag_seconds": 0.5, "events_total": 7, "pages_total": 2, "batches_total": 3,
+        "buffered_events": 1, "buffered_bytes": 99, "reconnects_total": 4, "batch_rows": 6,
+        "batch_duration_seconds": 0.0125,
+    }  # fmt: skip
+
+
+def test_numbers_of_a_sink() -> None:
+    found = samples()
+    assert found["penstock_published_total", ("jetstream",)] == 9
+    assert found["penstock_acknowledged_total", ("jetstream",)] == 8
+    assert found["penstock_duplicates_total", ("jetstream",)] == 1
+    assert found["penstock_sink_errors_total", ("jetstream",)] == 2
+    assert found["penstock_sink_reconnects_total", ("jetstream",)] == 3
+    assert found["penstock_publish_latency_seconds", ("0.99", "jetstream")] == 0.02
+
+
+def test_the_pipelines_own_numbers() -> None:
+    found = samples()
+    assert found["penstock_uptime_seconds", ()] == 12.5
+    assert found["penstock_info", ("shop", "1.0")] == 1
+    assert [found["penstock_health", (state,)] for state in ("ok", "degraded", "unhealthy")] == [
+        0,
+        1,
+        0,
+    ]
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    found = samples()
+    assert ("penstock_connected", ('b"\\',)) in found
+    assert ("penstock_lag_bytes", ('b"\\',)) not in found
+    assert ("penstock_batch_rows", ('b"\\',)) not in found
+
+
+def test_a_position_that_is_no_lsn_has_no_sample() -> None:
+    other = replace(STATUS, backends=(replace(BACKEND, current_lsn="6600000000000001"),))
+    assert ("penstock_current_lsn", ("a",)) not in samples(other)
+
+
+def test_no_series_is_named_twice() -> None:
+    assert len({series.name for series in SERIES}) == len(SERIES)
+
+
+def test_the_bridges_series_come_only_when_asked_for() -> None:
+    assert not any(name.startswith("bridge_") for name, _ in samples())
+    names = {name for name, _ in samples(bridge=True) if name.startswith("bridge_")}
+    assert names == {name for name, _, _ in BRIDGE_SERIES}
+
+
+def test_the_bridges_series_mean_what_they_mean_there() -> None:
+    found = {
+        name.removeprefix("bridge_"): value
+        for (name, _), value in samples(replace(STATUS, backends=(BACKEND,)), bridge=True).items()
+        if name.startswith("bridge_")
+    }
+    assert found == {
+        "uptime_seconds": 12,
+        "wal_messages_received_total": 7,
+        "cdc_events_published_total": 8,
+        "last_ack_lsn": 0x100000010,
+        "connected": 1,
+        "pg_reconnects_total": 4,
+        "nats_reconnects_total": 3,
+        "slot_active": 1,
+        "wal_lag_bytes": 5,
+        "queue_usage_percent": 25,
+        "reconnects_total": 4,
+        "last_processing_time_us": 1500,
+    }
+
+
+def test_a_pipeline_that_knows_nothing_yet_has_metrics() -> None:
+    empty = replace(STATUS, backends=(), sinks=())
+    assert samples(empty, bridge=True)["bridge_connected", ()] == 0

@@ -1,0 +1,117 @@
+"""What each endpoint answers; no server needed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.ops.respond import ENDPOINTS, Response, respond
+from penstock.ops.status import BackendStatus, Health, SinkStatus, Status
+
+STATUS = Status(
+    name="shop",
+    version="1.0",
+    uptime_seconds=12.5,
+    health="ok",
+    reasons=(),
+    backends=(BackendStatus(name="a", confirmed_lsn="0/1"),),
+    sinks=(SinkStatus(name="s"),),
+    last_batch=None,
+)
+
+
+def ask(path: str, method: str = "GET", **more: Any) -> Response:
+    return respond(method, path, more.pop("query", {}), more.pop("status", STATUS), **more)
+
+
+def body(response: Response) -> Any:
+    assert response.content_type == "application/json"
+    return orjson.loads(response.body)
+
+
+@pytest.mark.parametrize(("health", "code"), [("ok", 200), ("degraded", 200), ("unhealthy", 503)])
+def test_health_is_a_status_code(health: Health, code: int) -> None:
+    found = ask("/health", status=replace(STATUS, health=health, reasons=("why",)))
+    assert found.status == code
+    assert body(found) == {"health": health, "reasons": ["why"], "uptime_seconds": 12.5}
+
+
+def test_status_is_everything_as_json() -> None:
+    found = body(ask("/status"))
+    assert found == orjson.loads(orjson.dumps(STATUS.to_json()))
+    assert found["backends"][0]["confirmed_lsn"] == "0/1"
+
+
+def test_metrics_are_prometheus_text() -> None:
+    found = ask("/metrics")
+    assert found.content_type.startswith("text/plain; version=0.0.4")
+    assert b"penstock_uptime_seconds 12.5" in found.body
+    assert b"bridge_uptime_seconds 12.0" in ask("/metrics", bridge=True).body
+
+
+def test_stream_info_asks_the_sink() -> None:
+    found = ask("/streams/info", query={"stream": "CDC"}, stream_info=lambda name: {"is": name})
+    assert (found.status, body(found)) == (200, {"is": "CDC"})
+
+
+def raising(error: PenstockError) -> Any:
+    def info(_: str) -> Mapping[str, Any]:
+        raise error
+
+    return info
+
+
+@pytest.mark.parametrize(
+    ("query", "info", "code"),
+    [
+        ({}, lambda _: {}, 400),
+        ({"stream": ""}, lambda _: {}, 400),
+        ({"stream": "X"}, lambda _: None, 404),
+        ({"stream": "X"}, None, 501),
+        ({"stream": "X"}, raising(Unavailable("gone", hint="wait")), 503),
+        ({"stream": "X"}, raising(SettingsError("wrong")), 502),
+    ],
+)
+def test_stream_info_that_can_not_be_had_says_why(query: Any, info: Any, code: int) -> None:
+    found = ask("/streams/info", query=query, stream_info=info)
+    assert found.status == code
+    assert body(found)["error"]
+
+
+def test_shutdown_is_a_post() -> None:
+    found = ask("/shutdown", "POST")
+    assert (found.status, found.shutdown) == (202, True)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_nothing_else_shuts_down(method: str) -> None:
+    found = ask("/shutdown", method)
+    assert (found.status, found.shutdown, found.headers) == (405, False, {"Allow": "POST"})
+
+
+def test_a_web_page_can_not_shut_down() -> None:
+    found = ask("/shutdown", "POST", origin="http://evil.example")
+    assert (found.status, found.shutdown) == (403, False)
+
+
+def test_the_index_lists_every_endpoint() -> None:
+    assert {e["path"] for e in body(ask("/"))["endpoints"]} == {path for path, _, _ in ENDPOINTS}
+
+
+@pytest.mark.parametrize("path", ["/x", "/status/", "", "//health", "/../health"])
+def test_any_other_path_is_404(path: str) -> None:
+    found = ask(path)
+    assert found.status == 404
+    assert body(found)["endpoints"]
+
+
+@pytest.mark.parametrize("path", [path for path, method, _ in ENDPOINTS if method == "GET"])
+def test_reading_endpoints_take_get_and_head_only(path: str) -> None:
+    assert (
+        ask(path, "HEAD", query={"stream": "X"}).status == ask(path, query={"stream": "X"}).status
+    )
+    found = ask(path, "POST")
+    assert (found.status, found.headers) == (405, {"Allow": "GET"})

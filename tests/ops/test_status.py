@@ -1,0 +1,255 @@
+"""Health follows progress: a table of named cases, and what the status shows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.ops.board import Board, Entry
+from penstock.ops.status import Health, Status, Thresholds, assess
+
+LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
+FINE = {"connected": True, "lag_bytes": 0, "buffered_events": 0, "confirmed_lsn": "0/1"}
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Case:
+    """Reports at times in seconds since the start, and the health expected at `at`."""
+
+    name: str
+    reports: list[tuple[float, str, str, Mapping[str, Any]]]
+    at: float
+    health: Health
+    reason: str = ""
+
+
+def source(at: float, **fields: Any) -> tuple[float, str, str, Mapping[str, Any]]:
+    return at, "source", "a", FINE | fields
+
+
+def sink(at: float, **fields: Any) -> tuple[float, str, str, Mapping[str, Any]]:
+    return at, "sink", "s", fields
+
+
+def each(first: int, last: int, **fields: Any) -> list[tuple[float, str, str, Mapping[str, Any]]]:
+    return [source(float(at), **fields) for at in range(first, last + 1, 5)]
+
+
+CASES = [
+    Case("idle and caught up", each(0, 600), 600, "ok"),
+    Case("starting", [], 5, "degraded", "a: has not reported for 5 s since the start"),
+    Case("just not starting any more", [], 59.9, "degraded", "since the start"),
+    Case("never started", [], 60, "unhealthy", "has not reported for 60 s since the start"),
+    Case("silent", [source(0)], 15, "degraded", "has not reported for 15 s"),
+    Case("not silent yet", [source(0)], 14.9, "ok"),
+    Case("silent for long", [source(0)], 30, "unhealthy", "has not reported for 30 s"),
+    Case("stopped", [source(0, stopped=True)], 1, "unhealthy", "has stopped"),
+    Case(
+        "reconnecting shortly",
+        [*each(0, 100), *each(101, 111, connected=False, last_error="refused")],
+        111,
+        "degraded",
+        "a: disconnected for 10 s: refused",
+    ),
+    Case(
+        "reconnecting long",
+        [*each(0, 100), *each(101, 131, connected=False)],
+        131,
+        "unhealthy",
+        "a: disconnected for 30 s",
+    ),
+    Case(
+        "reconnected",
+        [*each(0, 100), *each(101, 131, connected=False), source(132)],
+        132,
+        "ok",
+    ),
+    Case(
+        "a first event after hours of idleness",
+        [*each(0, 3600), source(3601, buffered_events=1)],
+        3602,
+        "ok",
+    ),
+    Case(
+        "a buffer that does not empty",
+        [*each(0, 100), *each(101, 131, buffered_events=5)],
+        131,
+        "unhealthy",
+        "a: behind, and has not moved for 30 s",
+    ),
+    Case(
+        "nearly a buffer that does not empty",
+        [*each(0, 100), *each(101, 126, buffered_events=5)],
+        130.9,
+        "ok",
+    ),
+    Case(
+        "a buffer that stays full under load, while the position moves",
+        [source(at, buffered_events=500, position={"p": f"{at}:0"}) for at in range(100)],
+        100,
+        "ok",
+    ),
+    Case(
+        "a buffer that stays full under load, while the confirmed LSN moves",
+        [source(at, buffered_events=500, confirmed_lsn=f"0/{at}") for at in range(100)],
+        100,
+        "ok",
+    ),
+    Case(
+        "a slow sink that stores",
+        [
+            report
+            for at in range(0, 100, 5)
+            for report in (source(at, buffered_events=500), sink(at, acknowledged=at))
+        ],
+        100,
+        "ok",
+    ),
+    Case(
+        "a sink that hangs and is still connected",
+        [source(0), *each(1, 41, buffered_events=500), sink(1, connected=True, acknowledged=5)],
+        41,
+        "unhealthy",
+        "a: behind, and has not moved for 40 s",
+    ),
+    Case(
+        "far behind and moving",
+        [source(at, lag_bytes=5000, confirmed_lsn=f"0/{at}") for at in range(50)],
+        50,
+        "degraded",
+        "a: 5000 bytes behind the source",
+    ),
+    Case("exactly at the bound of the lag", each(0, 1, lag_bytes=1000), 1, "degraded", "1000"),
+    Case("a little behind", each(0, 600, lag_bytes=999), 600, "ok"),
+    Case(
+        "far behind and not moving",
+        [*each(0, 100), *each(101, 131, lag_bytes=5000)],
+        131,
+        "unhealthy",
+        "a: behind, and has not moved for 30 s",
+    ),
+    Case(
+        "a burst after hours of a small lag",
+        [*each(0, 3600, lag_bytes=500), source(3601, lag_bytes=5000)],
+        3602,
+        "degraded",
+        "5000 bytes behind",
+    ),
+    Case(
+        "a sink that is away shortly",
+        [source(5), sink(0, connected=True), sink(1, connected=False, error="no route")],
+        6,
+        "degraded",
+        "sink s: disconnected for 5 s: no route",
+    ),
+    Case(
+        "a sink that is away for long",
+        [source(30), sink(1, connected=False)],
+        31,
+        "unhealthy",
+        "sink s: disconnected for 30 s",
+    ),
+    Case(
+        "a sink that was silent, because there was nothing to do",
+        [sink(0, connected=True), *each(0, 600)],
+        600,
+        "ok",
+    ),
+]
+
+
+def status(case_reports: list[tuple[float, str, str, Mapping[str, Any]]], at: float) -> Status:
+    clock = Clock()
+    board = Board("/nowhere", clock=clock, bounds=LIMITS.bounds)
+    for now, kind, name, fields in sorted(case_reports, key=lambda report: report[0]):
+        clock.now = now
+        board.post(kind, name, fields)  # type: ignore[arg-type]
+    return judge(board.snapshot(), at)
+
+
+def judge(snapshot: Mapping[tuple[str, str], Entry], at: float, *backends: str) -> Status:
+    return assess(
+        snapshot,
+        name="shop",
+        version="1",
+        backends=backends or ("a",),
+        started=0.0,
+        now=at,
+        thresholds=LIMITS,
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_health(case: Case) -> None:
+    found = status(case.reports, case.at)
+    assert (found.health, bool(found.reasons)) == (case.health, case.health != "ok")
+    assert case.reason in "; ".join(found.reasons)
+
+
+def test_one_backend_is_enough_to_be_unhealthy() -> None:
+    clock = Clock()
+    board = Board("/nowhere", clock=clock)
+    board.post("source", "a", FINE)
+    board.post("source", "b", FINE | {"stopped": True})
+    found = judge(board.snapshot(), 1.0, "a", "b")
+    assert (found.health, found.reasons) == ("unhealthy", ("backend b: has stopped",))
+
+
+def test_a_shared_sink_that_moves_does_not_excuse_a_backend_that_does_not() -> None:
+    clock = Clock()
+    board = Board("/nowhere", clock=clock)
+    for now in range(40):
+        clock.now = float(now)
+        board.post("source", "a", FINE | {"buffered_events": 5})
+        board.post("source", "b", FINE | {"confirmed_lsn": f"0/{now}"})
+        board.post("sink", "s", {"acknowledged": now})
+    found = judge(board.snapshot(), 40.0, "a", "b")
+    assert found.reasons == ("backend a: behind, and has not moved for 40 s",)
+
+
+def test_everything_reported_is_shown() -> None:
+    found = status(
+        [
+            source(1, slot="s", events=5, reconnects=1, restart_lsn="0/5", lag_seconds=0.5),
+            (2, "batch", "a", {"id": 7, "rows": 9, "timings": {"triggerExecution": 12.5}}),
+            sink(3, published=4, acknowledged=3, delivery="deduplicated", server="x"),
+        ],
+        4,
+    )
+    backend, stored = found.backends[0], found.sinks[0]
+    assert (backend.slot, backend.events, backend.lag_seconds) == ("s", 5, 0.5)
+    assert (backend.details, backend.age_seconds) == ({"restart_lsn": "0/5"}, 3)
+    assert found.last_batch == backend.batch
+    assert found.last_batch is not None
+    assert (found.last_batch.id, found.last_batch.rows) == (7, 9)
+    assert (found.last_batch.duration_ms, found.last_batch.age_seconds) == (12.5, 2)
+    assert (stored.published, stored.acknowledged, stored.delivery) == (4, 3, "deduplicated")
+    assert stored.details == {"server": "x"}
+
+
+def test_null_is_not_known_yet() -> None:
+    found = status([source(1, slot=None, events=None, connected=None)], 1).backends[0]
+    assert (found.slot, found.events, found.connected) == (None, 0, False)
+
+
+def test_a_backend_that_never_reported_is_listed() -> None:
+    assert [backend.name for backend in status([], 1).backends] == ["a"]
+
+
+def test_a_batch_report_without_a_batch_is_none() -> None:
+    assert status([source(0), (0, "batch", "a", {})], 1).last_batch is None
+
+
+def test_a_status_is_plain_json() -> None:
+    found = status([source(1), (2, "batch", "a", {"id": 1}), sink(1)], 2)
+    assert orjson.loads(orjson.dumps(found.to_json()))["backends"][0]["batch"]["id"] == 1
