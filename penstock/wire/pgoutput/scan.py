@@ -239,7 +239,8 @@ class Scan:
             return
         unit, ordinal = self._unit, self._ordinal
         if not message.transactional:
-            unit, ordinal = self.constants.add_unit(message.lsn, None, None), 0
+            # Its LSN is its record's end, where the next commit may be: see lsn.message_cursor.
+            unit, ordinal = self.constants.add_unit(message.lsn - 1, None, None), 0
         elif unit < 0:
             raise Malformed("a transactional message comes outside of a transaction")
         else:

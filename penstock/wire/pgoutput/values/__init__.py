@@ -14,7 +14,11 @@ from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.arrays import array_of
 from penstock.wire.pgoutput.values.binary import binary, binary_as_base64
 from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
-from penstock.wire.pgoutput.values.documents import document, document_as_json
+from penstock.wire.pgoutput.values.documents import (
+    document,
+    document_as_json,
+    document_as_written,
+)
 from penstock.wire.pgoutput.values.numbers import boolean, floating, integer
 from penstock.wire.pgoutput.values.text import text
 from penstock.wire.pgoutput.values.times import date, timestamp, timestamptz
@@ -40,12 +44,17 @@ _FAMILIES: Mapping[Family, Converter] = {
     "float": floating,
     "text": text,
     "bytea": binary,
-    "json": document,
+    "json": document_as_written,
+    "jsonb": document,
     "date": date,
     "timestamp": timestamp,
     "timestamptz": timestamptz,
 }
-_IN_JSON: Mapping[Family, Converter] = {"bytea": binary_as_base64, "json": document_as_json}
+_IN_JSON: Mapping[Family, Converter] = {
+    "bytea": binary_as_base64,
+    "json": document_as_json,
+    "jsonb": document_as_json,
+}
 _BOX = 603
 _ARRAYS: Types = {
     array: TypeEntry(kind="a", name="", inner=oid, delimiter=";" if oid == _BOX else ",")

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from penstock.wire.pgoutput.values.text import text
+
 __all__ = ["array_of"]
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
@@ -18,17 +20,19 @@ def array_of(element: Callable[[bytes], Any], delimiter: str = ",") -> Callable[
     comma = delimiter.encode()
     token = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^{}"\\%b]+)|([{}%b])' % (comma, comma), re.DOTALL)
 
-    def flat(raw: bytes) -> list[Any]:
-        if raw == b"{}":
-            return []
-        if b'"' in raw or raw.rfind(b"{") or raw[-1:] != b"}" or b"\\" in raw:
+    def convert(raw: bytes) -> list[Any]:
+        plain = raw.decode()
+        inside = plain[1:-1]
+        if plain[:1] != "{" or plain[-1:] != "}" or '"' in inside or "{" in inside:
             return _nested(raw, token, comma, element)
-        inside = raw[1:-1].split(comma)
-        if b"NULL" in raw:
-            return [None if item == b"NULL" else element(item) for item in inside]
-        return [element(item) for item in inside]
+        if not inside:
+            return []
+        items = inside.split(delimiter)
+        if "NULL" in inside:
+            return [None if item == "NULL" else element(item.encode()) for item in items]
+        return items if element is text else [element(item.encode()) for item in items]
 
-    return flat
+    return convert
 
 
 def _nested(

@@ -9,7 +9,16 @@ from typing import Literal
 __all__ = ["ARRAYS", "BUILT_IN", "Family"]
 
 Family = Literal[
-    "boolean", "integer", "float", "text", "bytea", "json", "date", "timestamp", "timestamptz"
+    "boolean",
+    "integer",
+    "float",
+    "text",
+    "bytea",
+    "json",
+    "jsonb",
+    "date",
+    "timestamp",
+    "timestamptz",
 ]
 
 # family: (OID, OID of its array type; 0 = none)
@@ -19,7 +28,8 @@ _TYPES: dict[Family, tuple[tuple[int, int], ...]] = {
     "integer": ((20, 1016), (21, 1005), (23, 1007), (26, 1028)),
     "float": ((700, 1021), (701, 1022)),
     "bytea": ((17, 1001),),
-    "json": ((114, 199), (3802, 3807)),
+    "json": ((114, 199),),
+    "jsonb": ((3802, 3807),),
     "date": ((1082, 1182),),
     "timestamp": ((1114, 1115),),
     "timestamptz": ((1184, 1185),),

@@ -16,12 +16,14 @@ from typing import Any, NoReturn
 import orjson
 import ormsgpack
 
-__all__ = ["document", "document_as_json"]
+__all__ = ["document", "document_as_json", "document_as_written"]
 
 # Every digit, sign and dot of a number becomes 0, so that long numbers are runs of zeros.
-_DIGITS = bytes(48 if chr(code) in "0123456789." else code for code in range(256))
-# Doubles hold every number of 15 digits.
+_SHAPE = bytes(48 if chr(code) in "0123456789." else code for code in range(256))
+# Doubles hold every number of 15 digits,
 _LONG = b"0" * 16
+# and lose small ones without a word (jsonb writes no exponents, json keeps what it was given).
+_TINY = b"e-000"
 # ormsgpack nests 255 levels; a row image and array dimensions take some of them.
 _NESTS = 200
 _MARGIN = 14
@@ -41,17 +43,22 @@ def document_as_json(raw: bytes) -> orjson.Fragment | str:
 
 
 def document(raw: bytes) -> Any:
-    """The parsed document, as far as MessagePack can hold it."""
-    digits = raw.translate(_DIGITS)
-    if _LONG in digits or b"0e" in digits or b"0E" in digits:
+    """The parsed document of a jsonb, as far as MessagePack can hold it."""
+    size = len(raw)
+    if size >= len(_LONG) and raw.translate(_SHAPE).find(_LONG) >= 0:
         return _exact(raw)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
         return _exact(raw)
-    if raw.count(b"[") + raw.count(b"{") > _NESTS:
-        return value if _fits(value) else raw.decode()
+    if size > 2 * _NESTS and raw.count(b"[") + raw.count(b"{") > _NESTS and not _fits(value):
+        return raw.decode()
     return value
+
+
+def document_as_written(raw: bytes) -> Any:
+    """The same for json, which may write numbers with exponents."""
+    return _exact(raw) if _TINY in raw.lower().translate(_SHAPE) else document(raw)
 
 
 def _exact(raw: bytes) -> Any:
