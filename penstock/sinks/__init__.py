@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -10,7 +10,7 @@ from penstock.finding import Finding
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
-__all__ = ["Notify", "Receipt", "Sink", "SinkPlugin", "ignore"]
+__all__ = ["Notify", "Receipt", "Sink", "SinkPlugin", "TellsOfStreams", "ignore"]
 
 # Receives plain JSON about what a sink is going through (a retry, an outage, a recovery).
 Notify = Callable[[Mapping[str, Any]], None]
@@ -62,6 +62,15 @@ class Sink(Protocol):
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this sink from working or make it lose data."""
+        ...
+
+
+@runtime_checkable
+class TellsOfStreams(Protocol):
+    """A sink whose other side has named streams; the ops server shows them."""
+
+    def stream_info(self, name: str) -> Mapping[str, Any] | None:
+        """The stream as its server tells it; None if there is none. Raises Unavailable."""
         ...
 
 

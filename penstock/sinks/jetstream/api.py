@@ -23,6 +23,7 @@ _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10065: (SettingsError, "another stream takes these subjects: change the sink's subject"),
     10074: (SettingsError, "replicas need a cluster of at least as many servers"),
     10005: (SettingsError, "the cluster has too few servers for that many replicas"),
+    10174: (SettingsError, "nats stream edit STREAM --allow-batch, or delivery: deduplicated"),
     10109: (SettingsError, "the stream is sealed: use another one"),
 }
 

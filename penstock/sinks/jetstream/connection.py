@@ -39,6 +39,7 @@ class Connection:
         self._parser = Parser()
         self._messages: deque[Msg] = deque()
         self._pongs = 0
+        self._progress = -1, 0.0
         self._requests = 0
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
         self.info: dict[str, Any] = {}
@@ -127,6 +128,15 @@ class Connection:
         finally:
             self._messages.extendleft(reversed(kept))
         raise Unavailable(f"{self.address} does not answer on {subject}")
+
+    def expect(self, progress: int) -> None:
+        """Called while an answer is due, with a number that grows with the answers: raises
+        Unavailable when it did not for `settings.timeout` seconds."""
+        now = time.monotonic()
+        if progress != self._progress[0]:
+            self._progress = progress, now
+        elif now - self._progress[1] > self._timeout:
+            raise Unavailable(f"{self.address} acknowledges nothing any more")
 
     def ping(self) -> None:
         """Makes sure that the server is there and has read what we sent before; raises

@@ -44,12 +44,22 @@ class Individual:
         self._added += len(messages)
 
     @property
-    def waiting(self) -> Messages | None:
+    def queued(self) -> int:
         """See Publisher."""
-        if not self._chunks:
-            return None
-        first, messages = self._chunks[0]
-        return messages.slice(self._acknowledged - first, len(messages))
+        return self._added - self._sent
+
+    @property
+    def flying(self) -> int:
+        """See Publisher."""
+        return self._sent - self._acknowledged
+
+    def poll(self) -> None:
+        """See Publisher."""
+        connection = self._open()
+        for message in connection.receive(0):
+            self._take(connection, message)
+        if self.flying:
+            connection.expect(self._acknowledged)
 
     def resume(self, connection: Connection, api: JetStream) -> None:
         """See Publisher."""

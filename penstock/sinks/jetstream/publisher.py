@@ -30,13 +30,29 @@ class Tally:
 class Publisher(Protocol):
     """Stores messages in order, over a connection that may break and be replaced.
 
-    Owned by one write. `add` queues; `pump` sends and counts acknowledgements; after any
-    Unavailable, `resume` with an open connection and `pump` again: nothing is lost, nothing
-    overtakes.
+    Owned by one write. `add` queues; `pump` sends; after any Unavailable, `resume` with an open
+    connection and `pump` again: nothing is lost, nothing overtakes.
     """
+
+    @property
+    def queued(self) -> int:
+        """Messages that were added and not sent."""
+        ...
+
+    @property
+    def flying(self) -> int:
+        """Messages that were sent and not acknowledged."""
+        ...
 
     def add(self, messages: Messages) -> None:
         """Queues messages; does no I/O."""
+        ...
+
+    def poll(self) -> None:
+        """Takes in the acknowledgements that are there; sends nothing, waits for nothing.
+
+        Raises as `pump` does: Unavailable too when there was none for too long.
+        """
         ...
 
     def pump(self, *, drain: bool) -> None:
@@ -49,11 +65,6 @@ class Publisher(Protocol):
 
     def resume(self, connection: Connection, api: JetStream) -> None:
         """Goes on over this connection from the first message that was not acknowledged."""
-        ...
-
-    @property
-    def waiting(self) -> Messages | None:
-        """The first messages not acknowledged, if any."""
         ...
 
 

@@ -36,6 +36,7 @@ class Session:
         self.delivery: Delivery = settings.delivery
         self.reason = ""
         self.made = False
+        self._stepped_down = ""
         self.encoder: Encoder
 
     @property
@@ -54,6 +55,8 @@ class Session:
         self.connection.open()
         stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
         self.delivery, self.reason = choose(self.settings.delivery, stream, self.connection.version)
+        if self._stepped_down and self.delivery == "exactly-once":
+            self.delivery, self.reason = "deduplicated", self._stepped_down
         self.encoder = Encoder(
             self.template,
             dialect(self.settings.encoding),
@@ -61,6 +64,11 @@ class Session:
             limit=self._limit(stream),
         )
         self.stream = stream
+
+    def step_down(self, reason: str) -> None:
+        """Delivers by message ids from now on, although batches would be possible."""
+        self.delivery, self.reason = "deduplicated", reason
+        self._stepped_down = reason
 
     def refresh(self) -> None:
         """Closes a session whose connection ended while nobody used it."""

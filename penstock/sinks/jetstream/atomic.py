@@ -1,0 +1,289 @@
+"""Publishing in atomic batches behind a fence: exactly once, whoever else tries to write.
+
+A batch is stored whole or not at all (ADR-50, nats-server 2.12.1). Its first message states which
+sequence it expects, so it is refused when anybody stored something since we looked. Batches are
+pipelined only in a chain: each expects the sequence that the one before it will end at.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import LeaseLost, Unavailable
+from penstock.position import Place
+from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.dialect import BINARY, join
+from penstock.sinks.jetstream.message import EVENT_ID, MSG_ID, Messages, Origin
+from penstock.sinks.jetstream.protocol import Msg, status_of
+from penstock.sinks.jetstream.publisher import Tally, frames
+from penstock.sinks.jetstream.shard import Batch, Mark, Shard, read_mark, shared
+from penstock.sinks.jetstream.subject import Template
+
+__all__ = ["LARGEST", "Atomic", "Limits"]
+
+LARGEST = 1000  # messages that the server takes in a batch
+_WRONG_SEQUENCE = {10071, 10164}
+_STORED_ID = 10201  # a message id of the batch is inside the duplicate window
+# Abandoned or timed out (10176) and too many in flight (10210): ask what is stored as well.
+_READ_BACK = _WRONG_SEQUENCE | {_STORED_ID, 10176, 10210}
+_PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """`depth` batches in flight, each of at most `size` messages and `bytes` bytes."""
+
+    depth: int = 4
+    size: int = LARGEST
+    bytes: int = 4 << 20
+
+
+class Atomic:
+    """A `Publisher`; one `Shard` per origin.
+
+    While the stream has this one writer, batches chain on the stream's sequence and several are in
+    flight. With several shards, or once somebody else was seen to write to the stream, a batch
+    expects its shard's sequence, and is alone in flight for its shard.
+    """
+
+    def __init__(
+        self, tally: Tally, *, stream: str, template: Template, limits: Limits | None = None
+    ) -> None:
+        self._tally, self._stream, self._template = tally, stream, template
+        self._limits = limits or Limits()
+        self._connection: Connection | None = None
+        self._api: JetStream | None = None
+        self._shards: dict[Origin, Shard] = {}
+        self._chained = not template.sharded
+        self._ids = True
+        self._careful = False
+        self._refused = 0
+        self._numbers = 0
+        self._name = secrets.token_hex(8)
+
+    def add(self, messages: Messages) -> None:
+        """See Publisher; raises NotAlone when a second origin would share the shard."""
+        if messages.origin not in self._shards:
+            if self._shards and not self._template.sharded:
+                first = next(iter(self._shards))
+                raise shared(self._stream, self._template.shard(*first), first, messages.origin)
+            self._shards[messages.origin] = Shard(messages.origin)
+        shard = self._shards[messages.origin]
+        shard.queue.append(messages)
+        if shard.stored is not None and messages.place(0) <= shard.stored:
+            self._skip(shard, shard.stored)
+
+    @property
+    def queued(self) -> int:
+        """See Publisher."""
+        return sum(len(messages) for shard in self._shards.values() for messages in shard.queue)
+
+    @property
+    def flying(self) -> int:
+        """See Publisher."""
+        return sum(len(batch) for shard in self._shards.values() for batch in shard.flight)
+
+    def poll(self) -> None:
+        """See Publisher."""
+        connection = self._open()
+        self._take_all(connection.receive(0))
+        if self.flying:
+            connection.expect(self._tally.batches)
+
+    def release(self) -> list[Messages]:
+        """Gives up: everything that is not known to be stored."""
+        for shard in self._shards.values():
+            shard.requeue()
+        return [messages for shard in self._shards.values() for messages in shard.queue]
+
+    def resume(self, connection: Connection, api: JetStream) -> None:
+        """See Publisher."""
+        self._connection, self._api = connection, api
+        for shard in self._shards.values():
+            self._tally.resent += sum(map(len, shard.flight))
+            self._careful = self._careful or bool(shard.flight)
+            shard.requeue()
+        self._refused = 0
+
+    def pump(self, *, drain: bool) -> None:
+        """See Publisher."""
+        connection = self._open()
+        while True:
+            sent = [self._send_next(connection, shard) for shard in self._shards.values()]
+            self._take_all(connection.receive(0))
+            if any(sent):
+                continue
+            if not self.queued and not (drain and self.flying):
+                return
+            if self.flying:
+                self._await(connection)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable("not connected")
+        return self._connection
+
+    def _await(self, connection: Connection) -> None:
+        messages = connection.receive()
+        if not messages:
+            raise Unavailable(f"{connection.address} acknowledges nothing any more")
+        self._take_all(messages)
+
+    def _send_next(self, connection: Connection, shard: Shard) -> bool:
+        if not shard.queue or len(shard.flight) >= self._depth:
+            return False
+        if shard.expected is None:
+            if shard.flight:
+                return False
+            self._look(shard)
+            return True
+        pieces = shard.take(self._limits.size, self._limits.bytes)
+        batch = Batch(self._numbers, pieces)
+        self._numbers += 1
+        shard.flight.append(batch)
+        shard.sent = batch.last
+        data = self._encode(connection, shard, batch, shard.expected)
+        # In a chain the sequences of a batch are known before it is stored.
+        shard.expected = shard.expected + len(batch) if self._chained else None
+        connection.send(data)
+        return True
+
+    @property
+    def _depth(self) -> int:
+        return self._limits.depth if self._chained and not self._careful else 1
+
+    def _look(self, shard: Shard) -> None:
+        """Reads the shard back, drops what is stored, and checks that nobody else took over."""
+        assert self._api is not None
+        mark = read_mark(self._api, self._stream, self._template, shard.origin)
+        self._guard(shard, mark)
+        if mark.place is not None:
+            self._skip(shard, mark.place)
+        if shard.refusal in _WRONG_SEQUENCE and mark.stream_sequence != mark.shard_sequence:
+            self._chained = False
+        self._ids = shard.refusal != _STORED_ID
+        shard.expected = mark.stream_sequence if self._chained else mark.shard_sequence
+        shard.stored, shard.known, shard.refusal = mark.place, True, 0
+
+    def _guard(self, shard: Shard, mark: Mark) -> None:
+        """Raises LeaseLost when the shard is neither where we left it nor at an end of ours."""
+        if not shard.known or mark.place in (None, shard.stored):
+            return
+        assert mark.place is not None
+        ends = [messages.place(-1) for messages in shard.queue]
+        if mark.place in ends or (ends and mark.place >= ends[-1]):
+            return
+        raise LeaseLost(
+            f"the shard of {shard.origin.partition} in {self._stream} is at {mark.place}, and we "
+            f"left it at {shard.stored}: somebody else writes to it, or it was rolled back",
+            hint="one pipeline owns a partition; start again from what is stored",
+        )
+
+    def _skip(self, shard: Shard, place: Place) -> None:
+        """Drops what is stored: ours when we had sent it and only the answer was lost."""
+        if shard.sent is not None:
+            count, size = shard.skip(min(place, shard.sent))
+            self._tally.published += count
+            self._tally.size += size
+        count, _ = shard.skip(place)
+        self._tally.duplicates += count
+        if shard.sent is not None or count:
+            self._note(shard, place)
+
+    def _note(self, shard: Shard, place: Place) -> None:
+        known = self._tally.position.get(shard.origin.partition, place)
+        self._tally.position[shard.origin.partition] = max(known, place)
+
+    def _encode(
+        self, connection: Connection, shard: Shard, batch: Batch, expected: int
+    ) -> bytes | memoryview:
+        name = f"{self._name}-{batch.number}".encode()
+        reply = b"%b.%d " % (connection.inbox.encode(), batch.number)
+        fence = self._fence(shard.origin, expected)
+        total, at, parts = len(batch), 0, []
+        for piece in batch.pieces:
+            count = len(piece)
+            numbers = pa.array(range(at + 1, at + count + 1), pa.int64())
+            digits = numbers.cast(pa.string()).cast(BINARY)
+            extra = join(b"Nats-Batch-Id: " + name + b"\r\nNats-Batch-Sequence: ", digits, b"\r\n")
+            tails, replies = [b"\r\n"] * count, [b""] * count
+            if at == 0:
+                tails[0] = fence + tails[0]
+            at += count
+            if at == total:
+                tails[-1] = b"Nats-Batch-Commit: 1\r\n" + tails[-1]
+                replies[-1] = reply
+            extra = join(extra, pa.array(tails, BINARY))
+            messages = piece if self._ids else _without_ids(piece)
+            parts.append(frames(messages, pa.array(replies, BINARY), extra))
+        return memoryview(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def _fence(self, origin: Origin, expected: int) -> bytes:
+        if self._chained:
+            return b"Nats-Expected-Last-Sequence: %d\r\n" % expected
+        return (
+            b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
+            b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n"
+        ) % (expected, self._template.shard(*origin).encode())
+
+    def _take_all(self, messages: list[Msg]) -> None:
+        for message in messages:
+            token = message.subject.rpartition(b".")[2]
+            if not token.isdigit():
+                continue
+            number = int(token)
+            for shard in self._shards.values():
+                if any(batch.number == number for batch in shard.flight):
+                    self._take(shard, message)
+                    break
+
+    def _take(self, shard: Shard, message: Msg) -> None:
+        if status_of(message.headers) == 503:
+            raise Unavailable(f"the stream {self._stream} does not answer now")
+        answer = orjson.loads(message.payload)
+        if failure := answer.get("error"):
+            self._refuse(shard, failure)
+            return
+        # A chain cannot be stored out of order, so this answers the oldest in flight.
+        batch = shard.flight.popleft()
+        shard.stored = batch.last
+        if not self._chained:
+            shard.expected = int(answer["seq"])
+        self._careful, self._ids, self._refused = False, True, 0
+        self._note(shard, batch.last)
+        self._tally.published += len(batch)
+        self._tally.size += sum(int(piece.sizes.sum()) for piece in batch.pieces)
+        self._tally.batches += 1
+
+    def _refuse(self, shard: Shard, failure: Mapping[str, Any]) -> None:
+        """Waits until all in flight are answered, then reads back: see `_look`."""
+        error = ApiError(
+            failure.get("err_code", 0), failure.get("code", 0), failure.get("description", "")
+        )
+        if error.code not in _READ_BACK:
+            raise error_of(error, f"a batch up to {shard.flight[0].last} was not stored")
+        shard.refusal = shard.refusal or error.code
+        shard.refused += 1
+        if shard.refused < len(shard.flight):
+            return
+        self._tally.resent += sum(map(len, shard.flight))
+        shard.requeue()
+        self._careful = True
+        self._refused += 1
+        if self._refused > _PATIENCE:
+            raise Unavailable(f"{self._stream} refuses our batches again and again: {error}")
+
+
+def _without_ids(messages: Messages) -> Messages:
+    """The same under another header, which the server does not look at."""
+    headers = pc.replace_substring(
+        messages.headers, f"{MSG_ID}: ", f"{EVENT_ID}: ", max_replacements=1
+    )
+    grown = len(EVENT_ID) - len(MSG_ID)
+    return replace(messages, headers=headers, sizes=messages.sizes + grown)

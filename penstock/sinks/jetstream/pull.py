@@ -1,0 +1,82 @@
+"""Takes batches out of an iterator that may block, without blocking with it.
+
+An open-ended source yields when it has something; meanwhile acknowledgements come in and a small
+batch has waited long enough. So a thread pulls, and the writer looks now and then.
+"""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+__all__ = ["Pull"]
+
+_AHEAD = 4  # batches taken before they are asked for
+_GIVE_UP = 0.5  # seconds between looks at whether anybody still wants batches
+
+
+class Pull:
+    """`next` gives the next batch, None when there is none yet, and raises StopIteration at the
+    end. A list or tuple is walked through directly: it never blocks."""
+
+    def __init__(self, changes: Iterable[pa.RecordBatch]) -> None:
+        self._direct: Iterator[pa.RecordBatch] | None = None
+        if isinstance(changes, list | tuple):
+            self._direct = iter(changes)
+            return
+        self._queue: queue.Queue[pa.RecordBatch | BaseException] = queue.Queue(_AHEAD)
+        self._unwanted = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(iter(changes),), name="penstock-pull", daemon=True
+        )
+        self._thread.start()
+
+    def next(self, timeout: float | None) -> pa.RecordBatch | None:
+        """Waits at most `timeout` seconds, or as long as it takes (None).
+
+        What the iterator raises is raised here; StopIteration is its end.
+        """
+        if self._direct is not None:
+            return next(self._direct)
+        try:
+            item = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> None:
+        while self._put(_step(batches)):
+            pass
+
+    def _put(self, item: "pa.RecordBatch | BaseException") -> bool:
+        while not self._unwanted.is_set():
+            try:
+                self._queue.put(item, timeout=_GIVE_UP)
+            except queue.Full:
+                continue
+            return not isinstance(item, BaseException)
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._direct is None:
+            self._unwanted.set()
+
+
+def _step(batches: Iterator[pa.RecordBatch]) -> "pa.RecordBatch | BaseException":
+    try:
+        return next(batches)
+    except BaseException as error:
+        return error

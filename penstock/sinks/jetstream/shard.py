@@ -1,0 +1,138 @@
+"""A shard: the subjects of one origin, whose last stored message says how far it got.
+
+The stream is the truth. Reading the last message back gives the sequence that the next batch
+expects (the fence) and the place behind which to go on.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from penstock.errors import SettingsError
+from penstock.position import Place
+from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.message import Messages, Origin, read_position
+from penstock.sinks.jetstream.subject import Template
+
+__all__ = ["Batch", "Mark", "NotAlone", "Shard", "read_mark"]
+
+
+class NotAlone(SettingsError):
+    """The shard has messages of another origin, or of somebody who is not penstock, so its last
+    message says nothing about us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far a shard is. `stream_sequence` is the stream's last, `shard_sequence` the shard's;
+    0 is nothing stored. `place` None: nothing that is still there."""
+
+    stream_sequence: int
+    shard_sequence: int
+    place: Place | None
+
+
+def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -> Mark:
+    """Reads the shard's last message back; raises NotAlone, Unavailable, SettingsError."""
+    # The sequence first: what is stored between the two questions makes the fence refuse us,
+    # and never lets us pass with a place that is too old.
+    info = api.stream(stream)
+    sequence = int(info["state"]["last_seq"]) if info else 0
+    subject = template.shard(*origin)
+    last = api.last(stream, subject)
+    if last is None:
+        return Mark(stream_sequence=sequence, shard_sequence=0, place=None)
+    position = read_position(last.headers)
+    if position is None:
+        raise NotAlone(
+            f"the last message of {stream} under {subject} ({last.subject}, sequence "
+            f"{last.sequence}) is not from penstock",
+            hint="give the sink a stream or subjects of its own, or use delivery: deduplicated",
+        )
+    if position[0] != origin:
+        raise shared(stream, subject, position[0], origin)
+    return Mark(stream_sequence=sequence, shard_sequence=last.sequence, place=position[1])
+
+
+def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
+    """Two origins write under one wildcard, so neither can tell its place by the last message."""
+    return NotAlone(
+        f"{one.backend}/{one.partition} and {other.backend}/{other.partition} both write to "
+        f"{subject} of {stream}, so its last message is no record of either",
+        hint="put {backend} and {partition} into the subject, each in a token of its own, or use "
+        "delivery: deduplicated",
+    )
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages in flight as one unit: all are stored, or none."""
+
+    number: int
+    pieces: list[Messages]
+
+    @property
+    def last(self) -> Place:
+        """The place that the shard is at once this is stored."""
+        return self.pieces[-1].place(-1)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+
+@dataclass(slots=True)
+class Shard:
+    """One origin's queue, what of it is in flight, and the fence it goes through."""
+
+    origin: Origin
+    queue: deque[Messages] = field(default_factory=deque)
+    flight: deque[Batch] = field(default_factory=deque)
+    expected: int | None = None  # the sequence that the next batch expects; None: read it back
+    stored: Place | None = None  # the last place known to be stored
+    known: bool = False  # `stored` was read back at least once
+    sent: Place | None = None  # the last place that ever was in flight
+    refusal: int = 0  # the error code of the first batch in flight that was refused
+    refused: int = 0  # how many of those in flight were
+
+    def requeue(self) -> None:
+        """What is in flight has to be sent again, unless reading back says otherwise."""
+        for batch in reversed(self.flight):
+            self.queue.extendleft(reversed(batch.pieces))
+        self.flight.clear()
+        self.expected, self.refused = None, 0
+
+    def take(self, limit: int, size: int) -> list[Messages]:
+        """The next pieces of the queue, up to `limit` messages and `size` bytes."""
+        pieces: list[Messages] = []
+        while self.queue and limit:
+            head = self.queue[0]
+            count = _fitting(head, limit, size, alone=not pieces)
+            if not count:
+                break
+            piece = self.queue.popleft()
+            if count < len(piece):
+                self.queue.appendleft(piece.slice(count, len(piece)))
+                piece = piece.slice(0, count)
+            pieces.append(piece)
+            limit -= count
+            size -= int(piece.sizes.sum())
+        return pieces
+
+    def skip(self, place: Place) -> tuple[int, int]:
+        """Drops from the queue what is at or before `place`: (messages, bytes) dropped."""
+        count = size = 0
+        while self.queue:
+            head = self.queue.popleft()
+            rest = head.after(place)
+            count += len(head) - len(rest)
+            size += int(head.sizes.sum()) - int(rest.sizes.sum())
+            if len(rest):
+                self.queue.appendleft(rest)
+                break
+        return count, size
+
+
+def _fitting(messages: Messages, limit: int, size: int, *, alone: bool) -> int:
+    """How many of the first messages fit; one always does when it would go alone."""
+    count = min(limit, len(messages))
+    fits = int((messages.sizes[:count].cumsum() <= size).sum())
+    return max(fits, 1) if alone else fits
