@@ -4,10 +4,12 @@ A planner and its reservoirs live here, in the one Python process that Spark kee
 source. The service talks to it through a folder: the board's socket, and a stop file.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from penstock.feeds import Feed
@@ -58,6 +60,7 @@ class Source:
     @classmethod
     def open(cls, options: Mapping[str, str]) -> "Source":
         """Reads the options and opens the positions store, if one is named."""
+        sys.excepthook = _ended_quietly
         settings, feed = read_source(options)
         if settings.positions is None:
             return cls(settings, feed, None)
@@ -89,7 +92,11 @@ class Source:
 
     def splits(self, start: Json, end: Json) -> list[Split]:
         """The changes between two offsets."""
-        return self._planner.splits(position_from_json(start), position_from_json(end))
+        made = self._planner.splits(position_from_json(start), position_from_json(end))
+        if self._board is not None:
+            rows = sum(page.count for split in made for page in split.pages)
+            self._board.report("batch", self._feed.backend, {"rows": rows})
+        return made
 
     def stop(self) -> None:
         """Stops reading."""
@@ -121,3 +128,12 @@ class Source:
             "position": self._position,
             "stopped": self._stopped,
         }
+
+
+def _ended_quietly(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Spark stops a source by closing its socket; PySpark's runner then fails to say that it
+    noticed, and would print two tracebacks at every stop."""
+    if not issubclass(kind, BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)

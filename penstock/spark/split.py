@@ -6,7 +6,7 @@ Spark planned before the crash must still hold the same changes: `after` and `un
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -17,20 +17,19 @@ from penstock.position import PartitionId, Place
 __all__ = ["PACKED", "Split", "bounded", "pack", "unpack"]
 
 # One page per row, as it came from the source, with the pickled decoder that reads it.
-PACKED: pa.Schema = pa.schema(
-    [
-        pa.field("decoder", pa.binary(), nullable=False),
-        pa.field("partition", pa.string(), nullable=False),
-        pa.field("first", pa.string(), nullable=False),
-        pa.field("last", pa.string(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("captured_at", pa.int64(), nullable=False),
-        pa.field("context", pa.binary(), nullable=False),
-        pa.field("payload", pa.binary(), nullable=False),
-        pa.field("after", pa.string()),
-        pa.field("until", pa.string(), nullable=False),
-    ]
-)
+_COLUMNS: list["pa.Field[Any]"] = [
+    pa.field("decoder", pa.binary(), nullable=False),
+    pa.field("partition", pa.string(), nullable=False),
+    pa.field("first", pa.string(), nullable=False),
+    pa.field("last", pa.string(), nullable=False),
+    pa.field("count", pa.int64(), nullable=False),
+    pa.field("captured_at", pa.int64(), nullable=False),
+    pa.field("context", pa.binary(), nullable=False),
+    pa.field("payload", pa.binary(), nullable=False),
+    pa.field("after", pa.string()),
+    pa.field("until", pa.string(), nullable=False),
+]
+PACKED = pa.schema(_COLUMNS)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -59,15 +59,11 @@ class Supervised:
             raise EngineLost("the Spark JVM is gone") from error
 
     def progress(self) -> dict[str, Any]:
-        """The last micro-batch: id, rows of the source, and Spark's timings in milliseconds."""
+        """The last micro-batch: its id, and Spark's timings in milliseconds."""
         last = self._query.lastProgress if self._query is not None else None
         if last is None:
             return {}
-        return {
-            "id": last["batchId"],
-            "rows": last["numInputRows"],
-            "timings": dict(last["durationMs"]),
-        }
+        return {"id": last["batchId"], "timings": dict(last["durationMs"])}
 
     def stop(self) -> None:
         """Stops the query; what is in flight stays with the source."""

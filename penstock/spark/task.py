@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -64,7 +65,15 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
     _settle_worker()
     if board is None:
         return sink.write(_changes(batches))
-    return sink.write(_changes(batches), lambda told: board.report("sink", name, told))
+
+    def notify(told: Mapping[str, Any]) -> None:
+        if told.get("connected", True):
+            board.report("sink", name, told)
+        else:
+            board.report("sink", name, {**told, "last_error": told.get("error", "")})
+            board.add("sink", name, {"errors": 1})
+
+    return sink.write(_changes(batches), notify)
 
 
 def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
