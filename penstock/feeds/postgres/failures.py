@@ -68,7 +68,15 @@ _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     ("55000", "invalidated", (PositionLost, "drop the slot and take a new snapshot")),
     ("55000", "recovery", (SettingsError, "connect to the primary, or to a standby of 16+")),
     ("53300", "max_wal_senders", (Unavailable, "raise max_wal_senders, or stop another reader")),
-    ("42704", "publication", (SettingsError, "CREATE PUBLICATION <publication> FOR ALL TABLES;")),
+    (
+        "42704",
+        "publication",
+        (
+            SettingsError,
+            "create it (`penstock check` says how); one that is younger than what the slot has to"
+            " send yet is not there for it: then drop the slot as well, and start from now",
+        ),
+    ),
     (
         "42704",
         "replication slot",

@@ -1,0 +1,163 @@
+"""Preflight of the publication and its tables: coverage, keys, replica identity."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from penstock.feeds.postgres.connect import Ordinary
+from penstock.feeds.postgres.publication import create_statement, publication_exists
+from penstock.feeds.postgres.settings import PostgresSettings, split_table
+from penstock.finding import Finding
+
+__all__ = ["check_tables"]
+
+_PUBLICATION = """
+SELECT pubinsert, pubupdate, pubdelete, pubtruncate, puballtables, pubviaroot
+FROM pg_catalog.pg_publication WHERE pubname = %s
+"""
+
+_TABLES = """
+SELECT n.nspname, c.relname, c.relreplident::text,
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
+       has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT')
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %s
+ORDER BY n.nspname, c.relname
+"""
+
+_KIND = """
+SELECT c.relkind::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    schema: str
+    name: str
+    identity: str
+    primary_key: bool
+    identity_index: bool
+    readable: bool
+
+    @property
+    def quoted(self) -> str:
+        return sql.Identifier(self.schema, self.name).as_string(None)
+
+
+def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]:
+    """Findings about the publication, and one for each table that is not as it should be."""
+    name = settings.publication
+    subject = f"publication {name}"
+    if not publication_exists(connection, name):
+        statement = create_statement(settings)
+        may = settings.create_publication
+        yield Finding(
+            level="ok" if may else "error",
+            subject=subject,
+            message="it does not exist" + (" yet, and will be made" if may else ""),
+            remedy="" if may else f"{statement};",
+        )
+        return
+    quoted = sql.Identifier(name).as_string(None)
+    row = connection.execute(_PUBLICATION, (name,)).fetchone()
+    flags = dict(zip(("insert", "update", "delete", "truncate"), row or (), strict=False))
+    silent = [operation for operation, sent in flags.items() if not sent]
+    if silent:
+        yield Finding(
+            level="warning",
+            subject=subject,
+            message=f"it does not publish: {', '.join(silent)}",
+            remedy=f"ALTER PUBLICATION {quoted}"
+            " SET (publish = 'insert, update, delete, truncate');",
+        )
+    tables = [
+        _Table(
+            schema=each[0],
+            name=each[1],
+            identity=each[2],
+            primary_key=each[3],
+            identity_index=each[4],
+            readable=each[5],
+        )
+        for each in connection.execute(_TABLES, (name,)).fetchall()
+    ]
+    wanted = {split_table(each) for each in settings.tables}
+    published = {(each.schema, each.name) for each in tables}
+    missing = sorted(wanted - published)
+    for schema, table in missing:
+        yield _uncovered(connection, quoted, schema, table)
+    ours = [each for each in tables if not wanted or (each.schema, each.name) in wanted]
+    if not ours and not missing:
+        yield Finding(
+            level="warning",
+            subject=subject,
+            message="it has no tables yet",
+            remedy=f"ALTER PUBLICATION {quoted} ADD TABLE <table>;",
+        )
+    changing = flags.get("update", True) or flags.get("delete", True)
+    troubles = [trouble for each in ours for trouble in _troubles(each, changing=changing)]
+    yield from troubles
+    if ours and not missing:
+        covered = f"it covers {len(ours)} table{'' if len(ours) == 1 else 's'}"
+        keys = "" if troubles else ", each with a key"
+        yield Finding(level="ok", subject=subject, message=covered + keys)
+
+
+def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) -> Finding:
+    row = connection.execute(_KIND, (schema, table)).fetchone()
+    quoted = sql.Identifier(schema, table).as_string(None)
+    subject = f"table {schema}.{table}"
+    if row is None:
+        return Finding(
+            level="error",
+            subject=subject,
+            message="it does not exist",
+            remedy="create it, or correct `tables`",
+        )
+    remedy = f"ALTER PUBLICATION {publication} ADD TABLE {quoted};"
+    if row[0] == "p":
+        remedy += f" ALTER PUBLICATION {publication} SET (publish_via_partition_root = true);"
+    return Finding(
+        level="error",
+        subject=subject,
+        message="the publication does not send it (under this name)",
+        remedy=remedy,
+    )
+
+
+def _troubles(table: _Table, *, changing: bool) -> Iterator[Finding]:
+    subject = f"table {table.schema}.{table.name}"
+    identified = {
+        "d": table.primary_key,
+        "i": table.identity_index,
+        "f": True,
+        "n": False,
+    }.get(table.identity, False)
+    if not identified:
+        yield Finding(
+            level="error" if changing else "warning",
+            subject=subject,
+            message="it has no replica identity: the server refuses UPDATE and DELETE on it",
+            remedy=f"give it a primary key and ALTER TABLE {table.quoted} REPLICA IDENTITY DEFAULT;"
+            f" or ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
+        )
+    elif table.identity == "f" and not table.primary_key:
+        yield Finding(
+            level="warning",
+            subject=subject,
+            message="it has no primary key: its changes have no document id",
+            remedy=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);",
+        )
+    if not table.readable:
+        yield Finding(
+            level="warning",
+            subject=subject,
+            message="the role may not read it, which snapshots will need",
+            remedy=f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
+        )
