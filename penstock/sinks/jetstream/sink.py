@@ -11,6 +11,7 @@ from penstock.finding import Finding
 from penstock.position import position_to_json
 from penstock.sinks import Notify, Receipt, ignore
 from penstock.sinks.jetstream.atomic import Atomic
+from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.individual import Individual
 from penstock.sinks.jetstream.order import Order
@@ -47,7 +48,7 @@ class JetStreamSink:
 
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
-        return []
+        return list(check(self.settings))
 
 
 class _Write:

@@ -1,0 +1,181 @@
+"""Preflight of the JetStream side: one finding for everything that could keep us from running, or
+could lose data. Changes nothing: a missing stream is not made here."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.finding import Finding, Level
+from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.protocol import hpub
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.stream import Stream, choose, problems, wanted
+from penstock.sinks.jetstream.subject import Template, overlaps, parse_template
+
+__all__ = ["check"]
+
+_SHORT_WINDOW = 120  # seconds; the server's default
+_OLDEST = (2, 9)  # what the tests run against begins there
+
+
+def check(settings: JetStreamSettings) -> Iterator[Finding]:
+    """Findings in the order that an operator mends them; stops at what makes the rest moot."""
+    connection = Connection(settings)
+    try:
+        connection.open()
+        yield from _server(connection)
+        api = JetStream(connection)
+        account = api.account()
+        used, most = account.get("streams", 0), account.get("limits", {}).get("max_streams", -1)
+        yield _finding("ok", "JetStream", "is enabled for the account")
+        info = api.stream(settings.stream)
+        template = parse_template(settings.subject)
+        if info is None:
+            if 0 <= most <= used:
+                yield _finding(
+                    "error", _name(settings), f"is missing, and the account has all {most} streams",
+                    "raise the account's max_streams, or name a stream that exists",
+                )  # fmt: skip
+            yield _to_be_made(settings)
+            stream = Stream(settings.stream, wanted(settings, template, connection.version), 0)
+        else:
+            stream = Stream.of(info)
+            yield _finding("ok", _name(settings), "exists")
+            yield from _fit(stream, template)
+        yield from _others(api, settings, template)
+        yield from _sanity(stream, settings, connection)
+        yield _delivery(settings, stream, connection)
+        yield from _permission(connection, template)
+    except PenstockError as error:
+        yield _finding("error", "NATS", error.message, error.hint)
+    finally:
+        connection.close()
+
+
+def _finding(level: Level, subject: str, message: str, remedy: str = "") -> Finding:
+    return Finding(level=level, subject=subject, message=message, remedy=remedy)
+
+
+def _name(settings: JetStreamSettings) -> str:
+    return f"stream {settings.stream}"
+
+
+def _server(connection: Connection) -> Iterator[Finding]:
+    version = connection.info.get("version", "unknown")
+    yield _finding("ok", "NATS", f"nats-server {version} at {connection.address}")
+    if connection.version < _OLDEST:
+        yield _finding(
+            "warning", "NATS", f"nats-server {version} is older than what penstock is tested with",
+            "use nats-server 2.10 or later",
+        )  # fmt: skip
+    if not connection.info.get("headers"):
+        yield _finding(
+            "error", "NATS", "the server has message headers switched off",
+            "remove no_header_support from its configuration",
+        )  # fmt: skip
+
+
+def _to_be_made(settings: JetStreamSettings) -> Finding:
+    subject = parse_template(settings.subject).wildcard
+    copies = f"{settings.replicas} replica{'s' if settings.replicas > 1 else ''}"
+    return _finding(
+        "ok", _name(settings), f"does not exist; it will be made for {subject} ({copies})"
+    )
+
+
+def _fit(stream: Stream, template: Template) -> Iterator[Finding]:
+    found = list(problems(stream, template))
+    for problem, remedy in found:
+        yield _finding("error", f"stream {stream.name}", problem, remedy)
+    if not found:
+        yield _finding("ok", f"stream {stream.name}", f"takes {template.wildcard}")
+
+
+def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> Iterator[Finding]:
+    """A second stream with our subjects would answer too, and its acknowledgement is not ours."""
+    for name in api.names(template.wildcard):
+        if name == settings.stream:
+            continue
+        info = api.stream(name)
+        subjects = info["config"].get("subjects") or () if info else ()
+        if any(overlaps(subject, template.wildcard) for subject in subjects):
+            yield _finding(
+                "error", f"stream {name}", f"takes subjects of {template.wildcard} as well",
+                f"change the sink's subject, or the subjects of {name}",
+            )  # fmt: skip
+
+
+def _sanity(
+    stream: Stream, settings: JetStreamSettings, connection: Connection
+) -> Iterator[Finding]:
+    name, config = f"stream {stream.name}", stream.config
+    if stream.retention != "limits":
+        yield _finding(
+            "warning", name, f"has {stream.retention} retention: consumed changes are gone, and a "
+            "later consumer cannot bootstrap", "make a stream with limits retention",
+        )  # fmt: skip
+    yield from _limits(name, config)
+    if stream.duplicate_window < _SHORT_WINDOW:
+        yield _finding(
+            "warning", name, f"forgets message ids after {stream.duplicate_window:g} s: a replay "
+            "that is later is stored twice, except with delivery exactly-once",
+            f"nats stream edit {stream.name} --dupe-window 2m",
+        )  # fmt: skip
+    if 0 < stream.largest < min(connection.max_payload, settings.batch.max_bytes):
+        yield _finding(
+            "warning", name, f"takes messages of {stream.largest} bytes at most: larger changes "
+            "are rejected", f"nats stream edit {stream.name} --max-msg-size=-1",
+        )  # fmt: skip
+    if config.get("storage") == "memory":
+        yield _finding(
+            "warning", name, "is kept in memory: a restart of the server loses what the source "
+            "no longer has", "make a stream with file storage",
+        )  # fmt: skip
+
+
+_CAPS = {
+    "max_msgs": "{} messages",
+    "max_bytes": "{} bytes",
+    "max_msgs_per_subject": "{} messages a subject",
+}
+
+
+def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
+    caps = [text.format(config[key]) for key, text in _CAPS.items() if config.get(key, 0) > 0]
+    age = config.get("max_age", 0)
+    if age > 0:
+        caps.append(str(timedelta(microseconds=age // 1000)))
+    if not caps:
+        return
+    kept = " and ".join(caps)
+    if config.get("discard") == "new" and not age:
+        yield _finding(
+            "warning", name, f"takes no more once it holds {kept}: the pipeline then waits, and "
+            "the source keeps its log", "watch its size, or raise the limit",
+        )  # fmt: skip
+    else:
+        yield _finding(
+            "warning", name, f"keeps only {kept}: a consumer that comes later misses changes",
+            "raise the limit to cover the longest outage of a consumer",
+        )  # fmt: skip
+
+
+def _delivery(settings: JetStreamSettings, stream: Stream, connection: Connection) -> Finding:
+    try:
+        delivery, reason = choose(settings.delivery, stream, connection.version)
+    except PenstockError as error:
+        return _finding("error", "delivery", error.message, error.hint)
+    level: Level = "ok" if delivery in ("exactly-once", settings.delivery) else "warning"
+    return _finding(level, "delivery", f"{delivery}: {reason}")
+
+
+def _permission(connection: Connection, template: Template) -> Iterator[Finding]:
+    """Tries: a denial shows only then. The message expects to be in another stream, so that none
+    stores it."""
+    subject = template.render(dict.fromkeys(template.fields, "penstock-check"))
+    headers = b"NATS/1.0\r\nNats-Expected-Stream: penstock-check\r\n\r\n"
+    connection.send(hpub(subject.encode(), b"", headers, b""))
+    connection.ping()  # a denial comes before the answer, and raises
+    yield _finding("ok", "NATS", f"may publish to {template.wildcard}")
