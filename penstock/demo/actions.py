@@ -1,0 +1,263 @@
+"""What customers and clerks do: each action is a few statements of one transaction.
+
+An action returns what it wrote, in the order in which PostgreSQL did it (RETURNING tells), and
+changes its own memory of the shop only through `Shop`, which the workload updates on COMMIT.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import psycopg
+
+from penstock.demo.ledger import Written
+
+__all__ = ["ACTIONS", "Action", "Cursor", "Shop", "abandon", "place_order", "sign_up"]
+
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Shop:
+    """What the workload knows to exist: keys only. `scale` multiplies the rows of an action."""
+
+    random: Random
+    scale: int = 1
+    customers: list[int] = field(default_factory=list)
+    orders: list[int] = field(default_factory=list)
+
+    def remember(self, changes: list[Written]) -> None:
+        """Takes over what a committed transaction wrote."""
+        for operation, table, key in changes:
+            if table == "customers" and operation == "INSERT":
+                self.customers.append(_int(key[0]))
+            elif table == "orders" and operation == "INSERT":
+                self.orders.append(_int(key[0]))
+            elif table == "orders" and operation == "DELETE":
+                self.orders.remove(_int(key[0]))
+
+    def order(self) -> int | None:
+        """Any order there is."""
+        return self.random.choice(self.orders) if self.orders else None
+
+
+Action = Callable[[Shop, Cursor], list[Written]]
+
+
+def sign_up(shop: Shop, cursor: Cursor) -> list[Written]:
+    """One to three new customers, more at higher rates."""
+    return _rows(
+        cursor,
+        "INSERT",
+        "customers",
+        """
+        INSERT INTO customers (email, name, vip, credit, score, tags, preferences, photo, birthday,
+                               notes)
+        SELECT gen_random_uuid() || '@example.org', 'Ünïque ' || n || E' O\\'Neill 🛒',
+               random() < 0.1, (random() * 1000)::numeric(12, 2),
+               CASE WHEN random() < 0.9 THEN random() * 1e6 WHEN random() < 0.5 THEN 'NaN' END,
+               ARRAY['new', NULL, 'a "quoted", one', ''],
+               jsonb_build_object('size', n, 'news', random() < 0.5,
+                                  'nested', '[1, null, {"a": 2.5}]'::jsonb),
+               decode(md5(random()::text), 'hex'), DATE '1950-01-01' + (random() * 20000)::int,
+               CASE WHEN random() < 0.3 THEN repeat(md5(random()::text), 100) END
+        FROM generate_series(1, %s) AS n RETURNING id""",
+        shop.random.randint(1, 3) * shop.scale,
+    )
+
+
+def place_order(shop: Shop, cursor: Cursor) -> list[Written]:
+    """A customer orders: an order, its items, and the customer's credit, in one transaction."""
+    written: list[Written] = []
+    for _ in range(shop.scale):
+        customer = shop.random.choice(shop.customers)
+        made = _rows(
+            cursor,
+            "INSERT",
+            "orders",
+            """
+            INSERT INTO orders (customer_id, total, address, gift, deliver_on, deliver_at, patience,
+                                slot, seen_at)
+            VALUES (%s, (random() * 500)::numeric(14, 4),
+                    '{"street": "Müllerstraße 1", "floor": null}',
+                    NULLIF(random() < 0.3, false), current_date + 3, TIME '09:30:00.25',
+                    make_interval(days => 2, mins => (random() * 90)::int), int4range(9, 17),
+                    localtimestamp) RETURNING id""",
+            customer,
+        )
+        written += made
+        written += _items(cursor, _int(made[0].key[0]), shop.random.randint(1, 5))
+        written += _rows(
+            cursor,
+            "UPDATE",
+            "customers",
+            """
+            UPDATE customers SET credit = credit - 1.25, score = random()
+            WHERE id = %s RETURNING id""",
+            customer,
+        )
+    return written
+
+
+def pay(shop: Shop, cursor: Cursor) -> list[Written]:
+    """A few orders are paid or shipped, in one statement."""
+    chosen = sorted({order for _ in range(3 * shop.scale) if (order := shop.order()) is not None})
+    return _rows(
+        cursor,
+        "UPDATE",
+        "orders",
+        """
+        UPDATE orders SET total = total + 0.0001,
+               status = CASE status WHEN 'new' THEN 'paid' ELSE 'shipped' END::order_status
+        WHERE id = ANY(%s) RETURNING id""",
+        chosen,
+    )
+
+
+def change_quantities(shop: Shop, cursor: Cursor) -> list[Written]:
+    """Every item of an order."""
+    return _rows(
+        cursor,
+        "UPDATE",
+        "order_items",
+        """
+        UPDATE order_items SET quantity = quantity + 1, remark = NULLIF(remark, 'as it is')
+        WHERE order_id = %s RETURNING order_id, line""",
+        shop.order(),
+    )
+
+
+def renumber(shop: Shop, cursor: Cursor) -> list[Written]:
+    """An item gets another line number: its key changes."""
+    return _rows(
+        cursor,
+        "UPDATE",
+        "order_items",
+        """
+        UPDATE order_items AS item SET line = (SELECT max(line) + 1 FROM order_items
+                                               WHERE order_id = item.order_id)
+        WHERE (order_id, line) = (SELECT order_id, min(line) FROM order_items
+                                  WHERE order_id = %s GROUP BY order_id)
+        RETURNING order_id, line""",
+        shop.order(),
+    )
+
+
+def cancel(shop: Shop, cursor: Cursor) -> list[Written]:
+    """An order goes, after its items."""
+    order = shop.order()
+    items = "DELETE FROM order_items WHERE order_id = %s RETURNING order_id, line"
+    return [
+        *_rows(cursor, "DELETE", "order_items", items, order),
+        *_rows(cursor, "DELETE", "orders", "DELETE FROM orders WHERE id = %s RETURNING id", order),
+    ]
+
+
+def write_notes(shop: Shop, cursor: Cursor) -> list[Written]:
+    """A long text that is stored out of line."""
+    return _rows(
+        cursor,
+        "UPDATE",
+        "customers",
+        """
+        UPDATE customers SET notes = repeat(md5(random()::text), 150), photo = NULL
+        WHERE id = %s RETURNING id""",
+        shop.random.choice(shop.customers),
+    )
+
+
+def fill_cart(shop: Shop, cursor: Cursor) -> list[Written]:
+    """An upsert: an INSERT or an UPDATE, as it turns out."""
+    cursor.execute(
+        """
+        INSERT INTO carts (id, contents) VALUES (%s, '{"items": []}') ON CONFLICT (id) DO UPDATE
+        SET contents = jsonb_build_object('items', jsonb_build_array(random(), NULL, 'x')),
+            touched_at = clock_timestamp() RETURNING id, xmax = 0""",
+        [shop.random.randint(1, 40)],
+    )
+    return [
+        Written("INSERT" if inserted else "UPDATE", "carts", (cart,))
+        for cart, inserted in cursor.fetchall()
+    ]
+
+
+def clear_carts(shop: Shop, cursor: Cursor) -> list[Written]:
+    """TRUNCATE: one change for the whole table."""
+    cursor.execute("TRUNCATE carts")
+    return [Written("TRUNCATE", "carts", ())]
+
+
+def import_order(shop: Shop, cursor: Cursor) -> list[Written]:
+    """A COPY: many rows with one place in the log."""
+    written = _rows(
+        cursor,
+        "INSERT",
+        "orders",
+        "INSERT INTO orders (customer_id, address) VALUES (%s, '[]') RETURNING id",
+        shop.random.choice(shop.customers),
+    )
+    order = _int(written[0].key[0])
+    with cursor.copy("COPY order_items (order_id, line, sku, quantity, price) FROM STDIN") as copy:
+        for line in range(1, 20 * shop.scale + 1):
+            copy.write_row((order, line, f"sku\t{line}\\", line, "9.90"))
+            written.append(Written("INSERT", "order_items", (order, line)))
+    return written
+
+
+def change_half_a_mind(shop: Shop, cursor: Cursor) -> list[Written]:
+    """Rolls back to a savepoint: only what is outside of it was ever written."""
+    kept = sign_up(shop, cursor)
+    cursor.execute("SAVEPOINT second_thoughts")
+    sign_up(shop, cursor)
+    cursor.execute("ROLLBACK TO SAVEPOINT second_thoughts")
+    return [*kept, *fill_cart(shop, cursor)]
+
+
+def abandon(shop: Shop, cursor: Cursor) -> list[Written]:
+    """What the workload rolls back as a whole."""
+    return [*sign_up(shop, cursor), *place_order(shop, cursor), *cancel(shop, cursor)]
+
+
+# action -> how often, relative to the others
+ACTIONS: dict[Action, int] = {
+    sign_up: 10,
+    place_order: 30,
+    pay: 15,
+    change_quantities: 10,
+    renumber: 5,
+    cancel: 6,
+    write_notes: 5,
+    fill_cart: 8,
+    clear_carts: 1,
+    import_order: 2,
+    change_half_a_mind: 3,
+}
+
+
+def _items(cursor: Cursor, order: int, count: int) -> list[Written]:
+    return _rows(
+        cursor,
+        "INSERT",
+        "order_items",
+        """
+        INSERT INTO order_items (order_id, line, sku, quantity, price, weight, sizes, remark)
+        SELECT %s, n, 'sku-' || n, (random() * 9)::int, (random() * 99)::numeric(10, 2),
+               random() * 9, ARRAY[[n, 2], [NULL, 4]], CASE WHEN n = 1 THEN 'as it is' END
+        FROM generate_series(1, %s) AS n RETURNING order_id, line""",
+        order,
+        count,
+    )
+
+
+def _rows(
+    cursor: Cursor, operation: str, table: str, statement: str, *params: object
+) -> list[Written]:
+    """Runs a statement that returns the keys of the rows it touched, in order."""
+    cursor.execute(statement.encode(), params)
+    return [Written(operation, table, tuple(row)) for row in cursor.fetchall()]
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,105 @@
+"""The pipeline of the demo, run for real: `penstock run` on a pipeline file, in a child process."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from penstock.demo.servers import free_port
+from penstock.demo.shop import PUBLICATION, SLOT
+from penstock.errors import Unavailable
+
+__all__ = ["STREAM", "Pipeline"]
+
+STREAM = "CDC"
+
+_FILE = """\
+name: shop
+backends:
+  - name: default
+    type: postgres
+    connection: ${{PG_URL}}
+    slot: {slot}
+    publication: {publication}
+sink:
+  type: jetstream
+  url: ${{NATS_URL}}
+  stream: {stream}
+  subject: "cdc.{{collection}}.{{operation}}"
+  encoding: msgpack
+positions: sqlite:///{folder}/positions.db
+ops: {{bind: 127.0.0.1, port: {port}}}
+"""
+
+
+class Pipeline:
+    """`penstock run` on a pipeline file in `folder`. Constructing one starts nothing."""
+
+    def __init__(self, folder: Path, *, postgres: str, nats: str) -> None:
+        self.file = folder / "pipeline.yaml"
+        self.log = folder / "pipeline.log"
+        self.port = free_port()
+        self.ops = f"http://127.0.0.1:{self.port}"
+        self._env = {**os.environ, "PG_URL": postgres, "NATS_URL": nats}
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Writes the file and starts the process."""
+        self.file.write_text(
+            _FILE.format(
+                slot=SLOT,
+                publication=PUBLICATION,
+                stream=STREAM,
+                folder=self._folder,
+                port=self.port,
+            )
+        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - ourselves
+                [sys.executable, "-m", "penstock", "run", str(self.file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                cwd=self._folder,
+                # Ctrl-C is ours: we stop the writer first, and then the pipeline in order.
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raises Unavailable, with the end of its log, when the process has ended."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            raise Unavailable(
+                f"the pipeline ended with exit code {code}; the end of its log:\n{self.tail()}"
+            )
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """Asks it to stop, as an operator would, and returns its exit code."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            try:
+                request = urllib.request.Request(f"{self.ops}/shutdown", method="POST")  # noqa: S310
+                urllib.request.urlopen(request, timeout=10).close()  # noqa: S310 - our own port
+            except OSError:
+                self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.wait(10)
+
+    def kill(self) -> None:
+        """Ends it and everything it started, at once."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,230 @@
+"""The demo from one end to the other: servers, shop, pipeline, consumer, verdict.
+
+Everything runs in temporary folders, and is gone afterwards unless something differs.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg.rows import dict_row
+from rich.console import Console
+
+from penstock.demo import shop
+from penstock.demo.consumer import Consumer
+from penstock.demo.ledger import Ledger
+from penstock.demo.pipeline import STREAM, Pipeline
+from penstock.demo.screen import Scene, Screen
+from penstock.demo.servers import Database, Nats, Postgres
+from penstock.demo.verdict import Rows, Verdict, judge
+from penstock.demo.workload import Workload
+from penstock.errors import Unavailable
+
+__all__ = ["Options", "run"]
+
+_DATABASE = "shop"
+_START = 180.0  # seconds that the pipeline may take to follow the slot
+_STALL = 30.0  # seconds without a new event after which draining gives up
+_FINISH = 60.0  # seconds that reading to the stream's end may take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`seconds` is how long the shop is open, `rate` its changes a second."""
+
+    seconds: float = 30.0
+    rate: float = 500.0
+    keep: bool = False
+    quiet: bool = False
+
+
+def run(options: Options, console: Console) -> int:
+    """Runs the demo; 0 when every change arrived exactly once and in order, else 1.
+
+    Raises Unavailable when a server or the pipeline does not come up, or the pipeline ends.
+    """
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+        with Screen(console, quiet=options.quiet) as screen:
+            screen.show(Scene(phase="setting up"))
+            postgres = stack.enter_context(Postgres())
+            nats = stack.enter_context(Nats())
+            database = stack.enter_context(postgres.database(_DATABASE))
+            database.execute(shop.CREATE)
+            pipeline = Pipeline(folder, postgres=database.url, nats=nats.url)
+            stack.callback(pipeline.kill)
+            demo = _Demo(options, screen, database, nats, pipeline)
+            verdict, code = demo.play()
+        ok = verdict.ok and code == 0
+        _say(console, options, demo, verdict, code)
+        if options.keep:
+            _keep(console, postgres, nats, pipeline)
+            pipeline.stop()
+        if ok:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            console.print(f"the pipeline's log: {pipeline.log}", highlight=False, soft_wrap=True)
+        return 0 if ok else 1
+
+
+class _Demo:
+    """One run of the shop through the pipeline."""
+
+    def __init__(
+        self, options: Options, screen: Screen, database: Database, nats: Nats, pipeline: Pipeline
+    ) -> None:
+        self.consumer = Consumer(nats.url, STREAM, shop.KEYS)
+        self.ledger = Ledger()
+        self._options = options
+        self._screen = screen
+        self._database = database
+        self._pipeline = pipeline
+        self._started = time.monotonic()
+        self._slot_lag: int | None = None
+
+    def play(self) -> tuple[Verdict, int]:
+        """The verdict, and the pipeline's exit code."""
+        self._pipeline.start()
+        self._wait("starting Spark", self._follows, _START)
+        self.consumer.start()
+        try:
+            self._stream()
+            self._drain()
+            self._show("verdict")
+            code = self._pipeline.stop()
+            self.consumer.finish(_FINISH)
+        finally:
+            self.consumer.stop()
+        return judge(self.ledger, self.consumer.replica, self._tables()), code
+
+    def _stream(self) -> None:
+        workload = Workload(self._database.url, self.ledger, rate=self._options.rate)
+        self._started = time.monotonic()
+        workload.start()
+        try:
+            self._wait(
+                "streaming",
+                lambda: self._elapsed() >= self._options.seconds or not workload.running,
+            )
+        except KeyboardInterrupt:
+            # Enough seen: what was committed so far gets its verdict. A second one aborts.
+            pass
+        finally:
+            workload.stop()
+
+    def _drain(self) -> None:
+        moved, count = time.monotonic(), -1
+
+        def done() -> bool:
+            nonlocal moved, count
+            replica = self.consumer.replica
+            if replica.count != count:
+                moved, count = time.monotonic(), replica.count
+            return count >= self.ledger.count or time.monotonic() - moved > _STALL
+
+        self._wait("draining", done)
+
+    def _wait(self, phase: str, done: Callable[[], bool], timeout: float = float("inf")) -> None:
+        deadline = time.monotonic() + timeout
+        while not done():
+            self._pipeline.check()
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"{phase} took longer than {timeout:.0f} s:\n{self._pipeline.tail()}"
+                )
+            self._show(phase)
+            time.sleep(0.2)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _follows(self) -> bool:
+        [(active,)] = self._database.execute(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active", [shop.SLOT]
+        )
+        return bool(active)
+
+    def _show(self, phase: str) -> None:
+        now, meter, replica = time.monotonic(), self.consumer.meter, self.consumer.replica
+        self._screen.show(
+            Scene(
+                phase=phase,
+                elapsed=self._elapsed(),
+                total=self._options.seconds,
+                committed=self.ledger.count,
+                received=replica.count,
+                duplicates=replica.duplicates.total(),
+                rate=meter.rate(now),
+                p50=meter.recent(now, 0.5),
+                p99=meter.recent(now, 0.99),
+                slot_lag=self._lag(),
+                latest=list(self.consumer.latest),
+            )
+        )
+
+    def _lag(self) -> int | None:
+        rows = self._database.execute(
+            """
+            SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint
+            FROM pg_replication_slots WHERE slot_name = %s""",
+            [shop.SLOT],
+        )
+        return rows[0][0] if rows else None
+
+    def _tables(self) -> dict[str, Rows]:
+        with psycopg.connect(self._database.url, row_factory=dict_row) as connection:
+            connection.execute("SET intervalstyle = 'iso_8601'")
+            return {
+                table: {
+                    tuple(row[column] for column in shop.KEYS[table]): row
+                    for row in connection.execute(select.encode())
+                }
+                for table, select in shop.SELECTS.items()
+            }
+
+
+def _say(console: Console, options: Options, demo: _Demo, verdict: Verdict, code: int) -> None:
+    meter, received = demo.consumer.meter, demo.consumer.replica.count
+    lines = list(verdict.problems)
+    if code != 0:
+        lines.append(f"the pipeline did not stop in order: exit code {code}")
+    p50, p99 = meter.overall(0.5), meter.overall(0.99)
+    if not options.quiet and p50 is not None and p99 is not None:
+        latency = f"p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
+        lines.append(f"latency from commit to stored, after {meter.warm_up:.0f} s: {latency}")
+    if verdict.ok and code == 0:
+        lines.append(
+            f"VERDICT: ok. {verdict.changes:,} changes in {verdict.transactions:,} transactions"
+            " arrived exactly once and in order per key;"
+            f" the consumer's copy equals the tables ({verdict.rows:,} rows)."
+        )
+    else:
+        lines.append(
+            f"VERDICT: FAILED. {verdict.changes:,} changes committed, {received:,} received."
+        )
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+
+
+def _keep(console: Console, postgres: Postgres, nats: Nats, pipeline: Pipeline) -> None:
+    """Starts the pipeline again and says how to reach everything, until Ctrl-C."""
+    pipeline.start()
+    lines = (
+        "",
+        "Everything stays up until Ctrl-C:",
+        f"  {postgres.bin}/psql {postgres.url_of(_DATABASE)}",
+        f"  penstock tail --url {nats.url} --stream {STREAM}",
+        f"  {pipeline.ops}/status",
+        f"  {pipeline.file}",
+    )
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+    try:
+        while True:
+            pipeline.check()
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,147 @@
+"""What the demo shows: a live screen in a terminal, a line now and then in a pipe, or nothing.
+
+Knows nothing of where the numbers come from; draws a `Scene`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from penstock.tail.lines import line
+from penstock.tail.message import Message
+
+__all__ = ["PHASES", "Scene", "Screen"]
+
+PHASES = ("setting up", "starting Spark", "streaming", "draining", "verdict")
+_SPARKS = "▁▂▃▄▅▆▇█"
+_PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One moment of the demo. Latencies are seconds from commit to stored, None when unknown."""
+
+    phase: str
+    elapsed: float = 0.0
+    total: float = 0.0
+    committed: int = 0
+    received: int = 0
+    duplicates: int = 0
+    rate: float = 0.0
+    p50: float | None = None
+    p99: float | None = None
+    slot_lag: int | None = None
+    latest: Sequence[Message] = ()
+
+
+class Screen:
+    """Shows scenes; `quiet` shows none."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self._console = console
+        self._quiet = quiet
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._rates: list[float] = []
+        self._said = ("", 0.0)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._quiet:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, scene: Scene) -> None:
+        """Draws a scene."""
+        if self._quiet:
+            return
+        if self._live.is_started:
+            self._rates = [*self._rates[-59:], scene.rate]
+            self._live.update(draw(scene, self._rates), refresh=True)
+            return
+        phase, at = self._said
+        if scene.phase != phase or time.monotonic() - at >= _PLAIN_EVERY:
+            self._said = scene.phase, time.monotonic()
+            self._console.print(summary(scene), highlight=False, soft_wrap=True)
+
+
+def draw(scene: Scene, rates: Sequence[float]) -> RenderableType:
+    """The whole screen."""
+    parts: list[RenderableType] = [_phases(scene.phase)]
+    if scene.phase == "streaming" and scene.total:
+        parts.append(ProgressBar(total=scene.total, completed=min(scene.elapsed, scene.total)))
+    parts += [_numbers(scene, rates), Text()]
+    parts += [line(message) for message in scene.latest]
+    title = "penstock  PostgreSQL → Spark → NATS JetStream"
+    return Panel(Group(*parts), title=title, border_style="blue")
+
+
+def summary(scene: Scene) -> str:
+    """A scene in one line, for a pipe."""
+    if not scene.committed:
+        return f"{scene.phase} ..."
+    return (
+        f"{scene.phase}: {scene.committed:,} committed, {scene.received:,} received,"
+        f" {scene.rate:,.0f} events/s, latency p50 {_ms(scene.p50)} p99 {_ms(scene.p99)},"
+        f" {scene.duplicates} duplicates"
+    )
+
+
+def _phases(current: str) -> Text:
+    text = Text()
+    now = PHASES.index(current)
+    for number, phase in enumerate(PHASES):
+        style = "green" if number < now else "bold yellow" if number == now else "dim"
+        text.append("✔ " if number < now else "▶ " if number == now else "· ", style=style)
+        text.append(f"{phase}   ", style=style)
+    return text
+
+
+def _numbers(scene: Scene, rates: Sequence[float]) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for _ in range(4):
+        table.add_column()
+    lag = scene.committed - scene.received
+    table.add_row(
+        _number("events/s", f"{scene.rate:,.0f}"),
+        _number("latency p50", _ms(scene.p50)),
+        _number("latency p99", _ms(scene.p99)),
+        _number("in flight", f"{max(0, lag):,} changes"),
+    )
+    slot = "-" if scene.slot_lag is None else f"{scene.slot_lag / 1024:,.0f} KiB"
+    table.add_row(
+        _number("committed", f"{scene.committed:,}"),
+        _number("received", f"{scene.received:,}"),
+        _number("twice", f"{scene.duplicates}", "bold red" if scene.duplicates else "bold"),
+        _number("slot lag", slot),
+    )
+    table.add_row(Text(_sparkline(rates), style="blue"))
+    return table
+
+
+def _number(name: str, value: str, style: str = "bold") -> Text:
+    return Text.assemble((f"{name} ", "dim"), (value, style))
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:,.0f} ms"
+
+
+def _sparkline(rates: Sequence[float]) -> str:
+    top = max(rates, default=0.0) or 1.0
+    return "".join(_SPARKS[min(7, int(rate / top * 7.999))] for rate in rates[-24:])

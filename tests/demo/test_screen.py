@@ -1,0 +1,70 @@
+"""The screen draws whatever moment it is given, in a terminal, in a pipe and quietly."""
+
+import io
+from datetime import UTC, datetime
+
+import pytest
+from rich.console import Console
+
+from penstock.demo.screen import PHASES, Scene, Screen, draw, summary
+from penstock.tail.message import Message
+
+MESSAGE = Message(
+    sequence=1,
+    subject="cdc.orders.update",
+    stored_at=datetime(2026, 1, 1, tzinfo=UTC),
+    headers={},
+    body={
+        "event_id": "default:0/0:0",
+        "backend": "default",
+        "operation": "UPDATE",
+        "schema": "public",
+        "collection": "orders",
+        "key": {"id": 5},
+        "data": {"id": 5, "status": "paid"},
+    },
+)
+BUSY = Scene(
+    phase="streaming",
+    elapsed=3,
+    total=30,
+    committed=1500,
+    received=1490,
+    rate=499.6,
+    p50=0.0411,
+    p99=0.0985,
+    slot_lag=2048,
+    latest=[MESSAGE],
+)
+
+
+def drawn(scene: Scene, *, terminal: bool, quiet: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
+    with Screen(console, quiet=quiet) as screen:
+        screen.show(scene)
+    return out.getvalue()
+
+
+def test_the_numbers_and_the_last_changes_are_on_the_screen() -> None:
+    text = drawn(BUSY, terminal=True)
+    for part in ("500", "41 ms", "98 ms", "10 changes", "1,490", "2 KiB", "public.orders", "id=5"):
+        assert part in text
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_can_be_drawn_before_there_is_anything_to_show(phase: str) -> None:
+    console = Console(file=io.StringIO(), width=40)
+    console.print(draw(Scene(phase=phase), []))
+    assert summary(Scene(phase=phase)) == f"{phase} ..."
+
+
+def test_a_pipe_gets_one_line_without_escapes() -> None:
+    text = drawn(BUSY, terminal=False)
+    assert text.count("\n") == 1
+    assert "1,490 received" in text
+    assert "\x1b" not in text
+
+
+def test_quiet_shows_nothing() -> None:
+    assert drawn(BUSY, terminal=True, quiet=True) == ""

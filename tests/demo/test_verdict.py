@@ -1,0 +1,168 @@
+"""The verdict finds each kind of fault, and none where there is none."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.demo.ledger import Key, Ledger, Written
+from penstock.demo.replica import Replica
+from penstock.demo.verdict import Verdict, judge
+from penstock.tail.message import Message
+
+KEYS = {"users": ("id",), "carts": ("id",)}
+INSERT, UPDATE, DELETE, TRUNCATE = "INSERT", "UPDATE", "DELETE", "TRUNCATE"
+
+Change = dict[str, Any]
+
+
+def change(
+    lsn: int, ordinal: int, operation: str, data: Any = None, before: Any = None, **more: Any
+) -> Change:
+    place = f"00000000/{lsn:08X}:{ordinal}"
+    return {
+        "event_id": f"default:{place}",
+        "backend": "default",
+        "collection": "users",
+        "operation": operation,
+        "data": data,
+        "before": before,
+        "unchanged": [],
+        "transaction": str(lsn),
+        **more,
+    }
+
+
+# Three transactions: two inserts; an update and a key change; a delete.
+CHANGES = [
+    change(10, 0, INSERT, {"id": 1, "name": "a"}),
+    change(10, 1, INSERT, {"id": 2, "name": "b"}),
+    change(20, 0, UPDATE, {"id": 1, "name": "A"}),
+    change(20, 1, UPDATE, {"id": 3, "name": "b"}, {"id": 2}),
+    change(30, 0, DELETE, None, {"id": 1}),
+]
+LEFT = {(3,): {"id": 3, "name": "b"}}
+
+
+def ledger() -> Ledger:
+    written = Ledger()
+    written.commit("10", [Written(INSERT, "users", (1,)), Written(INSERT, "users", (2,))])
+    written.commit("20", [Written(UPDATE, "users", (1,)), Written(UPDATE, "users", (3,))])
+    written.commit("30", [Written(DELETE, "users", (1,))])
+    written.roll_back("25")
+    return written
+
+
+def verdict(
+    changes: list[Change],
+    rows: dict[Key, dict[str, Any]] | None = None,
+    written: Ledger | None = None,
+) -> Verdict:
+    replica = Replica(KEYS)
+    for sequence, body in enumerate(changes, 1):
+        replica.apply(
+            Message(
+                sequence=sequence,
+                subject="cdc",
+                stored_at=datetime(2026, 1, 1, tzinfo=UTC),
+                headers={},
+                body=body,
+            )
+        )
+    tables = {"users": LEFT if rows is None else rows, "carts": {}}
+    return judge(written or ledger(), replica, tables)
+
+
+def kinds(found: Verdict) -> set[str]:
+    return {problem.partition(":")[0] for problem in found.problems}
+
+
+def test_nothing_wrong_is_ok() -> None:
+    found = verdict(CHANGES)
+    assert (found.ok, found.problems) == (True, ())
+    assert (found.changes, found.transactions, found.rows) == (5, 3, 1)
+
+
+@pytest.mark.parametrize("lost", range(len(CHANGES)))
+def test_any_lost_change_is_missing(lost: int) -> None:
+    found = verdict([*CHANGES[:lost], *CHANGES[lost + 1 :]])
+    assert "missing" in kinds(found)
+
+
+@pytest.mark.parametrize("again", range(len(CHANGES)))
+def test_any_change_that_is_stored_twice_is_found_and_nothing_else(again: int) -> None:
+    found = verdict([*CHANGES, CHANGES[again]])
+    assert kinds(found) == {"more than once"}
+    assert CHANGES[again]["event_id"] in found.problems[0]
+
+
+def test_a_change_with_a_new_id_is_not_taken_for_the_old_one() -> None:
+    renamed = {**CHANGES[4], "event_id": "default:00000000/0000001E:7"}
+    assert "never committed" in kinds(verdict([*CHANGES, renamed]))
+
+
+def test_a_change_of_a_transaction_that_was_rolled_back_is_found() -> None:
+    ghost = change(25, 0, UPDATE, {"id": 3, "name": "b"})
+    [problem] = verdict([*CHANGES, ghost]).problems
+    assert problem.startswith("never committed")
+    assert "rolled back" in problem
+
+
+def test_a_change_that_nobody_wrote_is_found() -> None:
+    ghost = change(40, 0, UPDATE, {"id": 3, "name": "b"})
+    assert kinds(verdict([*CHANGES, ghost])) == {"never committed"}
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 2), (1, 3), (2, 4), (0, 4)])
+def test_changes_of_one_key_in_the_wrong_order_are_found(first: int, second: int) -> None:
+    swapped = list(CHANGES)
+    swapped[first], swapped[second] = swapped[second], swapped[first]
+    assert "out of order" in kinds(verdict(swapped))
+
+
+def test_changes_of_different_keys_may_pass_each_other() -> None:
+    assert verdict([CHANGES[1], CHANGES[0], *CHANGES[2:]]).ok
+
+
+def test_two_writes_of_one_transaction_in_another_order_are_found() -> None:
+    first = {**CHANGES[0], "event_id": CHANGES[1]["event_id"]}
+    second = {**CHANGES[1], "event_id": CHANGES[0]["event_id"]}
+    assert "another order" in verdict([second, first, *CHANGES[2:]]).problems[0]
+
+
+def test_a_change_may_not_pass_a_truncate() -> None:
+    written = Ledger()
+    written.commit("10", [Written(INSERT, "carts", (1,))])
+    written.commit("20", [Written(TRUNCATE, "carts", ())])
+    written.commit("30", [Written(INSERT, "carts", (2,))])
+    changes = [
+        change(10, 0, INSERT, {"id": 1}, collection="carts"),
+        change(20, 0, TRUNCATE, collection="carts"),
+        change(30, 0, INSERT, {"id": 2}, collection="carts"),
+    ]
+    replica_of = [changes[0], changes[2], changes[1]], [changes[1], changes[0], changes[2]]
+    for wrong in replica_of:
+        assert "out of order" in kinds(verdict(wrong, {}, written))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({}, "only in the copy"),
+        ({(3,): {"id": 3, "name": "c"}}, "in name"),
+        ({(3,): {"id": 3, "name": None}}, "in name"),
+        ({(3,): {"id": 3, "name": "b", "more": 1}}, "in more"),
+        ({(3,): {"id": 3}}, "in name"),
+        ({**LEFT, (4,): {"id": 4, "name": "d"}}, "is not in the copy"),
+    ],
+)
+def test_a_differing_row_is_found(rows: dict[Key, dict[str, Any]], said: str) -> None:
+    [problem] = verdict(CHANGES, rows).problems
+    assert problem.startswith("differs: users")
+    assert said in problem
+
+
+def test_many_problems_are_counted_and_only_some_are_shown() -> None:
+    found = verdict(CHANGES, {(key,): {"id": key} for key in range(100, 150)})
+    assert len(found.problems) == 6
+    assert found.problems[-1] == "differs: ... and 46 more"
