@@ -4,7 +4,7 @@ Every mistake is reported at once, with its place, and never with a secret's val
 bring their own settings models; they are found by `type` through `penstock.plugins`.
 """
 
-from penstock.config.load import load_pipeline, parse_pipeline
+from penstock.config.load import build_pipeline, load_pipeline, parse_pipeline
 from penstock.config.options import options_from_settings, settings_from_options
 from penstock.config.pipeline import (
     Backend,
@@ -15,6 +15,7 @@ from penstock.config.pipeline import (
     Spark,
     Transform,
 )
+from penstock.config.secrets import secrets_of
 
 __all__ = [
     "Backend",
@@ -24,8 +25,10 @@ __all__ = [
     "SinkChoice",
     "Spark",
     "Transform",
+    "build_pipeline",
     "load_pipeline",
     "options_from_settings",
     "parse_pipeline",
+    "secrets_of",
     "settings_from_options",
 ]

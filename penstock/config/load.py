@@ -1,7 +1,7 @@
 """The pipeline file -> a `Pipeline`, or one error that lists every mistake with its line."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -13,11 +13,19 @@ from penstock.config.problems import Path, Problem, blot, dotted, nearest, probl
 from penstock.errors import SettingsError
 from penstock.plugins import known, plugin
 
-__all__ = ["load_pipeline", "parse_pipeline"]
+__all__ = ["build_pipeline", "load_pipeline", "parse_pipeline"]
 
 
-def load_pipeline(file: str | FilePath, environment: Mapping[str, str] | None = None) -> Pipeline:
-    """Reads a pipeline file; raises SettingsError with every mistake in it, a line each."""
+def load_pipeline(
+    file: str | FilePath,
+    environment: Mapping[str, str] | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> Pipeline:
+    """Reads a pipeline file; raises SettingsError with every mistake in it, a line each.
+
+    `overrides` are top-level keys that replace the file's: what a command's flags say.
+    """
     path = FilePath(file)
     try:
         text = path.read_text(encoding="utf-8")
@@ -25,19 +33,33 @@ def load_pipeline(file: str | FilePath, environment: Mapping[str, str] | None = 
         raise SettingsError(f"{path.name}: is not UTF-8 text") from error
     except OSError as error:
         raise SettingsError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
-    return parse_pipeline(text, name=path.name, environment=environment)
+    return parse_pipeline(text, name=path.name, environment=environment, overrides=overrides)
 
 
 def parse_pipeline(
-    text: str, *, name: str = "pipeline.yaml", environment: Mapping[str, str] | None = None
+    text: str,
+    *,
+    name: str = "pipeline.yaml",
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> Pipeline:
     """The same for a file's text; `name` is what errors call it."""
     document = parse(text, os.environ if environment is None else environment)
-    if not document.problems:
-        found = _validate(document)
-        if found is not None:
-            return found
-    raise refuse(list(_lines(document, name)))
+    if overrides and isinstance(document.data, dict):
+        document.data |= overrides
+    return _pipeline(document, name)
+
+
+def build_pipeline(data: Mapping[str, Any], *, name: str, secrets: Iterable[str]) -> Pipeline:
+    """The same from plain data, as a command's flags give it; `secrets` are kept out of errors."""
+    return _pipeline(Document(data=dict(data), secrets=set(secrets)), name)
+
+
+def _pipeline(document: Document, name: str) -> Pipeline:
+    found = None if document.problems else _validate(document)
+    if found is None:
+        raise refuse(list(_lines(document, name)))
+    return found
 
 
 def _lines(document: Document, name: str) -> Iterator[str]:

@@ -1,0 +1,85 @@
+"""`penstock check`: preflight, one line for each finding, with its remedy."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from penstock.cli.preflight import check_machine
+from penstock.cli.run import state_option
+from penstock.config import Backend, Pipeline, load_pipeline, secrets_of
+from penstock.config.problems import blot
+from penstock.errors import PenstockError
+from penstock.finding import Finding, Level
+
+__all__ = ["command", "findings"]
+
+_COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+@click.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="A JSON list of findings.")
+@state_option
+def command(*, file: Path, as_json: bool, state: Path | None) -> None:
+    """Look at everything that could keep the pipeline in FILE from running, or make it lose data.
+
+    Exits with 1 if anything could; a warning is no error.
+    """
+    pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    shown: list[Finding] = []
+    for finding in _clean(findings(pipeline), secrets_of(pipeline)):
+        shown.append(finding)
+        if not as_json:
+            _print(finding)
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in shown], indent=2))
+    else:
+        _summary(shown)
+    if any(finding.level == "error" for finding in shown):
+        raise SystemExit(1)
+
+
+def findings(pipeline: Pipeline) -> Iterator[Finding]:
+    """This machine's, each backend's, and the sink's, as they are found."""
+    yield from check_machine(pipeline, os.environ)
+    for backend in pipeline.backends:
+        yield from _of(f"backend {backend.name}", partial(_source, backend))
+    yield from _of(f"sink {pipeline.sink.type}", lambda: pipeline.sink.sink().check())
+
+
+def _source(backend: Backend) -> Sequence[Finding]:
+    return backend.feed().check()
+
+
+def _of(owner: str, check: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:
+    try:
+        for finding in check():
+            yield replace(finding, subject=f"{owner}: {finding.subject}")
+    except PenstockError as error:
+        yield Finding(level="error", subject=owner, message=error.message, remedy=error.hint)
+
+
+def _clean(found: Iterable[Finding], secrets: set[str]) -> Iterator[Finding]:
+    for finding in found:
+        yield replace(
+            finding,
+            message=blot(finding.message, secrets),
+            remedy=blot(finding.remedy, secrets),
+        )
+
+
+def _print(finding: Finding) -> None:
+    click.secho(f"{finding.level:<8}", fg=_COLORS[finding.level], bold=True, nl=False)
+    click.echo(f"{finding.subject}: {finding.message}")
+    for line in finding.remedy.splitlines():
+        click.echo(f"{'':<8}  {line}")
+
+
+def _summary(found: Sequence[Finding]) -> None:
+    counts = {level: sum(one.level == level for one in found) for level in _COLORS}
+    click.echo(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['error']} errors")

@@ -1,0 +1,120 @@
+"""What must hold on this machine before a pipeline can run; feeds and sinks check the rest."""
+
+import errno
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.config import Pipeline
+from penstock.errors import LeaseLost, PenstockError
+from penstock.finding import Finding
+from penstock.leases import Lease
+from penstock.leases.open import open_store
+
+__all__ = ["check_java", "check_machine", "check_port", "check_positions", "check_state"]
+
+_JAVA = 17
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_GET_JAVA = f"install a Java runtime {_JAVA} or newer: apt-get install openjdk-17-jre-headless"
+
+
+def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Everything about this machine, in the order a start needs it."""
+    yield check_java(environment)
+    yield check_spark()
+    yield check_state(pipeline.state)
+    yield check_positions(pipeline.positions)
+    yield check_port(pipeline.ops.bind, pipeline.ops.port)
+
+
+def check_java(environment: Mapping[str, str]) -> Finding:
+    """Spark's JVM: JAVA_HOME first, then the PATH, as Spark looks for it."""
+    home = environment.get("JAVA_HOME")
+    found = (
+        str(Path(home, "bin", "java")) if home else shutil.which("java", path=_path(environment))
+    )
+    if not found:
+        return _error("java", "there is no java on the PATH", _GET_JAVA)
+    try:
+        answer = subprocess.run(  # noqa: S603 - the java that Spark will run
+            [found, "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        remedy = f"correct JAVA_HOME, or {_GET_JAVA}" if home else _GET_JAVA
+        return _error("java", f"{found} does not run: {type(error).__name__}", remedy)
+    version = _VERSION.search(answer.stderr + answer.stdout)
+    if version is None:
+        return _error("java", f"{found} does not say its version", _GET_JAVA)
+    if int(version[1]) < _JAVA:
+        return _error("java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA)
+    return Finding(level="ok", subject="java", message=f"version {version[1]}, {found}")
+
+
+def _path(environment: Mapping[str, str]) -> str:
+    return environment.get("PATH", os.defpath)
+
+
+def check_spark() -> Finding:
+    """PySpark is an extra; nothing is imported."""
+    if find_spec("pyspark") is None:
+        return _error("spark", "PySpark is not installed", "pip install 'penstock[spark]'")
+    return Finding(level="ok", subject="spark", message="PySpark is installed")
+
+
+def check_state(state: Path) -> Finding:
+    """The state folder, or the nearest folder above it that exists, is writable."""
+    there = next(
+        folder for folder in (state.absolute(), *state.absolute().parents) if folder.exists()
+    )
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        made = "" if there == state.absolute() else ", will be made"
+        return Finding(level="ok", subject="state", message=f"{state}{made}")
+    return _error("state", f"{there} is not a writable folder", "choose another `state`")
+
+
+def check_positions(url: str) -> Finding:
+    """The positions store opens and takes a row."""
+    try:
+        store = open_store(url)
+        try:
+            store.delete(store.put(store.get("penstock.check") or Lease(name="penstock.check")))
+        finally:
+            store.close()
+    except LeaseLost:
+        pass  # another check at the same time: it could write
+    except PenstockError as error:
+        return _error("positions", error.message, error.hint)
+    if url.startswith("memory:"):
+        return Finding(
+            level="warning",
+            subject="positions",
+            message="kept in memory: a restart resumes where the source remembers us to be",
+            remedy="write positions: sqlite:///FILE",
+        )
+    return Finding(level="ok", subject="positions", message="writable")
+
+
+def check_port(bind: str, port: int) -> Finding:
+    """The ops server can listen."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((bind, port))
+    except OSError as error:
+        remedy = "choose another ops.port, or 0 for a free one"
+        if error.errno == errno.EADDRINUSE:
+            remedy = f"is this pipeline running already? Otherwise {remedy}"
+        return _error("ops", f"can't listen on {bind}:{port}: {error.strerror}", remedy)
+    return Finding(
+        level="ok", subject="ops", message=f"port {port} is free" if port else "any port"
+    )
+
+
+def _error(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(level="error", subject=subject, message=message, remedy=remedy)

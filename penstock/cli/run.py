@@ -1,0 +1,48 @@
+"""`penstock run`: the service."""
+
+from pathlib import Path
+
+import click
+
+from penstock.config import Pipeline, load_pipeline, secrets_of
+from penstock.ops.logs import Format, configure
+
+__all__ = ["command", "log_format", "serve", "state_option"]
+
+log_format = click.option(
+    "--log-format",
+    type=click.Choice(["logfmt", "json", "console"]),
+    help="Of the log on stderr; default: console on a terminal, else logfmt.",
+)
+state_option = click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for what must be remembered; replaces the file's `state`.",
+)
+
+
+@click.command("run")
+@click.argument("file", type=click.Path(path_type=Path))
+@log_format
+@click.option("--bridge-metrics", is_flag=True, help="Also serve the CDC bridge's bridge_* series.")
+@state_option
+def command(
+    *, file: Path, log_format: Format | None, bridge_metrics: bool, state: Path | None
+) -> None:
+    """Run the pipeline in FILE until SIGINT, SIGTERM or POST /shutdown.
+
+    Reconnects for ever. Exits with 0 after a graceful stop: what is in flight is published,
+    positions are saved, the source is told.
+    """
+    overrides = {"state": str(state)} if state else {}
+    pipeline = load_pipeline(file, overrides=overrides)
+    serve(pipeline, log_format=log_format, bridge_metrics=bridge_metrics)
+
+
+def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool) -> None:
+    """Sets up logs, runs the service, exits with its code."""
+    configure(log_format, secrets=secrets_of(pipeline))
+    # Spark is imported late: a mistake in the file is told without waiting for it.
+    from penstock.spark.service import Service
+
+    raise SystemExit(Service(pipeline, bridge_metrics=bridge_metrics).run())

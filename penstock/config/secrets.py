@@ -1,0 +1,47 @@
+"""The secrets in settings, so that logs can leave them out."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+__all__ = ["secrets_of"]
+
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})
+
+
+def secrets_of(settings: BaseModel) -> set[str]:
+    """Every secret text inside, at any depth. Of a URL only what is secret in it: its password
+    (as written and decoded), or a user without a password, which is a token."""
+    return {part for value in _values(settings) for part in _parts(value) if part}
+
+
+def _values(value: Any) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _values(getattr(value, name))
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _values(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _values(item)
+
+
+def _parts(text: str) -> Iterator[str]:
+    if "://" not in text:
+        yield text
+        return
+    for url in text.split(",") if text.count("://") > 1 else [text]:
+        try:
+            found = urlsplit(url.strip())
+            secret = found.password if found.password is not None else found.username
+            query = parse_qsl(found.query)
+        except ValueError:
+            yield url
+            continue
+        yield from (secret or "", unquote(secret or ""))
+        yield from (value for key, value in query if key in _SECRET_PARAMETERS)

@@ -1,0 +1,133 @@
+"""`penstock bridge`: flags and environment as the bridge's users know them -> a pipeline."""
+
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+from psycopg.conninfo import conninfo_to_dict
+
+from penstock import cli
+from penstock.cli.bridge import bridge_pipeline
+from penstock.config import Pipeline
+from penstock.errors import SettingsError
+
+ENVIRONMENT = {
+    "PG_HOST": "db",
+    "PG_PORT": "5433",
+    "PG_DB": "shop",
+    "POSTGRES_BRIDGE_USER": "reader",
+    "POSTGRES_BRIDGE_PASSWORD": "p@ss:w/rd?#%",
+    "NATS_HOST": "broker",
+    "NATS_BRIDGE_USER": "bridge",
+    "NATS_BRIDGE_PASSWORD": "s3:cr@t",
+}
+
+
+def made(remove: str = "", **changes: str) -> Pipeline:
+    environment = {key: value for key, value in (ENVIRONMENT | changes).items() if key != remove}
+    return bridge_pipeline(environment, slot="my_slot", publication="my_pub")
+
+
+def connection(pipeline: Pipeline) -> str:
+    return pipeline.backends[0].settings.connection.get_secret_value()  # type: ignore[attr-defined, no-any-return]
+
+
+def url(pipeline: Pipeline) -> str:
+    return pipeline.sink.settings.url.get_secret_value()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_flags_and_environment_make_a_pipeline() -> None:
+    found = made()
+    backend, sink = found.backends[0], found.sink
+    assert (found.name, backend.name, backend.type) == ("my_slot", "default", "postgres")
+    assert (backend.settings.slot, backend.settings.publication) == ("my_slot", "my_pub")  # type: ignore[attr-defined]
+    assert (sink.type, sink.settings.stream, sink.settings.encoding) == (  # type: ignore[attr-defined]
+        "jetstream",
+        "CDC",
+        "msgpack",
+    )
+    assert sink.settings.subject == "cdc.{collection}.{operation}"  # type: ignore[attr-defined]
+    assert (found.ops.bind, found.ops.port) == ("127.0.0.1", 9090)
+
+
+def test_every_character_of_a_password_arrives() -> None:
+    found = conninfo_to_dict(connection(made()))
+    assert found == {
+        "host": "db",
+        "port": "5433",
+        "dbname": "shop",
+        "user": "reader",
+        "password": "p@ss:w/rd?#%",
+    }
+    broker = urlsplit(url(made()))
+    assert (broker.hostname, broker.port) == ("broker", 4222)
+    assert (broker.username, unquote(broker.password or "")) == ("bridge", "s3:cr@t")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("broker", "broker:4222"),
+        ("broker:5222", "broker:5222"),
+        ("::1", "[::1]:4222"),
+        ("[::1]:5222", "[::1]:5222"),
+    ],
+)
+def test_a_host_may_bring_its_port(host: str, expected: str) -> None:
+    assert url(made(NATS_HOST=host)).partition("@")[2] == expected
+
+
+def test_the_port_of_postgres_defaults_to_5432() -> None:
+    assert ":5432/" in connection(made(remove="PG_PORT"))
+
+
+def test_nats_needs_no_login() -> None:
+    assert url(made(NATS_BRIDGE_USER="", NATS_BRIDGE_PASSWORD="")) == "nats://broker:4222"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PG_HOST",
+        "PG_DB",
+        "POSTGRES_BRIDGE_USER",
+        "POSTGRES_BRIDGE_PASSWORD",
+        "NATS_HOST",
+        "NATS_BRIDGE_USER",
+        "NATS_BRIDGE_PASSWORD",
+    ],
+)
+def test_a_variable_that_is_missing_is_named(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"the environment variable {name} is not set"):
+        made(remove=name)
+
+
+def test_all_that_are_missing_are_named_at_once() -> None:
+    with pytest.raises(SettingsError, match=r"variables PG_HOST, PG_DB, .*, NATS_HOST are not set"):
+        bridge_pipeline({}, slot="s", publication="p")
+
+
+@pytest.mark.parametrize("name", ["PG_PORT", "NATS_PORT"])
+def test_a_port_is_a_number(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is not a port number"):
+        made(**{name: "x"})
+
+
+def test_a_slot_that_can_not_be_is_a_clear_error() -> None:
+    with pytest.raises(SettingsError, match=r"penstock bridge: backends\[0\]\.slot: a slot's name"):
+        bridge_pipeline(ENVIRONMENT, slot="My-Slot", publication="p")
+
+
+def test_no_error_and_no_repr_holds_a_password() -> None:
+    assert "p@ss" not in repr(made())
+    with pytest.raises(SettingsError) as error:
+        bridge_pipeline(ENVIRONMENT, slot="x", publication="", subject="p@ss:w/rd?#%")
+    assert "p@ss" not in str(error.value)
+
+
+def test_a_missing_variable_ends_with_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    done = CliRunner().invoke(cli.main, ["bridge", "--slot", "s", "--pub", "p"])
+    assert done.exit_code == 2
+    assert "PG_HOST" in done.stderr

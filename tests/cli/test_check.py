@@ -1,0 +1,92 @@
+"""`penstock check` against real servers: what it prints, and its exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock import cli
+from penstock.demo.servers import Database, Nats
+
+FILE = """\
+name: shop
+state: {state}
+backends:
+  - {{name: default, type: postgres, connection: '{url}', slot: {slot}, publication: shop}}
+sink: {{type: jetstream, url: '{nats}', stream: {stream}, subject: '{stream}.{{collection}}'}}
+ops: {{port: 0}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, database: Database, nats: Nats, stream: str) -> Path:
+    database.execute("CREATE TABLE customer (id int PRIMARY KEY)")
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        FILE.format(
+            state=tmp_path,
+            url=database.url,
+            nats=nats.url,
+            slot=f"s_{stream.lower()}",
+            stream=stream,
+        )
+    )
+    return path
+
+
+def check(file: Path, *more: str) -> Result:
+    return CliRunner().invoke(cli.main, ["check", str(file), *more])
+
+
+@pytest.mark.live
+def test_a_pipeline_that_could_run_is_0(file: Path, database: Database) -> None:
+    database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
+    found = check(file)
+    assert found.exit_code == 0, found.output
+    assert "ok      java: version" in found.output
+    assert "backend default: " in found.output
+    assert "sink jetstream: " in found.output
+    assert found.output.rstrip().endswith("0 errors")
+
+
+@pytest.mark.live
+def test_a_missing_publication_is_1_with_the_sql_that_makes_it(file: Path) -> None:
+    found = check(file)
+    assert found.exit_code == 1
+    assert "error   backend default: " in found.output
+    assert "CREATE PUBLICATION" in found.output
+
+
+@pytest.mark.live
+def test_findings_as_json(file: Path) -> None:
+    found = check(file, "--json")
+    assert found.exit_code == 1
+    rows = json.loads(found.output)
+    assert {"level", "subject", "message", "remedy"} == set(rows[0])
+    assert {"ok", "error"} <= {row["level"] for row in rows}
+
+
+def test_servers_that_are_not_there_are_errors_without_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        FILE.format(
+            state=tmp_path,
+            url="postgresql://u:hunter22@127.0.0.1:1/db",
+            nats="nats://u:hunter33@127.0.0.1:1",
+            slot="s",
+            stream="S",
+        )
+    )
+    found = check(path)
+    assert found.exit_code == 1
+    assert "error   backend default" in found.output
+    assert "error   sink jetstream" in found.output
+    assert "hunter" not in found.output
+    assert "Traceback" not in found.output
+
+
+def test_where_there_is_no_terminal_there_are_no_colours(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(f"state: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n")
+    assert "\x1b[" not in check(path).output

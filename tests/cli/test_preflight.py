@@ -1,0 +1,95 @@
+"""The machine's part of the preflight."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.preflight import check_java, check_port, check_positions, check_spark, check_state
+from penstock.leases.sqlite import SqliteStore
+
+
+def java(folder: Path, script: str) -> dict[str, str]:
+    """An environment in which `java` is this shell script."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return {"PATH": str(program.parent)}
+
+
+@pytest.mark.parametrize(
+    ("said", "level"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "ok"),
+        ('openjdk version "21" 2023-09-19', "ok"),
+        ('openjdk version "11.0.2" 2019-01-15', "error"),
+        ('java version "1.8.0_292"', "error"),
+        ("what?", "error"),
+    ],
+)
+def test_java_must_be_17_or_newer(tmp_path: Path, said: str, level: str) -> None:
+    found = check_java(java(tmp_path, f"echo '{said}' >&2"))
+    assert found.level == level
+    assert (level == "ok") == (not found.remedy)
+
+
+def test_no_java_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
+    found = check_java({"PATH": str(tmp_path)})
+    assert found.level == "error"
+    assert "openjdk-17-jre-headless" in found.remedy
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    environment = java(tmp_path, "echo 'version \"17\"'")
+    assert check_java(environment | {"JAVA_HOME": str(tmp_path)}).level == "ok"
+    found = check_java(environment | {"JAVA_HOME": str(tmp_path / "none")})
+    assert (found.level, "JAVA_HOME" in found.remedy) == ("error", True)
+
+
+def test_spark_is_found_here() -> None:
+    assert check_spark().level == "ok"
+
+
+def test_a_state_folder_that_can_be_made_is_fine(tmp_path: Path) -> None:
+    assert check_state(tmp_path / "a" / "b").message.endswith("will be made")
+    assert not (tmp_path / "a").exists()
+    assert check_state(tmp_path).level == "ok"
+
+
+def test_a_state_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    assert check_state(tmp_path / "x" / "y").level == "error"
+
+
+def test_a_store_that_takes_a_row_is_fine_and_keeps_none(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    assert [check_positions(url).level for _ in range(2)] == ["ok", "ok"]
+    assert SqliteStore(tmp_path / "a.db").list("") == []
+
+
+def test_a_store_that_can_not_be_is_an_error() -> None:
+    assert check_positions("sqlite:////proc/x.db").level == "error"
+    assert check_positions("redis://x").level == "error"
+
+
+def test_positions_in_memory_are_a_warning() -> None:
+    assert check_positions("memory:").level == "warning"
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = check_port("127.0.0.1", port)
+    assert (found.level, "running already" in found.remedy) == ("error", True)
+    assert check_port("127.0.0.1", port).level == "ok"
+
+
+def test_an_address_that_is_not_ours_is_an_error() -> None:
+    assert check_port("203.0.113.1", 0).level == "error"
+    assert check_port("127.0.0.1", 0).level == "ok"
+
+
+def test_a_privileged_port_is_an_error_unless_we_are() -> None:
+    assert check_port("127.0.0.1", 1).level == ("ok" if os.geteuid() == 0 else "error")
