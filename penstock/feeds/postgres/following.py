@@ -23,6 +23,9 @@ from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 __all__ = ["PostgresFollowing"]
 
+_WORTH = 64 * 1024  # bytes that are worth a system call and a pass
+_PATIENCE = 0.001  # seconds that a page may be late while bytes keep coming
+
 
 class PostgresFollowing:
     """The implementation of `feeds.Following` for a replication slot.
@@ -45,6 +48,7 @@ class PostgresFollowing:
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
         self._connected = True
+        self._flowing = False  # the last look at the wire brought bytes
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
         self._heard_at = self._cut_at = now
@@ -93,6 +97,9 @@ class PostgresFollowing:
         while True:
             pages = framer.scan(time.time())
             now = time.monotonic()
+            due = now - self._cut_at - self._settings.page_wait
+            if not pages and (due > _PATIENCE or (due >= 0 and not self._flowing)):
+                pages = framer.flush(time.time())
             self._report(now)
             if pages:
                 self._cut_at = now
@@ -102,17 +109,16 @@ class PostgresFollowing:
             if data := self._transport.receive():
                 self._heard_at = now
                 framer.feed(data)
+                if self._flowing and len(data) < _WORTH:
+                    # The server sends row by row: let some gather.
+                    time.sleep(_PATIENCE if due < -_PATIENCE else _PATIENCE / 4)
             elif framer.holds:
-                # The wire is dry: cut, unless that was done a moment ago.
-                left = self._cut_at + self._settings.page_wait - now
-                if left <= 0:
-                    self._cut_at = now
-                    return framer.flush(time.time())
-                time.sleep(left)
+                time.sleep(max(0.0, -due))
             elif now >= deadline:
                 return []
             else:
                 self._wait(now, deadline)
+            self._flowing = bool(data)
 
     def _wait(self, now: float, deadline: float) -> None:
         silent = now - self._heard_at
