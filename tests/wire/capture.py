@@ -2,8 +2,7 @@
 
 One file per server version and protocol: `.bin` is uint32 length and pgoutput message, repeated;
 `.json` says what the server's catalog says of the types and keys, and what the tables hold in
-the end. The messages come through pg_logical_slot_get_binary_changes, the frames of one more
-file through a replication connection.
+the end. `pg*-frames.bin` are whole CopyData contents: one XLogData and the keepalives.
 """
 
 import json
@@ -15,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import pq, sql
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kinds import KINDS, SETUP
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from penstock.demo.servers import Database, Postgres
 from penstock.wire.pgoutput.values import SESSION
+from tests.wire.kinds import KINDS, SETUP
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSIONS = (15, 16, 18)
+MARK = b"the end of a capture"
 SETTINGS = {
     "fsync": False,
     "logical_decoding_work_mem": "64kB",
@@ -111,11 +109,15 @@ ORIGIN = (
 _FILL = "INSERT INTO large SELECT i, repeat('s', 20) FROM generate_series(%d, %d) i"
 STREAMED = (
     f"{_FILL % (1001, 1600)}; UPDATE large SET v = 'u' WHERE id = 1001;"
-    " DELETE FROM large WHERE id = 1002; SELECT pg_logical_emit_message(true, 'big', 'in it')",
-    f"SAVEPOINT s; {_FILL % (3001, 3600)}; ROLLBACK TO s; {_FILL % (5001, 5600)};"
-    f" SAVEPOINT t; {_FILL % (6001, 6100)}; RELEASE t; {_FILL % (6101, 6110)}",
+    " DELETE FROM large WHERE id = 1002; SELECT pg_logical_emit_message(true, 'big', 'in it')"
 )
-ABORTED = f"{_FILL % (7001, 7600)}"
+# The slot is read between the two halves, so that it streams what is rolled back then.
+HALVES = (
+    (f"SAVEPOINT s; {_FILL % (3001, 3600)}",
+     f"ROLLBACK TO s; {_FILL % (5001, 5600)}; SAVEPOINT t; {_FILL % (6001, 6100)}; RELEASE t;"
+     f" {_FILL % (6101, 6110)}; COMMIT"),
+    (_FILL % (7001, 7600), "ROLLBACK"),
+)  # fmt: skip
 PREPARED = (
     ("kept", "INSERT INTO by_default VALUES (30, 'prepared')", "COMMIT PREPARED"),
     ("dropped", "INSERT INTO by_default VALUES (31, 'prepared')", "ROLLBACK PREPARED"),
@@ -147,9 +149,6 @@ def main() -> None:
                     continue
                 with server.database() as database:
                     capture(database, f"pg{version}-{name}", version, protocol)
-            if version == 16:
-                with server.database() as database:
-                    capture_frames(database)
 
 
 def capture(database: Database, name: str, version: int, protocol: int) -> None:
@@ -170,13 +169,21 @@ def capture(database: Database, name: str, version: int, protocol: int) -> None:
     values = ", ".join(kind.sql for kind in kinds)
     database.execute(f"INSERT INTO kinds VALUES (1, {values}), (2{', NULL' * len(kinds)})")
     work(database, protocol)
-    messages = list(changes(database, slot, protocol))
-    body = b"".join(struct.pack(">I", len(message)) + message for message in messages)
-    (GOLDEN / f"{name}.bin").write_bytes(body)
+    frames = list(received(database, slot, protocol))
+    if protocol == 1:
+        first = next(frame for frame in frames if frame[:1] == b"w")
+        write(f"pg{version}-frames", [first, *(frame for frame in frames if frame[:1] == b"k")])
+    messages = [frame[25:] for frame in frames if frame[:1] == b"w"]
+    write(name, [message for message in messages if MARK not in message])
     facts = {"version": version, "protocol": protocol, **catalog(database)}
     text = json.dumps(facts, indent=1, ensure_ascii=False, sort_keys=True)
     (GOLDEN / f"{name}.json").write_text(text + "\n")
-    sys.stdout.write(f"{name}: {len(messages)} messages, {len(body)} bytes\n")
+
+
+def write(name: str, records: list[bytes]) -> None:
+    body = b"".join(struct.pack(">I", len(record)) + record for record in records)
+    (GOLDEN / f"{name}.bin").write_bytes(body)
+    sys.stdout.write(f"{name}: {len(records)} records, {len(body)} bytes\n")
 
 
 def work(database: Database, protocol: int) -> None:
@@ -186,28 +193,47 @@ def work(database: Database, protocol: int) -> None:
         for statement in ORIGIN:
             connection.execute(statement.encode())
     if protocol == 2:
-        for transaction in STREAMED:
-            database.execute(f"BEGIN; {transaction}; COMMIT")
-        database.execute(f"BEGIN; {ABORTED}; ROLLBACK")
+        database.execute(f"BEGIN; {STREAMED}; COMMIT")
     if protocol == 3:
         for gid, transaction, outcome in PREPARED:
             database.execute(f"BEGIN; {transaction}; PREPARE TRANSACTION '{gid}'")
             database.execute(f"{outcome} '{gid}'")
 
 
-def changes(database: Database, slot: str, protocol: int) -> Iterator[bytes]:
-    """Everything in the slot, as its messages."""
-    options = ["proto_version", str(protocol), "publication_names", "golden", "messages", "true"]
+def received(database: Database, slot: str, protocol: int) -> Iterator[bytes]:
+    """What a replication connection receives, as the contents of CopyData messages."""
+    options = f"proto_version '{protocol}', publication_names 'golden', messages 'true'"
     if protocol > 1:
-        options += ["streaming", "on"]
-    if protocol > 2:
-        options += ["two_phase", "on"]
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        for name, value in SESSION.items():
-            connection.execute(sql.SQL("SET {} = {}").format(sql.Identifier(name), value))
-        query = "SELECT data FROM pg_logical_slot_get_binary_changes(%s, NULL, NULL, VARIADIC %s)"
-        for (data,) in connection.execute(query, (slot, options)):
-            yield bytes(data)
+        options += ", streaming 'on'"
+    session = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+    login = psycopg.connect(database.url, replication="database", autocommit=True, options=session)
+    with closing(login) as connection:
+        command = f"START_REPLICATION SLOT {slot} LOGICAL 0/0 ({options})"
+        connection.pgconn.exec_(command.encode())
+        yield from until_marked(database, connection)
+        if protocol != 2:
+            return
+        # Transactions that are streamed while they are open, one beside the other.
+        sessions = [psycopg.connect(database.url, autocommit=True) for _ in HALVES]
+        for each, (first, _) in zip(sessions, HALVES, strict=True):
+            each.execute(f"BEGIN; {first}".encode())
+        yield from until_marked(database, connection)
+        for each, (_, second) in zip(sessions, HALVES, strict=True):
+            each.execute(second.encode())
+            each.close()
+        yield from until_marked(database, connection)
+
+
+def until_marked(database: Database, connection: psycopg.Connection) -> Iterator[bytes]:
+    """Everything up to a mark that is written now."""
+    database.execute(f"SELECT pg_logical_emit_message(false, '{MARK.decode()}', '')")
+    while True:
+        size, data = connection.pgconn.get_copy_data(0)
+        if size < 0:
+            raise SystemExit("the replication connection ended")
+        yield bytes(data)
+        if MARK in bytes(data):
+            return
 
 
 def catalog(database: Database) -> dict[str, Any]:
@@ -225,30 +251,6 @@ def catalog(database: Database) -> dict[str, Any]:
         (rows,) = database.execute(f"SELECT coalesce(jsonb_agg(t), '[]') FROM {table} t")[0]
         tables[table] = rows if table != "large" else len(rows)
     return {"types": types, "keys": keys, "tables": tables}
-
-
-def capture_frames(database: Database) -> None:
-    """CopyData contents of a replication connection: XLogData and keepalives."""
-    database.execute("CREATE TABLE t (id integer PRIMARY KEY)")
-    database.execute("CREATE PUBLICATION golden FOR TABLE t")
-    slot = f"golden_{database.name}"
-    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-    database.execute("INSERT INTO t VALUES (1), (2)")
-    frames: list[bytes] = []
-    login = psycopg.connect(database.url, replication="database", autocommit=True)
-    with closing(login) as connection:
-        command = f"START_REPLICATION SLOT {slot} LOGICAL 0/0"
-        connection.pgconn.exec_(
-            f"{command} (proto_version '1', publication_names 'golden')".encode()
-        )
-        while not (frames and frames[-1][:1] == b"k" and any(f[:1] == b"w" for f in frames)):
-            size, data = connection.pgconn.get_copy_data(0)
-            if size < 0 or connection.pgconn.status != pq.ConnStatus.OK:
-                raise SystemExit("the replication connection ended")
-            frames.append(bytes(data))
-    body = b"".join(struct.pack(">I", len(frame)) + frame for frame in frames)
-    (GOLDEN / "pg16-frames.bin").write_bytes(body)
-    sys.stdout.write(f"frames: {len(frames)}\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
-from penstock.wire.pgoutput.lsn import format_lsn
+from penstock.wire.pgoutput.lsn import format_lsn, message_cursor
 from penstock.wire.pgoutput.messages import (
     Begin,
     Commit,
@@ -160,16 +160,15 @@ def places(messages: Sequence[bytes], context: Context) -> list[Place]:
                 found.append(Place(format_lsn(lsn), ordinal))
                 ordinal += 1
             case Truncate(relations=oids):
-                for _ in oids:
-                    found.append(Place(format_lsn(lsn), ordinal))
-                    ordinal += 1
+                found += [Place(format_lsn(lsn), ordinal + each) for each in range(len(oids))]
+                ordinal += len(oids)
             case LogicalMessage(prefix=prefix) if prefix == HEARTBEAT_PREFIX:
                 pass
             case LogicalMessage(transactional=True):
                 found.append(Place(format_lsn(lsn), ordinal))
                 ordinal += 1
             case LogicalMessage(lsn=own):
-                found.append(Place(format_lsn(own), 0))
+                found.append(Place(message_cursor(own), 0))
     return found
 
 

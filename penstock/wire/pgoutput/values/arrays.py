@@ -23,7 +23,10 @@ def array_of(element: Callable[[bytes], Any], delimiter: str = ",") -> Callable[
     def convert(raw: bytes) -> list[Any]:
         plain = raw.decode()
         inside = plain[1:-1]
-        if plain[:1] != "{" or plain[-1:] != "}" or '"' in inside or "{" in inside:
+        if (
+            plain[:1] != "{" or plain[-1:] != "}"
+            or '"' in inside or "{" in inside or "}" in inside
+        ):  # fmt: skip
             return _nested(raw, token, comma, element)
         if not inside:
             return []
@@ -57,7 +60,7 @@ def _nested(
                 open_lists.pop()
             wants_value = not closes
             continue
-        if not wants_value or (mark is None) == (len(open_lists) == 1):
+        if not wants_value or (mark is None and len(open_lists) == 1):
             raise ValueError("an array is not well formed")
         if mark is not None:
             inner: list[Any] = []

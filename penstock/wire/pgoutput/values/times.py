@@ -19,7 +19,7 @@ _SHAPE = re.compile(
 def timestamptz(raw: bytes) -> str:
     """`2026-01-02 03:04:05.6+00` -> `2026-01-02T03:04:05.6Z`."""
     text = raw.decode()
-    if text[10:11] == " " and text[-3:] == "+00":
+    if text[10:11] == " " and text[-3:] == "+00" and text[4] == "-":
         return f"{text[:10]}T{text[11:-3]}Z"
     return _unusual(text)
 
@@ -27,7 +27,7 @@ def timestamptz(raw: bytes) -> str:
 def timestamp(raw: bytes) -> str:
     """`2026-01-02 03:04:05.6` -> `2026-01-02T03:04:05.6`."""
     text = raw.decode()
-    if text[10:11] == " " and text[-2:] != "BC":
+    if text[10:11] == " " and text[-2:] != "BC" and text[4] == "-":
         return f"{text[:10]}T{text[11:]}"
     return _unusual(text)
 
