@@ -5,7 +5,7 @@ Names are those of the protocol reference (docs.nats.io, "Client Protocol").
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,7 +21,9 @@ PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 # A server's longest line is INFO, with the urls of a whole cluster.
 _LONGEST_LINE = 1 << 20
-_NUMBER = re.compile(rb"[0-9]{1,10}")
+_WORD, _SIZE = rb"[^ \r\n]+", rb"([0-9]{1,10})"
+_MSG = re.compile(rb"MSG (%b) %b (?:(%b) )?%b\r\n" % (_WORD, _WORD, _WORD, _SIZE))
+_HMSG = re.compile(rb"HMSG (%b) %b (?:(%b) )?%b %b\r\n" % (_WORD, _WORD, _WORD, _SIZE, _SIZE))
 _VERSION = b"NATS/1.0"
 
 
@@ -116,48 +118,50 @@ class Parser:
         buffer = self._rest + data if self._rest else data
         events: list[Event] = []
         at = 0
-        for event, end in _events(buffer):
-            events.append(event)
-            at = end
+        while at < len(buffer):
+            # Acknowledgements are nearly all there is: one match each, no intermediate words.
+            if found := _MSG.match(buffer, at):
+                subject, reply, size = found.groups(b"")
+                split = start = found.end()
+            elif found := _HMSG.match(buffer, at):
+                subject, reply, headers, size = found.groups(b"")
+                start = found.end()
+                split = start + int(headers)
+            else:
+                end = _line(events, buffer, at)
+                if end < 0:
+                    break
+                at = end
+                continue
+            end = start + int(size)
+            if not _complete(buffer, split, end):
+                break
+            events.append(Msg(subject, reply, buffer[start:split], buffer[split:end]))
+            at = end + 2
         self._rest = buffer[at:]
         return events
 
 
-def _events(buffer: bytes) -> Iterator[tuple[Event, int]]:
-    at = 0
-    while (end := buffer.find(b"\r\n", at)) >= 0:
-        line = buffer[at:end]
-        if line.startswith((b"MSG ", b"HMSG ")):
-            head, size = _message_line(line)
-            start, at = end + 2, end + 4 + size
-            if len(buffer) < at:
-                return
-            if buffer[at - 2 : at] != b"\r\n":
-                raise Malformed("a message from the server is longer than it says")
-            subject, reply, headers = head
-            split = start + headers
-            yield Msg(subject, reply, buffer[start:split], buffer[split : at - 2]), at
-        else:
-            at = end + 2
-            yield _control(line), at
-    if len(buffer) - at > _LONGEST_LINE:
-        raise Malformed("a line from the server has no end")
-
-
-def _message_line(line: bytes) -> tuple[tuple[bytes, bytes, int], int]:
-    """(subject, reply, size of the headers), size of it all."""
-    parts = line.split(b" ")
-    counts = 1 if parts[0] == b"MSG" else 2
-    words, numbers = parts[1:-counts], parts[-counts:]
-    if len(words) not in (2, 3) or not all(words):
-        raise Malformed("a message line from the server has the wrong number of words")
-    if not all(_NUMBER.fullmatch(number) for number in numbers):
-        raise Malformed("a message line from the server has no size")
-    size = int(numbers[-1])
-    headers = int(numbers[0]) if counts == 2 else 0
-    if headers > size:
+def _complete(buffer: bytes, split: int, end: int) -> bool:
+    """Whether a message whose body is from `split` to `end` is all there; raises Malformed."""
+    if split > end:
         raise Malformed("a message's headers are longer than the message")
-    return (words[0], words[2] if len(words) == 3 else b"", headers), size
+    if len(buffer) < end + 2:
+        return False
+    if buffer[end : end + 2] != b"\r\n":
+        raise Malformed("a message from the server is longer than it says")
+    return True
+
+
+def _line(events: list[Event], buffer: bytes, at: int) -> int:
+    """Appends the event that is one line; returns where the next begins, -1 when it has no end."""
+    end = buffer.find(b"\r\n", at)
+    if end < 0:
+        if len(buffer) - at > _LONGEST_LINE:
+            raise Malformed("a line from the server has no end")
+        return -1
+    events.append(_control(buffer[at:end]))
+    return end + 2
 
 
 def _control(line: bytes) -> Event:
@@ -174,7 +178,7 @@ def _control(line: bytes) -> Event:
         case b"INFO":
             return _info(rest)
         case _:
-            raise Malformed("the server does not speak the NATS protocol")
+            raise Malformed("the server sent a line that is not of the NATS protocol")
 
 
 def _info(text: bytes) -> Info:

@@ -1,0 +1,166 @@
+"""The contract suite of sinks: what `penstock.sinks.Sink` promises, on every implementation."""
+
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.position import PartitionId, Place
+from penstock.sinks import Receipt, Sink
+from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.memory import MemorySettings, MemorySink, stored
+
+EXACT = ["memory", "folder", "exactly-once", "deduplicated", "auto"]
+
+
+@dataclass
+class Case:
+    """A sink, and what it stored so far by another way: event ids in order."""
+
+    sink: Sink
+    ids: Callable[[], list[str]]
+
+    def again(self) -> Sink:
+        """As another process would have it."""
+        return pickle.loads(pickle.dumps(self.sink))
+
+
+@pytest.fixture(params=[*EXACT, "at-least-once"])
+def any_case(request: pytest.FixtureRequest) -> Case:
+    return _case(request, request.param)
+
+
+@pytest.fixture(params=EXACT)
+def case(request: pytest.FixtureRequest) -> Case:
+    return _case(request, request.param)
+
+
+def _case(request: pytest.FixtureRequest, kind: str) -> Case:
+    if kind in ("memory", "folder"):
+        folder: Path | None = request.getfixturevalue("tmp_path") if kind == "folder" else None
+        settings = MemorySettings(name=uuid.uuid4().hex, folder=str(folder) if folder else None)
+        return Case(MemorySink(settings), lambda: [row["event_id"] for row in stored(settings)])
+    nats: Nats = request.getfixturevalue("nats")
+    stream = request.getfixturevalue("stream")
+    read = request.getfixturevalue("read")
+    settings_of = request.getfixturevalue("settings_of")
+    sink = JetStreamSink(settings_of(nats.url, delivery=kind))
+    return Case(sink, lambda: [message.event_id for message in read(nats.url, stream)])
+
+
+def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_of: Any) -> None:
+    any_case.sink.prepare()
+    batches = [batch_of(700, 1), batch_of(1, 2), batch_of(2500, 3)]
+    receipt = any_case.sink.write(batches)
+    any_case.sink.commit([receipt])
+    assert any_case.ids() == ids_of(*batches)
+    assert receipt.published == 3201
+    assert receipt.duplicates == 0
+    assert receipt.size > 3201 * 50
+
+
+def test_a_sink_may_be_written_to_before_it_was_prepared(any_case: Case, batch_of: Any) -> None:
+    assert any_case.sink.write([batch_of(3)]).published == 3
+    any_case.sink.prepare()
+    assert len(any_case.ids()) == 3
+
+
+def test_nothing_written_is_an_empty_receipt(any_case: Case, batch_of: Any) -> None:
+    any_case.sink.prepare()
+    for changes in ([], [batch_of(0)], iter(())):
+        receipt = any_case.sink.write(changes)
+        assert (receipt.published, receipt.duplicates, dict(receipt.position)) == (0, 0, {})
+
+
+def test_the_same_batch_twice_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
+    case.sink.prepare()
+    first, second = batch_of(1500, 1), batch_of(40, 2)
+    case.sink.write([first, second])
+    receipt = case.sink.write([first, second])
+    assert (receipt.published, receipt.duplicates) == (0, 1540)
+    assert case.ids() == ids_of(first, second)
+
+
+def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case, batch_of: Any) -> None:
+    case.sink.prepare()
+    for _ in range(2):
+        receipt = case.sink.write([batch_of(5, 1), batch_of(7, 2)])
+        assert receipt.position == {PartitionId("shop"): Place("00000000/00000002", 6)}
+        assert pickle.loads(pickle.dumps(receipt)) == receipt
+
+
+def test_a_crash_between_write_and_commit_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
+    case.sink.prepare()
+    case.sink.write([batch_of(1200, 1)])
+    # The driver died; another process does the same micro-batch again, cut differently.
+    again = case.again()
+    again.prepare()
+    receipt = again.write([batch_of(500, 1), batch_of(700, 1, start=500), batch_of(10, 2)])
+    again.commit([receipt])
+    assert (receipt.published, receipt.duplicates) == (10, 1200)
+    assert case.ids() == ids_of(batch_of(1200, 1), batch_of(10, 2))
+
+
+def test_a_write_that_was_cut_short_is_completed(case: Case, batch_of: Any, ids_of: Any) -> None:
+    case.sink.prepare()
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch_of(1100, 1)
+        raise OSError("the source broke")
+
+    with pytest.raises(OSError, match="the source broke"):
+        case.sink.write(failing())
+    receipt = case.sink.write([batch_of(1100, 1), batch_of(30, 2)])
+    assert receipt.published + receipt.duplicates == 1130
+    assert case.ids() == ids_of(batch_of(1100, 1), batch_of(30, 2))
+
+
+def test_a_generator_is_written_as_a_list_is(any_case: Case, batch_of: Any, ids_of: Any) -> None:
+    any_case.sink.prepare()
+    batches = [batch_of(3, n) for n in range(1, 60)]
+    receipt = any_case.sink.write(batch for batch in batches)
+    assert receipt.published == 177
+    assert any_case.ids() == ids_of(*batches)
+
+
+def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, ids_of: Any) -> None:
+    if not isinstance(any_case.sink, MemorySink):
+        settings = any_case.sink.settings  # type: ignore[attr-defined]
+        subject = f"{settings.stream}.{{backend}}.{{partition}}.{{collection}}"
+        any_case.sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
+    any_case.sink.prepare()
+    parts = [[batch_of(300, n, partition=p) for n in range(1, 9)] for p in ("a", "b")]
+    parts = [
+        [
+            batch.set_column(
+                4, "event_id", pa.array([f"{p}{one}" for one in ids_of(batch)], pa.string())
+            ).cast(batch.schema)
+            for batch in part
+        ]
+        for p, part in zip("ab", parts, strict=True)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        receipts: list[Receipt] = list(pool.map(any_case.sink.write, parts))
+    assert [receipt.published for receipt in receipts] == [2400, 2400]
+    ids = any_case.ids()
+    for p, part in zip("ab", parts, strict=True):
+        assert [one for one in ids if one.startswith(p)] == ids_of(*part)
+
+
+def test_images_come_out_whichever_encoding_they_had(any_case: Case, batch_of: Any) -> None:
+    any_case.sink.prepare()
+    changes = [batch_of(2, 1, images="json"), batch_of(2, 2, images="msgpack")]
+    assert any_case.sink.write(changes).published == 4
+
+
+def test_a_sink_checks_itself_without_errors(any_case: Case) -> None:
+    findings = any_case.sink.check()
+    assert findings
+    assert not [finding for finding in findings if finding.level == "error"]
