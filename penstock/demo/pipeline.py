@@ -73,7 +73,8 @@ class Pipeline:
         """Raises Unavailable, with the end of its log, when the process has ended."""
         if self._process is not None and (code := self._process.poll()) is not None:
             raise Unavailable(
-                f"the pipeline ended with exit code {code}; the end of its log:\n{self.tail()}"
+                f"the pipeline ended with exit code {code}; the end of its log:\n{self.tail()}",
+                hint=f"the whole log: {self.log}",
             )
 
     def stop(self, timeout: float = 60.0) -> int:

@@ -59,7 +59,11 @@ def run(options: Options, console: Console) -> int:
             pipeline = Pipeline(folder, postgres=database.url, nats=nats.url)
             stack.callback(pipeline.kill)
             demo = _Demo(options, screen, database, nats, pipeline)
-            verdict, code = demo.play()
+            try:
+                verdict, code = demo.play()
+            except KeyboardInterrupt:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         ok = verdict.ok and code == 0
         _say(console, options, demo, verdict, code)
         if options.keep:
