@@ -21,7 +21,6 @@ _COMMANDS = {
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
     "positions": ("penstock.cli.positions:command", "Show where a pipeline has got to."),
-    "positions": ("penstock.cli.positions:command", "Show where a pipeline has got to."),
     "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
 }
 
