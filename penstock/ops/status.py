@@ -260,7 +260,7 @@ def _disconnected(who: str, entry: Entry, now: float, limits: Thresholds) -> Ite
 
 # What changes when changes have become durable and the source has been told.
 _MOVES = ("confirmed_lsn", "position")
-_SINK_MOVES = ("published", "acknowledged")
+_SINK_MOVES = ("acknowledged", "published", "position")
 
 
 def _behind(

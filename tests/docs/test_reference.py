@@ -1,0 +1,207 @@
+"""The reference manual is true: every key, default, endpoint, series and option, and no other."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args
+
+import click
+import pytest
+import yaml
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
+
+from penstock.cli import _COMMANDS
+from penstock.cli.bridge import _LOGIN, _REQUIRED
+from penstock.config import Pipeline, parse_pipeline
+from penstock.ops.logs import metrics_fields
+from penstock.ops.metrics import BRIDGE_SERIES, SERIES
+from penstock.ops.respond import ENDPOINTS
+from penstock.ops.status import BackendStatus, SinkStatus, Status
+from penstock.plugins import known, plugin
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+class Row(NamedTuple):
+    """One row of a table: what its first cell quotes, and the cells."""
+
+    key: str
+    cells: tuple[str, ...]
+
+
+def tables(page: str) -> dict[str, list[Row]]:
+    """Heading -> the rows of the tables under it, without their heads."""
+    found: dict[str, list[Row]] = {}
+    heading = ""
+    for line in (REFERENCE / page).read_text().splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        cells = tuple(cell.strip() for cell in line.strip().strip("|").split(" | "))
+        quoted = re.match(r"`([^`]+)`", cells[0])
+        if line.startswith("| ") and quoted:
+            found.setdefault(heading, []).append(Row(quoted[1], cells))
+    return found
+
+
+PIPELINE = tables("pipeline.md")
+OPERATIONS = tables("operations.md")
+CLI = tables("cli.md")
+
+
+def leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from leaves(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name, field
+
+
+def pipeline_fields() -> dict[str, FieldInfo]:
+    found = {
+        key: field
+        for key, field in leaves(Pipeline, "")
+        if not key.startswith(("sink.", "backends"))
+    }
+    backends, sink = Pipeline.model_fields["backends"], Pipeline.model_fields["sink"]
+    step = get_args(Pipeline.model_fields["transform"].annotation)[0]
+    return found | {"backends": backends, "sink": sink} | dict(leaves(step, "transform[]."))
+
+
+def plugged(kind: str, name: str, prefix: str, shared: set[str]) -> dict[str, FieldInfo]:
+    fields = dict(leaves(plugin(kind, name).settings, prefix))
+    return {key: field for key, field in fields.items() if key not in shared}
+
+
+SECTIONS: dict[str, dict[str, FieldInfo]] = {
+    "The pipeline": pipeline_fields(),
+    **{
+        f"A backend of `type: {name}`": plugged(
+            "feeds", name, "backends[].", {"backends[].name", "backends[].type"}
+        )
+        for name in known("feeds")
+    },
+    **{
+        f"A sink of `type: {name}`": plugged("sinks", name, "sink.", {"sink.type"})
+        for name in known("sinks")
+    },
+}
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_every_key_is_documented_and_no_other(heading: str) -> None:
+    assert sorted(row.key for row in PIPELINE[heading]) == sorted(SECTIONS[heading])
+
+
+@pytest.mark.parametrize(
+    ("field", "row"),
+    [
+        pytest.param(SECTIONS[heading][row.key], row, id=f"{heading}: {row.key}")
+        for heading in SECTIONS
+        for row in PIPELINE[heading]
+        if row.key in SECTIONS[heading]
+    ],
+)
+def test_every_default_is_the_one_documented(field: FieldInfo, row: Row) -> None:
+    documented = row.cells[2]
+    if field.is_required():
+        assert documented == "required"
+    elif documented == "none":
+        assert field.default is None
+    elif row.key not in ("state", "positions"):  # made from other keys
+        kind: Any = (
+            Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        )
+        value = TypeAdapter(kind).validate_python(yaml.safe_load(documented.strip("`")))
+        assert value == field.get_default(call_default_factory=True, validated_data={})
+
+
+def test_the_keys_of_every_backend_and_sink_are_documented() -> None:
+    assert [row.key for row in PIPELINE["Every backend"]] == ["backends[].name", "backends[].type"]
+    assert [row.key for row in PIPELINE["Every sink"]] == ["sink.type"]
+
+
+def test_the_example_is_a_pipeline() -> None:
+    text = (REFERENCE / "pipeline.md").read_text()
+    example = text.partition("```yaml\n")[2].partition("```")[0]
+    environment = {"PG_URL": "postgresql://h/db", "NATS_URL": "nats://h"}
+    assert parse_pipeline(example, environment=environment).name == "shop"
+
+
+def test_every_endpoint_is_documented() -> None:
+    documented = [(row.key, row.cells[1]) for row in OPERATIONS["Endpoints"]]
+    assert documented == [(path, method) for path, method, _ in ENDPOINTS]
+
+
+def test_every_series_is_documented() -> None:
+    documented = {row.key: row.cells[1] for row in OPERATIONS["Metrics"]}
+    ours = {
+        f"penstock_{series.name}{'_total' if series.kind == 'counter' else ''}": series.kind
+        for series in SERIES
+    }
+    extra = {"info", "uptime_seconds", "health", "publish_latency_seconds"}
+    assert documented == ours | {f"penstock_{name}": "gauge" for name in extra}
+
+
+def test_every_series_of_the_bridge_is_documented() -> None:
+    documented = [(row.key, row.cells[1]) for row in OPERATIONS["The bridge's series"]]
+    assert documented == [(name, kind) for name, kind, _ in BRIDGE_SERIES]
+
+
+def test_every_field_of_the_status_is_documented() -> None:
+    cells = {row.key: " ".join(row.cells) for row in OPERATIONS["Status"]}
+    for kind, key in ((BackendStatus, "backends[]"), (SinkStatus, "sinks[]")):
+        assert [name for name in kind.__dataclass_fields__ if f"`{name}`" not in cells[key]] == []
+    everything = " ".join(cells.values())
+    names = [name for name in Status.__dataclass_fields__ if name not in ("backends", "sinks")]
+    assert [name for name in names if f"`{name}`" not in everything] == []
+
+
+def test_every_field_of_the_metrics_line_is_documented() -> None:
+    status = Status(
+        name="",
+        version="",
+        uptime_seconds=0,
+        health="ok",
+        reasons=(),
+        backends=(),
+        sinks=(),
+        last_batch=None,
+    )
+    assert [row.key for row in OPERATIONS["Logs"]] == list(metrics_fields(status))
+
+
+def command(name: str) -> click.Command:
+    module, _, attribute = _COMMANDS[name][0].partition(":")
+    found: click.Command = getattr(import_module(module), attribute)
+    return found
+
+
+def heading_of(name: str) -> str:
+    return next(h for h in re.findall(r"^## (.*)$", (REFERENCE / "cli.md").read_text(), re.M)
+                if h.split()[1].strip("`") == name)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_option_is_documented_with_its_default(name: str) -> None:
+    options = {
+        param.opts[0]: param for param in command(name).params if isinstance(param, click.Option)
+    }
+    rows = {row.key: row for row in CLI[heading_of(name)] if row.key.startswith("--")}
+    assert rows.keys() == options.keys()
+    for key, row in rows.items():
+        default = options[key].default
+        if options[key].required:
+            assert row.cells[1] == "required"
+        elif isinstance(default, bool):
+            assert row.cells[1] == ("on" if default else "off")
+        elif isinstance(default, str | int | float):
+            assert row.cells[1].startswith(f"`{default}`")
+
+
+def test_every_variable_of_the_bridge_is_documented() -> None:
+    rows = [row for row in CLI[heading_of("bridge")] if row.key.isupper()]
+    assert {row.key for row in rows} == {*_REQUIRED, *_LOGIN, "PG_PORT", "NATS_PORT"}
+    assert {row.key for row in rows if row.cells[1] == "required"} == set(_REQUIRED)
