@@ -27,7 +27,7 @@ from penstock.sinks import Receipt
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.source import Source
 from penstock.spark.split import PACKED, Split
-from penstock.spark.task import commit_receipts, read_split, write_changes
+from penstock.spark.task import commit_receipts, read_split, require_columns, write_changes
 
 __all__ = ["PenstockDataSource", "register"]
 
@@ -55,7 +55,9 @@ class PenstockDataSource(DataSource):
         return StreamReader(dict(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
-        """The tasks' writer and the driver-side commit."""
+        """The tasks' writer and the driver-side commit; raises SettingsError for a DataFrame that
+        is no longer one of changes."""
+        require_columns(schema.names)
         return StreamWriter(dict(self.options))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import images_of, schema
+from penstock.change import COLUMNS, images_of, schema
 from penstock.errors import SettingsError
 from penstock.ops.board import Reporter
 from penstock.page import Decoder
@@ -17,7 +17,7 @@ from penstock.sinks import Receipt, Sink
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.split import PACKED, Split, bounded, pack, unpack
 
-__all__ = ["commit_receipts", "read_split", "write_changes"]
+__all__ = ["commit_receipts", "read_split", "require_columns", "write_changes"]
 
 
 @cache
@@ -107,13 +107,16 @@ def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A DataFrame's batch with the columns of a change, in their order and exact types."""
-    wanted = schema("json")
-    missing = [name for name in wanted.names if name not in batch.schema.names]
-    if missing:
-        raise SettingsError(
-            f"the DataFrame lacks the columns {', '.join(missing)}",
-            hint="penstock's sink needs every column of the change; transform values, keep columns",
-        )
     chosen = schema(images_of(batch.schema))
     columns = [batch.column(field.name).cast(field.type) for field in chosen]
     return pa.RecordBatch.from_arrays(columns, schema=chosen)
+
+
+def require_columns(names: Sequence[str]) -> None:
+    """Raises SettingsError unless these are packed pages or include every column of a change."""
+    missing = [name for name in COLUMNS if name not in names]
+    if missing and list(names) != PACKED.names:
+        raise SettingsError(
+            f"the DataFrame lacks the columns {', '.join(missing)}",
+            hint="penstock's sink needs every column of the change: transform values, keep columns",
+        )

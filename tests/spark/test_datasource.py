@@ -1,0 +1,128 @@
+"""format("penstock") under real Spark: memory feed -> DataFrame -> memory sink."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.change import COLUMNS
+from penstock.sinks.memory import MemorySettings, stored
+
+pytestmark = pytest.mark.spark
+
+CHANGES = 1_000
+
+
+def source(spark: SparkSession, **options: Any) -> DataFrame:
+    given = {"backend": "memory", "changes": CHANGES, "page": 64, "patience": "100ms", **options}
+    reader = spark.readStream.format("penstock")
+    return reader.options(**{key: str(value) for key, value in given.items()}).load()
+
+
+def sink(frame: DataFrame, folder: Path, checkpoint: Path, **options: str) -> StreamingQuery:
+    writer = frame.writeStream.format("penstock").option("sink", "memory")
+    return (
+        writer.option("folder", str(folder))
+        .option("checkpointLocation", str(checkpoint))
+        .options(**options)
+        .start()
+    )
+
+
+def wait(query: StreamingQuery, until: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return stored(MemorySettings(folder=str(folder)))
+
+
+def test_it_is_found_without_being_registered(spark: SparkSession) -> None:
+    assert source(spark).columns == list(COLUMNS)
+
+
+@pytest.mark.parametrize("mode", ["rows", "packed"])
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_every_change_arrives_once_and_in_order(
+    spark: SparkSession, tmp_path: Path, mode: str, images: str
+) -> None:
+    frame = source(spark, mode=mode, images=images, max_events=300, fail_at="100,640")
+    query = sink(frame, tmp_path, tmp_path / "checkpoint")
+    try:
+        wait(query, lambda: len(events(tmp_path)) >= CHANGES)
+    finally:
+        query.stop()
+    got = events(tmp_path)
+    places = [(row["cursor"], row["ordinal"]) for row in got]
+    assert len(got) == CHANGES
+    assert places == sorted(places)
+    assert [row["after"]["number"] for row in got if row["after"]] == [
+        n for n in range(CHANGES) if n // 7 % 3 != 2
+    ]
+
+
+def test_plain_dataframe_operations_work_in_between(spark: SparkSession, tmp_path: Path) -> None:
+    frame = (
+        source(spark)
+        .where(f.col("operation") == "INSERT")
+        .withColumn("tenant", f.get_json_object("after", "$.text"))
+    )
+    query = sink(frame, tmp_path, tmp_path / "checkpoint")
+    inserts = [n for n in range(CHANGES) if n // 7 % 3 == 0]
+    try:
+        wait(query, lambda: len(events(tmp_path)) >= len(inserts))
+    finally:
+        query.stop()
+    assert [row["tenant"] for row in events(tmp_path)] == [f"change {n}" for n in inserts]
+
+
+def test_a_query_goes_on_from_its_own_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    checkpoint = tmp_path / "checkpoint"
+    query = sink(source(spark, changes=500), first, checkpoint)
+    try:
+        # Progress is reported when a batch is committed.
+        wait(query, lambda: len(events(first)) >= 500 and query.lastProgress is not None)
+    finally:
+        query.stop()
+    query = sink(source(spark, changes=900), second, checkpoint)
+    try:
+        wait(query, lambda: len(events(second)) >= 400)
+    finally:
+        query.stop()
+    ids = [row["event_id"] for row in [*events(first), *events(second)]]
+    assert len(ids) == len(set(ids)) == 900
+
+
+def test_partitions_of_a_feed_are_read_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
+    query = sink(source(spark, partitions=3), tmp_path, tmp_path / "checkpoint")
+    try:
+        wait(query, lambda: len(events(tmp_path)) >= 3 * CHANGES)
+    finally:
+        query.stop()
+    for name in ("p0", "p1", "p2"):
+        places = [(r["cursor"], r["ordinal"]) for r in events(tmp_path) if r["partition"] == name]
+        assert len(places) == CHANGES
+        assert places == sorted(places)
+
+
+def test_an_unknown_option_is_refused_and_the_nearest_named(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match=r"did you mean '?changes'?"):
+        source(spark, chanes=1)
+
+
+def test_a_dataframe_without_a_needed_column_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match="lacks the columns after"):
+        sink(source(spark).drop("after"), tmp_path, tmp_path / "checkpoint").awaitTermination(60)

@@ -1,0 +1,174 @@
+"""What the design rests on, observed: PySpark's Python Data Source API as it behaves.
+
+A failure here means that Spark changed, and that docs/explanation/architecture.md must be read
+again.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+pytestmark = pytest.mark.spark
+
+
+def note(folder: str, what: str, **more: Any) -> None:
+    line = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), **more})
+    with Path(folder, "log").open("a") as log:
+        log.write(line + "\n")
+
+
+class Recorder(DataSource):
+    """Counts up to `limit`, one row a batch, and notes who is called, where and when."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "recorder"
+
+    def schema(self) -> str:
+        return "n long"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return Reader(dict(self.options))
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return Writer(dict(self.options))
+
+
+class Reader(DataSourceStreamReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self.folder, self.limit = options["folder"], int(options["limit"])
+        note(self.folder, "reader made")
+
+    def initialOffset(self) -> dict[str, int]:
+        note(self.folder, "initialOffset")
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        note(self.folder, "latestOffset", start=start["n"])
+        return {"n": min(start["n"] + 1, self.limit)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        note(self.folder, "partitions", start=start["n"], end=end["n"])
+        return [InputPartition(n) for n in range(start["n"], end["n"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        note(self.folder, "read", n=partition.value)
+        yield pa.record_batch([pa.array([partition.value])], names=["n"])
+
+    def commit(self, end: dict[str, int]) -> None:
+        note(self.folder, "source commit", end=end["n"])
+
+
+class Writer(DataSourceStreamArrowWriter):
+    def __init__(self, options: dict[str, str]) -> None:
+        self.folder, self.fail = options["folder"], options.get("fail", "")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for batch in iterator:
+            n = batch.column(0)[0].as_py()
+            note(self.folder, "write", n=n)
+            if str(n) == self.fail:
+                raise RuntimeError("told to fail")
+        return WriterCommitMessage()
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        note(self.folder, "sink commit", batch=batchId)
+
+
+def run(spark: SparkSession, folder: Path, *, seconds: float, **options: Any) -> list[Any]:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.dataSource.register(Recorder)
+    given = {"folder": str(folder), "limit": "3", **options}
+    query = (
+        spark.readStream.format("recorder")
+        .options(**given)
+        .load()
+        .writeStream.format("recorder")
+        .options(**given)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .start()
+    )
+    deadline = time.monotonic() + 60
+    while query.isActive and not _settled(folder, seconds) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if query.isActive:
+        query.stop()
+    return log(folder)
+
+
+def log(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+
+
+def _settled(folder: Path, seconds: float) -> bool:
+    """Whether everything was written `seconds` ago."""
+    path = folder / "log"
+    lines = log(folder) if path.exists() else []
+    done = [line["at"] for line in lines if line["what"] == "sink commit"]
+    return len(done) >= 3 and time.time() - done[-1] >= seconds
+
+
+@pytest.fixture(scope="module")
+def calls(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return run(spark, tmp_path_factory.mktemp("recorder"), seconds=1.5)
+
+
+def pids(calls: list[Any], *what: str) -> set[int]:
+    return {call["pid"] for call in calls if call["what"] in what}
+
+
+def test_planner_tasks_and_commit_are_different_processes(calls: list[Any]) -> None:
+    planner = pids(calls, "latestOffset", "partitions", "initialOffset", "source commit")
+    assert len(planner) == 1
+    assert not planner & pids(calls, "read", "write")
+    assert not planner & pids(calls, "sink commit")
+
+
+def test_readers_are_made_in_processes_that_never_plan(calls: list[Any]) -> None:
+    assert pids(calls, "reader made") - pids(calls, "latestOffset")
+
+
+def test_the_source_is_asked_on_every_trigger_idle_or_not(calls: list[Any]) -> None:
+    idle = [call for call in calls if call["what"] == "latestOffset" and call["start"] == 3]
+    assert len(idle) >= 5
+
+
+def test_the_start_of_latest_offset_is_committed_to_the_sink(calls: list[Any]) -> None:
+    committed = 0
+    for call in calls:
+        committed += call["what"] == "sink commit"
+        if call["what"] == "latestOffset":
+            assert call["start"] <= committed
+
+
+def test_the_sources_commit_lags_and_does_not_come_while_idle(calls: list[Any]) -> None:
+    ends = [call["end"] for call in calls if call["what"] == "source commit"]
+    assert max(ends, default=0) < 3
+
+
+def test_after_a_crash_partitions_may_come_before_anything_else(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    run(spark, tmp_path, seconds=0, fail="1")
+    before = len(log(tmp_path))
+    assert [call["n"] for call in log(tmp_path) if call["what"] == "write"] == [0, 1]
+    again = run(spark, tmp_path, seconds=0)[before:]
+    planned = [c for c in again if c["what"] in ("latestOffset", "partitions", "initialOffset")]
+    assert (planned[0]["what"], planned[0]["start"], planned[0]["end"]) == ("partitions", 1, 2)
+    assert [call["n"] for call in again if call["what"] == "write"] == [1, 2]
