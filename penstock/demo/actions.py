@@ -26,6 +26,7 @@ class Shop:
     scale: int = 1
     customers: list[int] = field(default_factory=list)
     orders: list[int] = field(default_factory=list)
+    cancelled: set[int] = field(default_factory=set)
 
     def remember(self, changes: list[Written]) -> None:
         """Takes over what a committed transaction wrote."""
@@ -35,11 +36,16 @@ class Shop:
             elif table == "orders" and operation == "INSERT":
                 self.orders.append(_int(key[0]))
             elif table == "orders" and operation == "DELETE":
-                self.orders.remove(_int(key[0]))
+                self.cancelled.add(_int(key[0]))
 
-    def order(self) -> int | None:
-        """Any order there is."""
-        return self.random.choice(self.orders) if self.orders else None
+    def some_orders(self, count: int = 1) -> list[int]:
+        """About `count` orders times the scale, each once; in order, so that locks are too."""
+        chosen = {self.random.choice(self.orders) for _ in range(count * self.scale) if self.orders}
+        return sorted(chosen - self.cancelled)
+
+    def some_customers(self) -> list[int]:
+        """As many customers as the scale says, some perhaps twice."""
+        return self.random.choices(self.customers, k=self.scale)
 
 
 Action = Callable[[Shop, Cursor], list[Written]]
@@ -69,40 +75,48 @@ def sign_up(shop: Shop, cursor: Cursor) -> list[Written]:
 
 def place_order(shop: Shop, cursor: Cursor) -> list[Written]:
     """A customer orders: an order, its items, and the customer's credit, in one transaction."""
-    written: list[Written] = []
-    for _ in range(shop.scale):
-        customer = shop.random.choice(shop.customers)
-        made = _rows(
-            cursor,
-            "INSERT",
-            "orders",
-            """
-            INSERT INTO orders (customer_id, total, address, gift, deliver_on, deliver_at, patience,
-                                slot, seen_at)
-            VALUES (%s, (random() * 500)::numeric(14, 4),
-                    '{"street": "Müllerstraße 1", "floor": null}',
-                    NULLIF(random() < 0.3, false), current_date + 3, TIME '09:30:00.25',
-                    make_interval(days => 2, mins => (random() * 90)::int), int4range(9, 17),
-                    localtimestamp) RETURNING id""",
-            customer,
-        )
-        written += made
-        written += _items(cursor, _int(made[0].key[0]), shop.random.randint(1, 5))
-        written += _rows(
-            cursor,
-            "UPDATE",
-            "customers",
-            """
-            UPDATE customers SET credit = credit - 1.25, score = random()
-            WHERE id = %s RETURNING id""",
-            customer,
-        )
-    return written
+    customers = shop.some_customers()
+    orders = _rows(
+        cursor,
+        "INSERT",
+        "orders",
+        """
+        INSERT INTO orders (customer_id, total, address, gift, deliver_on, deliver_at, patience,
+                            slot, seen_at)
+        SELECT customer, (random() * 500)::numeric(14, 4),
+               '{"street": "Müllerstraße 1", "floor": null}', NULLIF(random() < 0.3, false),
+               current_date + 3, TIME '09:30:00.25',
+               make_interval(days => 2, mins => (random() * 90)::int), int4range(9, 17),
+               localtimestamp
+        FROM unnest(%s::bigint[]) AS customer RETURNING id""",
+        customers,
+    )
+    items = _rows(
+        cursor,
+        "INSERT",
+        "order_items",
+        """
+        INSERT INTO order_items (order_id, line, sku, quantity, price, weight, sizes, remark)
+        SELECT id, n, 'sku-' || n, (random() * 9)::int, (random() * 99)::numeric(10, 2),
+               random() * 9, ARRAY[[n, 2], [NULL, 4]], CASE WHEN n = 1 THEN 'as it is' END
+        FROM unnest(%s::bigint[]) AS id, generate_series(1, %s) AS n RETURNING order_id, line""",
+        [order.key[0] for order in orders],
+        shop.random.randint(1, 5),
+    )
+    credit = _rows(
+        cursor,
+        "UPDATE",
+        "customers",
+        """
+        UPDATE customers SET credit = credit - 1.25, score = random()
+        WHERE id = ANY(%s) RETURNING id""",
+        customers,
+    )
+    return [*orders, *items, *credit]
 
 
 def pay(shop: Shop, cursor: Cursor) -> list[Written]:
     """A few orders are paid or shipped, in one statement."""
-    chosen = sorted({order for _ in range(3 * shop.scale) if (order := shop.order()) is not None})
     return _rows(
         cursor,
         "UPDATE",
@@ -111,7 +125,7 @@ def pay(shop: Shop, cursor: Cursor) -> list[Written]:
         UPDATE orders SET total = total + 0.0001,
                status = CASE status WHEN 'new' THEN 'paid' ELSE 'shipped' END::order_status
         WHERE id = ANY(%s) RETURNING id""",
-        chosen,
+        shop.some_orders(3),
     )
 
 
@@ -123,34 +137,35 @@ def change_quantities(shop: Shop, cursor: Cursor) -> list[Written]:
         "order_items",
         """
         UPDATE order_items SET quantity = quantity + 1, remark = NULLIF(remark, 'as it is')
-        WHERE order_id = %s RETURNING order_id, line""",
-        shop.order(),
+        WHERE order_id = ANY(%s) RETURNING order_id, line""",
+        shop.some_orders(),
     )
 
 
 def renumber(shop: Shop, cursor: Cursor) -> list[Written]:
-    """An item gets another line number: its key changes."""
+    """The first item of an order becomes its last: its key changes."""
     return _rows(
         cursor,
         "UPDATE",
         "order_items",
         """
-        UPDATE order_items AS item SET line = (SELECT max(line) + 1 FROM order_items
-                                               WHERE order_id = item.order_id)
-        WHERE (order_id, line) = (SELECT order_id, min(line) FROM order_items
-                                  WHERE order_id = %s GROUP BY order_id)
-        RETURNING order_id, line""",
-        shop.order(),
+        UPDATE order_items AS item SET line = ends.last + 1
+        FROM (SELECT order_id, min(line) AS first, max(line) AS last FROM order_items
+              WHERE order_id = ANY(%s) GROUP BY order_id) AS ends
+        WHERE item.order_id = ends.order_id AND item.line = ends.first
+        RETURNING item.order_id, item.line""",
+        shop.some_orders(),
     )
 
 
 def cancel(shop: Shop, cursor: Cursor) -> list[Written]:
     """An order goes, after its items."""
-    order = shop.order()
-    items = "DELETE FROM order_items WHERE order_id = %s RETURNING order_id, line"
+    orders = shop.some_orders()
+    items = "DELETE FROM order_items WHERE order_id = ANY(%s) RETURNING order_id, line"
+    whole = "DELETE FROM orders WHERE id = ANY(%s) RETURNING id"
     return [
-        *_rows(cursor, "DELETE", "order_items", items, order),
-        *_rows(cursor, "DELETE", "orders", "DELETE FROM orders WHERE id = %s RETURNING id", order),
+        *_rows(cursor, "DELETE", "order_items", items, orders),
+        *_rows(cursor, "DELETE", "orders", whole, orders),
     ]
 
 
@@ -162,8 +177,8 @@ def write_notes(shop: Shop, cursor: Cursor) -> list[Written]:
         "customers",
         """
         UPDATE customers SET notes = repeat(md5(random()::text), 150), photo = NULL
-        WHERE id = %s RETURNING id""",
-        shop.random.choice(shop.customers),
+        WHERE id = ANY(%s) RETURNING id""",
+        shop.some_customers(),
     )
 
 
@@ -233,21 +248,6 @@ ACTIONS: dict[Action, int] = {
     import_order: 2,
     change_half_a_mind: 3,
 }
-
-
-def _items(cursor: Cursor, order: int, count: int) -> list[Written]:
-    return _rows(
-        cursor,
-        "INSERT",
-        "order_items",
-        """
-        INSERT INTO order_items (order_id, line, sku, quantity, price, weight, sizes, remark)
-        SELECT %s, n, 'sku-' || n, (random() * 9)::int, (random() * 99)::numeric(10, 2),
-               random() * 9, ARRAY[[n, 2], [NULL, 4]], CASE WHEN n = 1 THEN 'as it is' END
-        FROM generate_series(1, %s) AS n RETURNING order_id, line""",
-        order,
-        count,
-    )
 
 
 def _rows(
