@@ -8,12 +8,14 @@ from pydantic import BaseModel, SecretStr
 
 __all__ = ["secrets_of"]
 
+# NATS takes a token in the place of a user.
+_TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})
 
 
 def secrets_of(settings: BaseModel) -> set[str]:
     """Every secret text inside, at any depth. Of a URL only what is secret in it: its password
-    (as written and decoded), or a user without a password, which is a token."""
+    (as written and decoded), or a token."""
     return {part for value in _values(settings) for part in _parts(value) if part}
 
 
@@ -38,7 +40,8 @@ def _parts(text: str) -> Iterator[str]:
     for url in text.split(",") if text.count("://") > 1 else [text]:
         try:
             found = urlsplit(url.strip())
-            secret = found.password if found.password is not None else found.username
+            token = found.username if found.scheme in _TOKEN_SCHEMES else None
+            secret = found.password if found.password is not None else token
             query = parse_qsl(found.query)
         except ValueError:
             yield url

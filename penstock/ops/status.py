@@ -37,7 +37,8 @@ class Thresholds:
     stalled_after: float = 30.0
     lag_bytes: int = 64 * 2**20
     silent_after: float = 15.0
-    starting: float = 60.0
+    # Spark alone takes 5 s, and 30 s on a busy machine.
+    starting: float = 120.0
 
     @property
     def bounds(self) -> dict[str, float]:

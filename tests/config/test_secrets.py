@@ -24,6 +24,7 @@ class Outer(Settings):
         ("postgresql://u:p%40ss@h:5432/db", {"p%40ss", "p@ss"}),
         ("postgresql://h/db?password=other&user=u", {"other"}),
         ("postgresql://h/db", set()),
+        ("postgresql://user@h/db", set()),
         ("nats://t0ken@h:4222", {"t0ken"}),
         ("nats://a:one@h,nats://b:two@h", {"one", "two"}),
         ("nats://[broken", {"nats://[broken"}),

@@ -6,16 +6,15 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from penstock.errors import SettingsError
 from penstock.ops.board import Board
-from penstock.ops.desk import operations
-from penstock.ops.respond import Response
+from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
+from penstock.ops.status import assess
 
 
 def get(server: OpsServer, path: str, method: str = "GET") -> tuple[int, bytes]:
@@ -33,20 +32,29 @@ def stopped() -> threading.Event:
 
 
 @pytest.fixture
-def server(tmp_path: Path, stopped: threading.Event) -> Iterator[OpsServer]:
-    with (
-        Board(tmp_path / "board") as board,
-        operations(
-            board,
+def server(stopped: threading.Event) -> Iterator[OpsServer]:
+    board = Board("/nowhere")
+    board.post("source", "a", {"connected": True, "events": 3})
+
+    def answer(method: str, path: str, query: Mapping[str, str], origin: str | None) -> Response:
+        status = assess(
+            board.snapshot(),
             name="shop",
+            version="1",
             backends=["a"],
-            bind="127.0.0.1",
-            port=0,
-            shutdown=stopped.set,
+            started=board.started,
+            now=board.now(),
+        )
+        return respond(
+            method,
+            path,
+            query,
+            status,
             stream_info=lambda name: {"name": name} if name == "a b" else None,
-        ) as found,
-    ):
-        board.post("source", "a", {"connected": True, "events": 3})
+            origin=origin,
+        )
+
+    with OpsServer(bind="127.0.0.1", port=0, answer=answer, shutdown=stopped.set) as found:
         yield found
 
 
