@@ -80,11 +80,6 @@ class Atomic:
             self._skip(shard, shard.stored)
 
     @property
-    def queued(self) -> int:
-        """See Publisher."""
-        return sum(len(messages) for shard in self._shards.values() for messages in shard.queue)
-
-    @property
     def flying(self) -> int:
         """See Publisher."""
         return sum(len(batch) for shard in self._shards.values() for batch in shard.flight)
@@ -119,7 +114,8 @@ class Atomic:
             self._take_all(connection.receive(0))
             if any(sent):
                 continue
-            if not self.queued and not (drain and self.flying):
+            queued = any(shard.queue for shard in self._shards.values())
+            if not queued and not (drain and self.flying):
                 return
             if self.flying:
                 self._await(connection)
@@ -274,6 +270,7 @@ class Atomic:
             return
         self._tally.resent += sum(map(len, shard.flight))
         shard.requeue()
+        shard.sent = shard.stored  # refused: if it is there after all, it is not from us
         self._careful = True
         self._refused += 1
         if self._refused > _PATIENCE:

@@ -44,11 +44,6 @@ class Individual:
         self._added += len(messages)
 
     @property
-    def queued(self) -> int:
-        """See Publisher."""
-        return self._added - self._sent
-
-    @property
     def flying(self) -> int:
         """See Publisher."""
         return self._sent - self._acknowledged

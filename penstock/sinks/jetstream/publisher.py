@@ -35,11 +35,6 @@ class Publisher(Protocol):
     """
 
     @property
-    def queued(self) -> int:
-        """Messages that were added and not sent."""
-        ...
-
-    @property
     def flying(self) -> int:
         """Messages that were sent and not acknowledged."""
         ...

@@ -1,30 +1,17 @@
 """The JetStream sink: changes in, acknowledged messages out, for as long as it takes."""
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from penstock.backoff import delays
-from penstock.errors import Malformed, Unavailable
 from penstock.finding import Finding
-from penstock.position import position_to_json
 from penstock.sinks import Notify, Receipt, ignore
-from penstock.sinks.jetstream.atomic import Atomic
 from penstock.sinks.jetstream.check import check
-from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.individual import Individual
-from penstock.sinks.jetstream.order import Order
-from penstock.sinks.jetstream.publisher import Publisher, Tally
-from penstock.sinks.jetstream.pull import Pull
-from penstock.sinks.jetstream.session import Session, borrowed
+from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.shard import NotAlone
+from penstock.sinks.jetstream.write import Write
 
 __all__ = ["JetStreamSink"]
-
-_TICK = 0.001  # seconds between looks at the server while the source is silent
-_PROGRESS = 1.0  # seconds between reports of the position
 
 
 class JetStreamSink:
@@ -36,7 +23,7 @@ class JetStreamSink:
     def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
         """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
-            return _Write(session, notify).run(changes)
+            return Write(session, notify).run(changes)
 
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """Nothing to do: what `write` returned for is stored."""
@@ -49,173 +36,3 @@ class JetStreamSink:
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         return list(check(self.settings))
-
-
-class _Write:
-    """One call of `write`."""
-
-    def __init__(self, session: Session, notify: Notify) -> None:
-        self._session, self._notify = session, notify
-        self._tally = Tally()
-        self._order = Order()
-        self._connected: Connection | None = None  # what the publisher publishes over
-        self._publisher: Publisher
-        self._gathered = 0  # bytes queued
-        self._since = self._told = time.monotonic()  # the first of them came; progress was told
-
-    def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
-        """Writes it all; see `JetStreamSink.write`."""
-        with Pull(changes) as pull:
-            while True:
-                try:
-                    batch = pull.next(_TICK if self._busy else None)
-                except StopIteration:
-                    break
-                if batch is not None and len(batch):
-                    self._add(batch)
-                self._go_on()
-        self._pump(drain=True)
-        return self._receipt()
-
-    @property
-    def _busy(self) -> bool:
-        return self._connected is not None and bool(
-            self._publisher.flying or self._publisher.queued
-        )
-
-    def _go_on(self) -> None:
-        """Sends what has gathered when it is due; takes acknowledgements in."""
-        if not self._busy:
-            return
-        if self._due():
-            self._pump(drain=False)
-        else:
-            self._retried(self._publisher.poll)
-        self._progress()
-
-    def _due(self) -> bool:
-        """A batch that is full goes, or is old; a smaller one when nothing is in flight."""
-        publisher, batch = self._publisher, self._session.settings.batch
-        return bool(publisher.queued) and (
-            not publisher.flying
-            or publisher.queued >= batch.max_size
-            or self._gathered >= batch.max_bytes
-            or time.monotonic() - self._since >= batch.max_wait
-        )
-
-    def _progress(self) -> None:
-        """Says how far it is, for those who acknowledge a source before an open end."""
-        now = time.monotonic()
-        if now - self._told >= _PROGRESS and self._tally.position:
-            self._told = now
-            self._notify({"position": position_to_json(self._tally.position)})
-
-    def _add(self, batch: pa.RecordBatch) -> None:
-        for part in self._order.arrange(batch):
-            self._insist(_nothing)  # there is a publisher, and we know what the server takes
-            messages = self._session.encoder.encode(part)
-            try:
-                self._publisher.add(messages)
-            except NotAlone as error:
-                self._pump(drain=True)
-                if isinstance(self._publisher, Atomic):
-                    self._step_down(error)
-                self._publisher.add(messages)
-            if not self._gathered:
-                self._since = time.monotonic()
-            self._gathered += int(messages.sizes.sum())
-            if self._due():
-                self._pump(drain=False)
-
-    def _pump(self, *, drain: bool) -> None:
-        if self._connected is not None:
-            self._retried(lambda: self._publisher.pump(drain=drain))
-            self._gathered = 0
-
-    def _retried(self, step: Callable[[], None]) -> None:
-        try:
-            self._insist(step)
-        except NotAlone as error:
-            self._step_down(error)
-            self._insist(step)
-
-    def _step_down(self, error: NotAlone) -> None:
-        """From atomic batches to message ids, if we may choose."""
-        old, session = self._publisher, self._session
-        if session.settings.delivery != "auto" or not isinstance(old, Atomic):
-            raise error
-        session.step_down(error.message)
-        self._publisher = _publisher(session, self._tally)
-        for messages in old.release():
-            self._publisher.add(messages)
-        self._publisher.resume(session.connection, session.api)
-        self._tell()
-
-    def _insist(self, step: Callable[[], None]) -> None:
-        """Does a step over an open session, again and again until it succeeds."""
-        waits, attempts, before = delays(), 0, dict(self._tally.position)
-        while True:
-            try:
-                self._connect()
-                step()
-            except (Unavailable, Malformed) as error:
-                self._session.close()
-                if self._tally.position != before:
-                    waits, before = delays(), dict(self._tally.position)
-                attempts += 1
-                self._notify({"connected": False, "error": str(error), "attempts": attempts})
-                time.sleep(next(waits))
-            else:
-                break
-        if attempts:
-            self._notify({"connected": True, "attempts": attempts})
-
-    def _connect(self) -> None:
-        session = self._session
-        if not session.is_open:
-            session.open()
-            self._tell()
-        elif self._connected is session.connection:
-            return
-        if self._connected is None:
-            self._publisher = _publisher(session, self._tally)
-        self._publisher.resume(session.connection, session.api)
-        self._connected = session.connection
-
-    def _tell(self) -> None:
-        session = self._session
-        self._notify({
-            "connected": True,
-            "server": session.connection.address,
-            "version": str(session.connection.info.get("version", "")),
-            "stream": session.settings.stream,
-            "stream_made": session.made,
-            "delivery": session.delivery,
-            "reason": session.reason,
-        })  # fmt: skip
-
-    def _receipt(self) -> Receipt:
-        tally, session = self._tally, self._session
-        return Receipt(
-            position=dict(tally.position),
-            published=tally.published,
-            duplicates=tally.duplicates,
-            size=tally.size,
-            numbers={
-                "delivery": session.delivery,
-                "reason": session.reason,
-                "batches": tally.batches,
-                "resent": tally.resent,
-            },
-        )
-
-
-def _nothing() -> None:
-    """The step that only needs the session to be open."""
-
-
-def _publisher(session: Session, tally: Tally) -> Publisher:
-    settings = session.settings
-    if session.delivery == "exactly-once":
-        return Atomic(tally, stream=settings.stream, template=session.template)
-    return Individual(tally, window=settings.window, window_bytes=settings.window_bytes)

@@ -1,0 +1,181 @@
+"""One call of `write`: gathers, sends, retries, and counts until everything is acknowledged."""
+
+import time
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from penstock.backoff import delays
+from penstock.errors import Malformed, Unavailable
+from penstock.position import position_to_json
+from penstock.sinks import Notify, Receipt
+from penstock.sinks.jetstream.atomic import Atomic
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.gather import Gather
+from penstock.sinks.jetstream.individual import Individual
+from penstock.sinks.jetstream.message import Messages
+from penstock.sinks.jetstream.order import Order
+from penstock.sinks.jetstream.publisher import Publisher, Tally
+from penstock.sinks.jetstream.pull import Pull
+from penstock.sinks.jetstream.session import Session
+from penstock.sinks.jetstream.shard import NotAlone
+
+__all__ = ["Write"]
+
+_TICK = 0.001  # seconds between looks at the server while the source is silent
+_PROGRESS = 1.0  # seconds between reports of the position
+
+
+class Write:
+    """One call of `write`."""
+
+    def __init__(self, session: Session, notify: Notify) -> None:
+        self._session, self._notify = session, notify
+        self._tally = Tally()
+        self._order = Order()
+        self._connected: Connection | None = None  # what the publisher publishes over
+        self._publisher: Publisher
+        self._gather = Gather(session.settings.batch)
+        self._told = time.monotonic()
+
+    def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
+        """Writes it all; see `JetStreamSink.write`."""
+        with Pull(changes) as pull:
+            while True:
+                try:
+                    batch = pull.next(_TICK if self._gather.rows or self._flying else None)
+                except StopIteration:
+                    break
+                self._go_on(batch)
+        self._flush()
+        if self._connected is not None:
+            self._retried(lambda: self._publisher.pump(drain=True))
+        return self._receipt()
+
+    @property
+    def _flying(self) -> bool:
+        return self._connected is not None and self._publisher.flying > 0
+
+    def _go_on(self, batch: pa.RecordBatch | None) -> None:
+        if batch is not None and len(batch):
+            if not self._gather.takes(batch):
+                self._flush()
+            self._gather.add(batch, time.monotonic())
+        # A batch that is full goes, and one that has waited; a smaller one when the server idles.
+        if not self._flying or self._gather.is_due(time.monotonic()):
+            self._flush()
+        if self._flying:
+            self._retried(self._publisher.poll)
+        self._progress()
+
+    def _flush(self) -> None:
+        """Encodes and sends what has gathered."""
+        for batch in self._gather.take():
+            for part in self._order.arrange(batch):
+                self._insist(_nothing)  # a publisher there is, and what the server takes is known
+                self._add(self._session.encoder.encode(part))
+                self._retried(lambda: self._publisher.pump(drain=False))
+
+    def _add(self, messages: Messages) -> None:
+        try:
+            self._publisher.add(messages)
+        except NotAlone as error:
+            self._retried(lambda: self._publisher.pump(drain=True))
+            if isinstance(self._publisher, Atomic):
+                self._step_down(error)
+            self._publisher.add(messages)
+
+    def _progress(self) -> None:
+        """Says how far it is, for those who acknowledge a source before an open end."""
+        now = time.monotonic()
+        if now - self._told >= _PROGRESS and self._tally.position:
+            self._told = now
+            self._notify({"position": position_to_json(self._tally.position)})
+
+    def _retried(self, step: Callable[[], None]) -> None:
+        try:
+            self._insist(step)
+        except NotAlone as error:
+            self._step_down(error)
+            self._insist(step)
+
+    def _step_down(self, error: NotAlone) -> None:
+        """From atomic batches to message ids, if we may choose."""
+        old, session = self._publisher, self._session
+        if session.settings.delivery != "auto" or not isinstance(old, Atomic):
+            raise error
+        session.step_down(error.message)
+        self._publisher = _publisher(session, self._tally)
+        for messages in old.release():
+            self._publisher.add(messages)
+        self._publisher.resume(session.connection, session.api)
+        self._tell()
+
+    def _insist(self, step: Callable[[], None]) -> None:
+        """Does a step over an open session, again and again until it succeeds."""
+        waits, attempts, before = delays(), 0, dict(self._tally.position)
+        while True:
+            try:
+                self._connect()
+                step()
+            except (Unavailable, Malformed) as error:
+                self._session.close()
+                if self._tally.position != before:
+                    waits, before = delays(), dict(self._tally.position)
+                attempts += 1
+                self._notify({"connected": False, "error": str(error), "attempts": attempts})
+                time.sleep(next(waits))
+            else:
+                break
+        if attempts:
+            self._notify({"connected": True, "attempts": attempts})
+
+    def _connect(self) -> None:
+        session = self._session
+        if not session.is_open:
+            session.open()
+            self._tell()
+        elif self._connected is session.connection:
+            return
+        if self._connected is None:
+            self._publisher = _publisher(session, self._tally)
+        self._publisher.resume(session.connection, session.api)
+        self._connected = session.connection
+
+    def _tell(self) -> None:
+        session = self._session
+        self._notify({
+            "connected": True,
+            "server": session.connection.address,
+            "version": str(session.connection.info.get("version", "")),
+            "stream": session.settings.stream,
+            "stream_made": session.made,
+            "delivery": session.delivery,
+            "reason": session.reason,
+        })  # fmt: skip
+
+    def _receipt(self) -> Receipt:
+        tally, session = self._tally, self._session
+        return Receipt(
+            position=dict(tally.position),
+            published=tally.published,
+            duplicates=tally.duplicates,
+            size=tally.size,
+            numbers={
+                "delivery": session.delivery,
+                "reason": session.reason,
+                "batches": tally.batches,
+                "resent": tally.resent,
+            },
+        )
+
+
+def _nothing() -> None:
+    """The step that only needs the session to be open."""
+
+
+def _publisher(session: Session, tally: Tally) -> Publisher:
+    settings = session.settings
+    if session.delivery == "exactly-once":
+        return Atomic(tally, stream=settings.stream, template=session.template)
+    return Individual(tally, window=settings.window, window_bytes=settings.window_bytes)
