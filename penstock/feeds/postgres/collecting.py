@@ -79,10 +79,10 @@ class Collector:
             self.skip = ordinal + 1 if cursor == after else ENDLESS
 
     def end(self) -> Place | None:
-        """The transaction is over: its last change, if any of it went into a page."""
-        ours = self.last if self.last.cursor == self.cursor else None
+        """The transaction is over: its last change, dropped or not, if it had any."""
+        last = Place(self.cursor, self.ordinal - 1) if self.ordinal else None
         self.transaction, self.cursor, self.skip = BETWEEN, "", 0
-        return ours
+        return last
 
     def changes(self, number: int, piece: bytes) -> None:
         """The next `number` changes of the transaction, in `piece`."""

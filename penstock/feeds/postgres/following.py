@@ -52,7 +52,14 @@ class PostgresFollowing:
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
         self._heard_at = self._cut_at = now
-        self._progress = Progress(durable=slot.confirmed, silence=settings.silence, now=now)
+        # Up to the commit of the transaction that `after` is in: the rest of it may be needed.
+        begin = parse_lsn(after.cursor) if after is not None else 0
+        self._progress = Progress(
+            durable=slot.confirmed,
+            after=None if after is None else (after, begin),
+            silence=settings.silence,
+            now=now,
+        )
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
         self._catalogue = Catalogue(settings)
         self._heartbeat = Heartbeat(settings, now)
@@ -67,7 +74,6 @@ class PostgresFollowing:
             progress=self._progress,
             streams=self._streams,
         )
-        begin = parse_lsn(after.cursor) if after is not None else 0
         command = replication_command(settings, slot, begin)
         connection = connect_replication(settings)
         try:

@@ -158,6 +158,7 @@ class Framer:
             self._streams.append(self._streaming, self._data[start : self._position])
             return
         if collector.behind:
+            self._progress.opened(collector.transaction.committed_at)
             collector.ordinal += self._rows_ahead(collector.behind, ENDLESS, set())
             if collector.behind:
                 return
@@ -256,8 +257,7 @@ class Framer:
             self._progress.committed(None, message.lsn)
         else:
             self._collector.start(BETWEEN, message_cursor(message.lsn))
-            if not self._collector.behind:
-                self._collector.changes(1, piece)
+            self._collector.logical(message, piece)
             self._ended(message.lsn)
 
     def _stream_commit(self, message: StreamCommit) -> None:
@@ -267,6 +267,8 @@ class Framer:
         stream = self._streams.take(message.xid)
         if collector.skip == ENDLESS:
             stream.close()
+            # How many changes it had no longer matters: all are before `after`.
+            collector.ordinal = ENDLESS
             self._ended(message.end_lsn)
         else:
             self._progress.opened(message.committed_at)

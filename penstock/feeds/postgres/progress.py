@@ -28,16 +28,30 @@ class _Sent:
 class Progress:
     """One stream's received and durable positions; times are seconds of any one clock.
 
+    `durable` is the slot's confirmed_flush_lsn; `after` the place that we follow from, and the
+    LSN up to which the source is not needed any more when that place is durable.
+
     `settled`, `committed` and `keepalive` are told in the order of the stream; `acknowledged`
     whenever something became durable.
     """
 
-    def __init__(self, *, durable: int = 0, silence: float = 30.0, now: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        durable: int = 0,
+        after: tuple[Place, int] | None = None,
+        silence: float = 30.0,
+        now: float = 0.0,
+    ) -> None:
         self.received = durable
         self.durable = durable
         self.reported = 0
         self._silence = silence
         self._sent: deque[_Sent] = deque()
+        if after is not None:
+            # The reader has it, and that is not to say that it is durable.
+            place, lsn = after
+            self._sent.append(_Sent(place, max(durable, lsn), 0))
         self._open: int | None = None  # when the open transaction was committed
         self._asked = False
         self._reported_at = now

@@ -100,8 +100,7 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
             message="it has no tables yet",
             remedy=f"ALTER PUBLICATION {quoted} ADD TABLE <table>;",
         )
-    changing = flags.get("update", True) or flags.get("delete", True)
-    troubles = [trouble for each in ours for trouble in _troubles(each, changing=changing)]
+    troubles = [trouble for each in ours for trouble in _troubles(each)]
     yield from troubles
     if ours and not missing:
         covered = f"it covers {len(ours)} table{'' if len(ours) == 1 else 's'}"
@@ -131,7 +130,7 @@ def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) 
     )
 
 
-def _troubles(table: _Table, *, changing: bool) -> Iterator[Finding]:
+def _troubles(table: _Table) -> Iterator[Finding]:
     subject = f"table {table.schema}.{table.name}"
     identified = {
         "d": table.primary_key,
@@ -141,7 +140,7 @@ def _troubles(table: _Table, *, changing: bool) -> Iterator[Finding]:
     }.get(table.identity, False)
     if not identified:
         yield Finding(
-            level="error" if changing else "warning",
+            level="warning",
             subject=subject,
             message="it has no replica identity: the server refuses UPDATE and DELETE on it",
             remedy=f"give it a primary key and ALTER TABLE {table.quoted} REPLICA IDENTITY DEFAULT;"

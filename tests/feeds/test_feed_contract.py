@@ -1,0 +1,254 @@
+"""What every feed promises, proven on each: memory, and PostgreSQL 15, 16 and 18."""
+
+import pickle
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.demo.servers import Postgres
+from penstock.errors import Unavailable
+from penstock.feeds import Feed, Following
+from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+
+Change = tuple[str, ...]
+
+_WORKLOAD = """
+CREATE TABLE one (id bigint PRIMARY KEY, text text);
+CREATE TABLE two (id bigint PRIMARY KEY, number numeric);
+ALTER TABLE two REPLICA IDENTITY FULL;
+"""
+_TRANSACTIONS = [
+    "INSERT INTO one SELECT g, 'row ' || g FROM generate_series(1, 12) g",
+    "INSERT INTO one VALUES (100, 'x'); UPDATE one SET text = 'y' WHERE id < 4;"
+    " DELETE FROM one WHERE id = 12",
+    "SELECT pg_logical_emit_message(false, 'note', 'between')",
+    "INSERT INTO two VALUES (1, 1.5), (2, NULL);"
+    " SELECT pg_logical_emit_message(true, 'note', 'inside'); UPDATE two SET number = 7",
+    "CREATE TABLE empty (id int PRIMARY KEY)",
+    "INSERT INTO one VALUES (500, 'z'); TRUNCATE one, two; INSERT INTO one VALUES (501, 'z')",
+    "UPDATE one SET id = 502",
+    "INSERT INTO one VALUES (600, 'x');"
+    " SELECT pg_logical_emit_message(false, 'note', 'before commit')",
+]
+_CHANGES = 12 + 5 + 1 + 5 + 4 + 1 + 2
+
+
+@pytest.fixture(scope="module", params=["memory", "postgres-15", "postgres-16", "postgres-18"])
+def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
+    """A feed with some thirty changes, nothing acknowledged; its pages are small."""
+    kind, _, version = request.param.partition("-")
+    if kind == "memory":
+        yield MemoryFeed(MemorySettings(changes=30, page=7, unit=4))
+        return
+    try:
+        server = Postgres(version=int(version))
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with server, server.database() as database:
+        feed = PostgresFeed(
+            PostgresSettings(
+                connection=database.url,
+                slot="contract",
+                publication="p",
+                create_publication=True,
+                page_rows=3,
+            )
+        )
+        database.execute(_WORKLOAD)
+        feed.prepare()
+        for transaction in _TRANSACTIONS:
+            database.execute(transaction)
+        yield feed
+
+
+def _only(feed: Feed) -> PartitionId:
+    return feed.partitions()[0].partition
+
+
+@contextmanager
+def following(feed: Feed, after: Place | None) -> Iterator[Following]:
+    """A following, once the reader before is gone."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            found = feed.follow(_only(feed), after)
+        except Unavailable:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        else:
+            break
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def read(feed: Feed, after: Place | None, count: int) -> list[Page]:
+    """Pages until there are `count` changes."""
+    pages: list[Page] = []
+    deadline = time.monotonic() + 20
+    with following(feed, after) as found:
+        while sum(page.count for page in pages) < count:
+            assert time.monotonic() < deadline, pages
+            pages += found.read(0.2)
+    return pages
+
+
+def changes(feed: Feed, pages: list[Page]) -> list[Change]:
+    """Every change as text, without the time it was captured at."""
+    decoder = feed.decoder("json")
+    return [
+        tuple(str(value) for name, value in row.items() if name != "captured_at")
+        for page in pages
+        for batch in decoder.decode(page)
+        for row in batch.to_pylist()
+    ]
+
+
+def places(feed: Feed, pages: list[Page]) -> list[Place]:
+    """Every change's place."""
+    decoder = feed.decoder("json")
+    return [
+        Place(row["cursor"], row["ordinal"])
+        for page in pages
+        for batch in decoder.decode(page)
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.fixture(scope="module")
+def everything(feed: Feed) -> list[Page]:
+    """All pages, read once."""
+    return read(feed, None, _CHANGES)
+
+
+def test_every_change_is_in_a_page_and_decodes(feed: Feed, everything: list[Page]) -> None:
+    found = changes(feed, everything)
+    assert len(found) == sum(page.count for page in everything) == _CHANGES
+
+
+def test_places_strictly_increase(feed: Feed, everything: list[Page]) -> None:
+    found = places(feed, everything)
+    assert found == sorted(set(found))
+
+
+def test_event_ids_are_unique(feed: Feed, everything: list[Page]) -> None:
+    ids = [change[4] for change in changes(feed, everything)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_page_says_its_first_and_last_place_and_its_count(
+    feed: Feed, everything: list[Page]
+) -> None:
+    for page in everything:
+        found = places(feed, [page])
+        assert (found[0], found[-1], len(found)) == (page.first, page.last, page.count)
+        assert page.partition == _only(feed)
+
+
+def test_resuming_after_every_place_gives_exactly_the_rest(
+    feed: Feed, everything: list[Page]
+) -> None:
+    expected, marks = changes(feed, everything), places(feed, everything)
+    for number, place in enumerate(marks[:-1], start=1):
+        rest = read(feed, place, len(marks) - number)
+        assert changes(feed, rest) == expected[number:], f"after {place}"
+
+
+def test_resuming_after_the_last_place_gives_nothing(feed: Feed, everything: list[Page]) -> None:
+    with following(feed, everything[-1].last) as found:
+        assert list(found.read(0.3)) == []
+
+
+def test_following_again_without_a_place_replays_what_was_not_acknowledged(
+    feed: Feed, everything: list[Page]
+) -> None:
+    assert changes(feed, read(feed, None, _CHANGES)) == changes(feed, everything)
+
+
+def test_the_same_page_decodes_the_same_twice_and_by_a_pickled_decoder(
+    feed: Feed, everything: list[Page]
+) -> None:
+    copy = pickle.loads(pickle.dumps(feed.decoder("msgpack")))
+    for page in everything:
+        first, second = feed.decoder("msgpack").decode(page), copy.decode(page)
+        assert [batch.to_pylist() for batch in first] == [batch.to_pylist() for batch in second]
+
+
+def test_a_page_pickles(everything: list[Page]) -> None:
+    assert pickle.loads(pickle.dumps(everything)) == everything
+
+
+def test_a_feed_pickles_and_the_copy_reads_the_same(feed: Feed, everything: list[Page]) -> None:
+    copy: Feed = pickle.loads(pickle.dumps(feed))
+    assert copy.backend == feed.backend
+    assert changes(copy, read(copy, None, _CHANGES)) == changes(feed, everything)
+
+
+def test_a_read_that_finds_nothing_returns_in_time(feed: Feed, everything: list[Page]) -> None:
+    with following(feed, everything[-1].last) as found:
+        found.read(0.1)
+        began = time.monotonic()
+        assert list(found.read(0.2)) == []
+        assert time.monotonic() - began < 2
+
+
+def test_keep_alive_takes_nothing(feed: Feed, everything: list[Page]) -> None:
+    with following(feed, None) as found:
+        for _ in range(5):
+            found.keep_alive()
+        pages: list[Page] = []
+        deadline = time.monotonic() + 20
+        while sum(page.count for page in pages) < _CHANGES:
+            assert time.monotonic() < deadline
+            pages += found.read(0.2)
+        assert changes(feed, pages) == changes(feed, everything)
+
+
+def test_the_status_is_plain_and_says_whether_it_is_connected(
+    feed: Feed, everything: list[Page]
+) -> None:
+    with following(feed, None) as found:
+        found.read(0.2)
+        status = found.status()
+        assert status["connected"] is True
+        plain = (str, int, float, bool, type(None))
+        assert all(isinstance(value, plain) for value in status.values())
+    assert found.status()["connected"] is False
+
+
+def test_the_preflight_check_finds_no_error(feed: Feed) -> None:
+    findings = feed.check()
+    assert findings
+    assert [finding for finding in findings if finding.level == "error"] == []
+
+
+def test_preparing_twice_is_preparing_once(feed: Feed, everything: list[Page]) -> None:
+    feed.prepare()
+    feed.prepare()
+    assert changes(feed, read(feed, None, _CHANGES)) == changes(feed, everything)
+
+
+def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
+    feed: Feed, everything: list[Page]
+) -> None:
+    """Last in this file, because a source may forget what was acknowledged."""
+    expected, marks = changes(feed, everything), places(feed, everything)
+    middle = marks[len(marks) // 2]
+    with following(feed, None) as found:
+        pages: list[Page] = []
+        while sum(page.count for page in pages) < _CHANGES:
+            pages += found.read(0.2)
+        found.acknowledge(middle)
+        found.acknowledge(marks[0])  # never back
+        found.read(0.0)
+    rest = read(feed, middle, len(marks) // 2 - 1)
+    assert changes(feed, rest) == expected[len(marks) // 2 + 1 :]
+    again = changes(feed, read(feed, None, len(marks) // 2 - 1))
+    assert again == expected[-len(again) :]
+    assert len(again) < _CHANGES
