@@ -15,6 +15,8 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.spark.datasource import register
+
 __all__ = ["SETTINGS", "close_session", "open_session"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -62,7 +64,10 @@ def open_session(
     builder = SparkSession.builder.appName(f"penstock-{name}").master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    # PySpark's auto-discovery lists folders, and does not see an editable installation.
+    register(spark)
+    return spark
 
 
 def close_session(spark: SparkSession) -> None:
