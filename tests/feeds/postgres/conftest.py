@@ -1,124 +1,12 @@
-"""A slot on a real server, and a reader that decodes what it says."""
+"""Readers of a slot on a real server."""
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import orjson
 import pytest
 
 from penstock.demo.servers import Database
-from penstock.errors import Unavailable
-from penstock.feeds import Following
-from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.page import Page
-from penstock.position import PartitionId, Place
-
-Row = dict[str, Any]
-SLOT = PartitionId("penstock_test")
-
-
-class Reader:
-    """Follows the slot of one database; `rows` and `pages` are all that came so far."""
-
-    def __init__(self, database: Database, **settings: Any) -> None:
-        self.database = database
-        self.slot = PartitionId(f"s_{database.name}")
-        self.settings = PostgresSettings(
-            connection=database.url,
-            slot=self.slot,
-            **{"publication": "p", "create_publication": True, "silence": 10, **settings},
-        )
-        self.feed = PostgresFeed(self.settings)
-        self.pages: list[Page] = []
-        self.rows: list[Row] = []
-        self._following: Following | None = None
-        self._decoder = self.feed.decoder("json")
-
-    @property
-    def following(self) -> Following:
-        """The one we read; follows from the last change read when there is none."""
-        if self._following is None:
-            self._following = self.follow(self.pages[-1].last if self.pages else None)
-        return self._following
-
-    def follow(self, after: Place | None, seconds: float = 10.0) -> Following:
-        """Follows, once the server has noticed that the reader before is gone."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                return self.feed.follow(self.slot, after)
-            except Unavailable:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-
-    def prepare(self) -> "Reader":
-        """Makes slot and publication."""
-        self.feed.prepare()
-        return self
-
-    def decode(self, pages: list[Page]) -> list[Row]:
-        """The changes of these pages, images parsed."""
-        rows: list[Row] = []
-        for page in pages:
-            before = len(rows)
-            for batch in self._decoder.decode(page):
-                rows += [_parsed(row) for row in batch.to_pylist()]
-            found = [Place(row["cursor"], row["ordinal"]) for row in rows[before:]]
-            if len(found) == page.count:
-                assert (found[0], found[-1]) == (page.first, page.last)
-        return rows
-
-    def take(self, count: int, seconds: float = 30.0) -> list[Row]:
-        """The next `count` changes, and whatever came with them."""
-        taken: list[Row] = []
-        deadline = time.monotonic() + seconds
-        while len(taken) < count:
-            assert time.monotonic() < deadline, f"{len(taken)} of {count} changes came"
-            pages = list(self.following.read(0.5))
-            self.pages += pages
-            taken += self.decode(pages)
-        self.rows += taken
-        return taken
-
-    def until(self, condition: Callable[[], bool], seconds: float = 15.0) -> None:
-        """Reads until the condition holds."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true"
-            pages = list(self.following.read(0.1))
-            self.pages += pages
-            self.rows += self.decode(pages)
-
-    def nothing(self, seconds: float = 0.5) -> None:
-        """Reads, and nothing comes."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            assert self.following.read(0.1) == []
-
-    def confirmed(self) -> int:
-        """The slot's confirmed_flush_lsn."""
-        return self.lsn(
-            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", self.slot
-        )
-
-    def lsn(self, query: str, *parameters: Any) -> int:
-        """An LSN that the server says, as a number."""
-        ((text,),) = self.database.execute(query, parameters)
-        high, low = text.split("/")
-        return int(high, 16) << 32 | int(low, 16)
-
-    def close(self) -> None:
-        """Closes the following; the next use follows again, from the last change read."""
-        if self._following is not None:
-            self._following.close()
-            self._following = None
-
-
-def _parsed(row: Row) -> Row:
-    images = {name: row[name] and orjson.loads(row[name]) for name in ("key", "before", "after")}
-    return row | images
+from tests.feeds.postgres.reading import Reader
 
 
 @pytest.fixture
