@@ -140,12 +140,14 @@ def _remember(messages: Sequence[bytes], relations: dict[int, bytes]) -> None:
 def _cut(messages: Sequence[bytes], context: Context, size: int) -> Iterator[Page]:
     """Pages of `size` changes; each starts in the middle of what the one before left open."""
     piece: list[bytes] = []
+    count = 0
     for raw in messages:
         piece.append(raw)
-        if len(places(piece, context)) >= size:
+        count += len(places([raw], Context(streamed=context.streamed)))
+        if count >= size:
             yield page_of(piece, context=context)
             context = after(piece, context)
-            piece = []
+            piece, count = [], 0
     if places(piece, context):
         yield page_of(piece, context=context)
 

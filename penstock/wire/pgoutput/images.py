@@ -27,10 +27,10 @@ def key_text(values: list[Any]) -> str:
 
     Compact, and the same whichever way images are encoded: bytes are base64.
     """
-    if len(values) == 1 and isinstance(values[0], str):
-        return values[0]
-    plain = [_plain(value) for value in values]
-    return orjson.dumps(plain if len(plain) > 1 else plain[0]).decode()
+    plain: Any = [_plain(value) for value in values]
+    if len(plain) == 1:
+        (plain,) = plain
+    return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
 
 
 def _plain(value: Any) -> Any:

@@ -239,6 +239,8 @@ class Scan:
             return
         unit, ordinal = self._unit, self._ordinal
         if not message.transactional:
+            if not message.lsn:
+                raise Malformed("a logical message has no LSN")
             # Its LSN is its record's end, where the next commit may be: see lsn.message_cursor.
             unit, ordinal = self.constants.add_unit(message.lsn - 1, None, None), 0
         elif unit < 0:
