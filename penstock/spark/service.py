@@ -67,6 +67,8 @@ class Service:
             stack.enter_context(self._operations(board))
             preparing = stack.enter_context(ThreadPoolExecutor(1)).submit(self._prepare)
             spark = stack.enter_context(self._session(run))
+            # A SparkContext puts a SIGINT handler of its own in place of ours.
+            stack.enter_context(self._signals())
             stack.callback(self._stop.set)
             preparing.result()
             if not self._stop.is_set():

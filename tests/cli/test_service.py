@@ -169,4 +169,4 @@ def test_bridge_needs_no_file_and_serves_the_bridges_series(
     assert "\nbridge_cdc_events_published_total 3.0\n" in bridge.ask("/metrics")[1]
     assert "hunter22" not in bridge.log.read_text() + bridge.ask("/status")[1]
     bridge.process.send_signal(signal.SIGINT)
-    assert bridge.process.wait(60) == 0
+    assert bridge.process.wait(60) == 0, bridge.log.read_text()
