@@ -1,0 +1,311 @@
+"""A server that stops, dies, hangs or refuses: everything arrives, once, and the reason is told."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+
+pytestmark = [pytest.mark.live, pytest.mark.fault]
+
+SURE = ["exactly-once", "deduplicated"]
+BATCHES = 12
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+class Story:
+    """A write in a thread, whose source does something in its middle."""
+
+    def __init__(self, sink: JetStreamSink, batches: list[pa.RecordBatch]) -> None:
+        self.told: list[Any] = []
+        self.middle = threading.Event()
+        self.go_on = threading.Event()
+        self.sink, self.batches = sink, batches
+        self.receipt: Any = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _changes(self) -> Iterator[pa.RecordBatch]:
+        half = len(self.batches) // 2
+        yield from self.batches[:half]
+        self.middle.set()
+        assert self.go_on.wait(60)
+        yield from self.batches[half:]
+
+    def _run(self) -> None:
+        self.receipt = self.sink.write(self._changes(), self.told.append)
+
+    @property
+    def outages(self) -> list[Any]:
+        return [note for note in self.told if note.get("connected") is False]
+
+    def finish(self) -> Any:
+        self.go_on.set()
+        self.thread.join(60)
+        assert self.receipt is not None, self.told
+        return self.receipt
+
+
+@pytest.fixture
+def story(settings_of: Any, batch_of: Any) -> Callable[..., Story]:
+    def make(url: str, **settings: Any) -> Story:
+        sink = JetStreamSink(settings_of(url, **{"timeout": "1s", **settings}))
+        one = Story(sink, [batch_of(400, n) for n in range(1, BATCHES + 1)])
+        one.thread.start()
+        return one
+
+    return make
+
+
+def arrived(story: Story, ids_of: Any, read: Any, url: str) -> None:
+    """Every change is in the stream once, and in order."""
+    stored = [message.event_id for message in read(url, story.sink.settings.stream)]
+    assert stored == ids_of(*story.batches)
+
+
+@pytest.mark.parametrize("delivery", SURE)
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_server_that_is_restarted_in_the_middle(
+    delivery: str, end: str, own_nats: Any, story: Any, ids_of: Any, read: Any
+) -> None:
+    server: Nats = own_nats()
+    writing = story(server.url, delivery=delivery)
+    assert writing.middle.wait(20)
+    getattr(server, end)()
+    writing.go_on.set()
+    wait_until(lambda: len(writing.outages) >= 2)
+    assert "can be reached" in writing.outages[-1]["error"]
+    assert [note["attempts"] for note in writing.outages] == [*range(1, len(writing.outages) + 1)]
+    server.start()
+    receipt = writing.finish()
+    arrived(writing, ids_of, read, server.url)
+    assert receipt.published + receipt.duplicates >= 400 * BATCHES
+    assert writing.told[-1]["connected"] is True
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_server_that_is_killed_again_and_again_under_load(
+    delivery: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+) -> None:
+    server: Nats = own_nats()
+    sink = JetStreamSink(settings_of(server.url, delivery=delivery, timeout="1s"))
+    batches = [batch_of(500, n) for n in range(1, 121)]
+    writing = Story(sink, batches)
+    writing.go_on.set()
+    writing.thread.start()
+    for _ in range(3):
+        writing.told.clear()
+        server.kill()
+        server.start()
+        wait_until(lambda: writing.told or not writing.thread.is_alive())
+    writing.finish()
+    arrived(writing, ids_of, read, server.url)
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_server_that_hangs_is_noticed(
+    delivery: str, own_nats: Any, story: Any, ids_of: Any, read: Any
+) -> None:
+    server: Nats = own_nats()
+    writing = story(server.url, delivery=delivery)
+    assert writing.middle.wait(20)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        writing.go_on.set()
+        wait_until(lambda: len(writing.outages) >= 2)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    writing.finish()
+    arrived(writing, ids_of, read, server.url)
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_network_that_freezes_and_never_comes_back(
+    delivery: str, proxy: Any, nats: Nats, story: Any, ids_of: Any, read: Any
+) -> None:
+    """Nothing is closed: packets just stop. The second address is the way out."""
+    between = proxy()
+    writing = story(f"{between.url},{nats.url}", delivery=delivery)
+    assert writing.middle.wait(20)
+    between.frozen.set()
+    writing.finish()
+    assert writing.outages
+    arrived(writing, ids_of, read, nats.url)
+
+
+@pytest.mark.parametrize("losing", [1, 2])
+def test_lost_acknowledgements_of_single_messages_are_settled_by_ids(
+    losing: int, proxy: Any, nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+) -> None:
+    between = proxy(trigger=b'"seq":1', remaining=losing)
+    writing = Story(
+        JetStreamSink(settings_of(between.url, delivery="deduplicated")),
+        [batch_of(700, n) for n in range(1, 5)],
+    )
+    writing.thread.start()
+    receipt = writing.finish()
+    assert between.lost == losing
+    assert receipt.published + receipt.duplicates == 2800
+    assert receipt.duplicates > 0
+    assert receipt.numbers["resent"] > 0
+    arrived(writing, ids_of, read, nats.url)
+
+
+def test_an_idle_connection_that_the_server_closed_is_opened_again(
+    own_nats: Any, settings_of: Any, batch_of: Any
+) -> None:
+    server: Nats = own_nats()
+    sink = JetStreamSink(settings_of(server.url))
+    sink.write([batch_of(1, 1)])
+    server.stop()
+    server.start()
+    told: list[Any] = []
+    assert sink.write([batch_of(1, 2)], told.append).published == 1
+    assert not [note for note in told if note.get("connected") is False]
+
+
+def test_a_stream_without_room_is_waited_for(
+    own_nats: Any, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+) -> None:
+    """discard: new, and full: the pipeline waits, and goes on once there is room."""
+    from penstock.sinks.jetstream.api import JetStream
+    from penstock.sinks.jetstream.connection import Connection
+
+    server: Nats = own_nats()
+    settings = settings_of(server.url, delivery="deduplicated")
+    connection = Connection(settings)
+    connection.open()
+    api = JetStream(connection)
+    config = {"name": settings.stream, "subjects": [f"{settings.stream}.>"], "discard": "new"}
+    api.create({**config, "max_msgs": 600})
+    writing = Story(JetStreamSink(settings), [batch_of(400, n) for n in range(1, 4)])
+    writing.go_on.set()
+    writing.thread.start()
+    wait_until(lambda: len(writing.outages) >= 2)
+    assert "maximum messages" in writing.outages[-1]["error"]
+    api._call(f"STREAM.UPDATE.{settings.stream}", {**config, "max_msgs": -1})
+    writing.finish()
+    arrived(writing, ids_of, read, server.url)
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
+def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
+    delivery: str, own_nats: Any, settings_of: Any, batch_of: Any
+) -> None:
+    server: Nats = own_nats({"max_payload": 4096})
+    sink = JetStreamSink(settings_of(server.url, delivery=delivery))
+    images = ["{}", '{"a":"' + "s3cret" * 1000 + '"}', "{}"]
+    with pytest.raises(Rejected) as caught:
+        sink.write([batch_of(3, 7, after=images)])
+    assert "00000000/00000007:1 of shop" in str(caught.value)
+    assert "max_payload" in caught.value.hint
+    assert "s3cret" not in str(caught.value)
+    assert sink.write([batch_of(1, 8)]).published == 1
+
+
+def test_a_change_larger_than_the_stream_takes_is_rejected(
+    nats: Nats, stream: str, settings_of: Any, batch_of: Any
+) -> None:
+    from penstock.sinks.jetstream.api import JetStream
+    from penstock.sinks.jetstream.connection import Connection
+
+    connection = Connection(JetStreamSettings(url=nats.url))
+    connection.open()
+    config = {"name": stream, "subjects": [f"{stream}.>"], "max_msg_size": 2000}
+    JetStream(connection).create(config)
+    sink = JetStreamSink(settings_of(nats.url, encoding="json"))
+    with pytest.raises(Rejected, match="00000000/00000007:0 of shop"):
+        sink.write([batch_of(1, 7, after='{"a":"' + "x" * 3000 + '"}')])
+
+
+SECRET = "s3cret-p4ss"  # the password of the servers below
+USERS: dict[str, Any] = {
+    "authorization": {
+        "users": [
+            {"user": "writer", "password": SECRET},
+            {
+                "user": "reader",
+                "password": SECRET,
+                "permissions": {"publish": {"allow": ["$JS.API.>"]}, "subscribe": ">"},
+            },
+            {
+                "user": "mute",
+                "password": SECRET,
+                "permissions": {"publish": {"deny": ["$JS.API.>"]}, "subscribe": ">"},
+            },
+            {
+                "user": "deaf",
+                "password": SECRET,
+                "permissions": {"publish": ">", "subscribe": {"deny": "_INBOX.>"}},
+            },
+        ]
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Nats]:
+    with Nats(config=USERS) as server:
+        yield server
+
+
+def of(user: str, server: Nats, password: str = SECRET) -> str:
+    return server.url.replace("//", f"//{user}:{password}@")
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
+def test_the_right_password_works(
+    delivery: str, guarded: Nats, settings_of: Any, batch_of: Any
+) -> None:
+    sink = JetStreamSink(settings_of(of("writer", guarded), delivery=delivery))
+    assert sink.write([batch_of(10)]).published == 10
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "says"),
+    [
+        ("writer", "wr0ng-one", "refuses our credentials"),
+        ("nobody", "wr0ng-one", "refuses our credentials"),
+        ("mute", SECRET, "denies what penstock needs"),
+        ("deaf", SECRET, "denies what penstock needs"),
+        ("reader", SECRET, "denies what penstock needs"),
+    ],
+)
+def test_what_the_server_denies_is_a_settings_error_without_secrets(
+    user: str, password: str, says: str, guarded: Nats, settings_of: Any, batch_of: Any
+) -> None:
+    sink = JetStreamSink(settings_of(of(user, guarded, password)))
+    told: list[Any] = []
+    with pytest.raises(SettingsError) as caught:
+        sink.write([batch_of(10)], told.append)
+    assert says in str(caught.value)
+    assert caught.value.hint
+    findings = [finding for finding in sink.check() if finding.level == "error"]
+    assert findings
+    assert findings[0].remedy
+    for text in (str(caught.value), repr(sink.settings), str(told), str(findings)):
+        assert SECRET not in text
+        assert "wr0ng-one" not in text
+
+
+def test_no_server_at_all_is_unavailable_and_names_the_addresses(settings_of: Any) -> None:
+    sink = JetStreamSink(settings_of("nats://u:s3cret@127.0.0.1:1,nats://127.0.0.1:2"))
+    with pytest.raises(Unavailable) as caught:
+        sink.prepare()
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "127.0.0.1:2" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert [finding.level for finding in sink.check()] == ["error"]
