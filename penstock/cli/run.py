@@ -1,8 +1,11 @@
 """`penstock run`: the service."""
 
+import os
+import sys
 from pathlib import Path
 
 import click
+import structlog
 
 from penstock.config import Pipeline, load_pipeline, secrets_of
 from penstock.ops.logs import Format, configure
@@ -40,9 +43,15 @@ def command(
 
 
 def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool) -> None:
-    """Sets up logs, runs the service, exits with its code."""
+    """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
     configure(log_format, secrets=secrets_of(pipeline))
     # Spark is imported late: a mistake in the file is told without waiting for it.
     from penstock.spark.service import Service
+    from penstock.spark.supervised import EngineLost
 
-    raise SystemExit(Service(pipeline, bridge_metrics=bridge_metrics).run())
+    try:
+        raise SystemExit(Service(pipeline, bridge_metrics=bridge_metrics).run())
+    except EngineLost as error:
+        structlog.get_logger("penstock").error("starting again", error=str(error))
+    # py4j holds state of the dead JVM all over this process: a new image is a clean start.
+    os.execv(sys.executable, [sys.executable, "-m", "penstock", *sys.argv[1:]])  # noqa: S606

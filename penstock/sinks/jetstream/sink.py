@@ -1,6 +1,7 @@
 """The JetStream sink: changes in, acknowledged messages out, for as long as it takes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,3 +37,10 @@ class JetStreamSink:
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         return list(check(self.settings))
+
+    def stream_info(self, name: str) -> Mapping[str, Any] | None:
+        """See `TellsOfStreams`; raises Unavailable."""
+        with borrowed(self.settings) as session:
+            if not session.is_open:
+                session.open()
+            return session.api.stream(name)
