@@ -1,0 +1,186 @@
+"""`penstock run` as a child process, and the stream read back by an independent client."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nats as nats_py
+import ormsgpack
+import yaml
+
+from penstock.demo.servers import Database, Nats
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+
+__all__ = ["Message", "Run", "document", "eventually", "messages", "running", "truth"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One stored message."""
+
+    subject: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return str(self.body["event_id"])
+
+
+def document(
+    folder: Path, database: Database, nats: Nats, stream: str, **more: Any
+) -> dict[str, Any]:
+    """A pipeline file with a free ops port; `more` replaces or adds top-level keys."""
+    return {
+        "name": "test",
+        "backends": [
+            {
+                "name": "default",
+                "type": "postgres",
+                "connection": database.url,
+                "slot": f"slot_{database.name}",
+                "publication": "pub",
+            }
+        ],
+        "sink": {
+            "type": "jetstream",
+            "url": nats.url,
+            "stream": stream,
+            "subject": f"{stream.lower()}.{{collection}}.{{operation}}",
+        },
+        "state": str(folder / "state"),
+        "ops": {"port": 0},
+        **more,
+    }
+
+
+class Run:
+    """A started pipeline; its log is in `log`."""
+
+    def __init__(self, folder: Path, pipeline: dict[str, Any]) -> None:
+        self.file = folder / "pipeline.yaml"
+        self.file.write_text(yaml.safe_dump(pipeline))
+        self.log_file = folder / "log"
+        command = [sys.executable, "-m", "penstock", "run", str(self.file)]
+        command += ["--log-format", "logfmt"]
+        with self.log_file.open("ab") as log:
+            self._begin = log.tell()
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_bytes()[self._begin :].decode(errors="replace")
+
+    @property
+    def url(self) -> str:
+        found = re.findall(r"url=(http://\S+)", self.log)
+        assert found, "the ops server does not listen yet"
+        return str(found[-1])
+
+    def get(self, path: str, method: str = "GET") -> tuple[int, str]:
+        request = urllib.request.Request(self.url + path, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def status(self) -> Any:
+        return json.loads(self.get("/status")[1])
+
+    def alive(self) -> None:
+        assert self.process.poll() is None, f"the pipeline ended:\n{self.log[-3000:]}"
+
+    def stop(self, timeout: float = 60) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@contextmanager
+def running(folder: Path, pipeline: dict[str, Any]) -> Iterator[Run]:
+    """Ends what is left of it, by its process id."""
+    run = Run(folder, pipeline)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.stop()
+
+
+def eventually(check: Callable[[], Any], *, seconds: float = 90, run: Run | None = None) -> Any:
+    """Waits until `check()` is true and raises nothing; returns what it gave."""
+    deadline = time.monotonic() + seconds
+    while True:
+        problem: object = None
+        try:
+            if found := check():
+                return found
+        except (AssertionError, OSError, KeyError, IndexError) as error:
+            problem = error
+        if run is not None:
+            run.alive()
+        assert time.monotonic() < deadline, f"not in {seconds} s: {problem}\n{run and run.log}"
+        time.sleep(0.2)
+
+
+def messages(nats: Nats, stream: str) -> list[Message]:
+    """Everything in the stream, in its order; nothing if there is no stream."""
+    return asyncio.run(_messages(nats.url, stream))
+
+
+async def _messages(url: str, stream: str) -> list[Message]:
+    connection = await nats_py.connect(url)
+    try:
+        jetstream = connection.jetstream()
+        try:
+            total = (await jetstream.stream_info(stream)).state.messages
+        except nats_py.js.errors.NotFoundError:
+            return []
+        subscription = await jetstream.subscribe(
+            ">", stream=stream, ordered_consumer=True, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+        return [_message(await subscription.next_msg(timeout=30)) for _ in range(total)]
+    finally:
+        await connection.close()
+
+
+def _message(found: Any) -> Message:
+    body = ormsgpack.unpackb(found.data)
+    return Message(found.subject, dict(found.headers or {}), body)
+
+
+def truth(database: Database, slot: str, count: int) -> list[str]:
+    """The event ids that a slot of its own, read without Spark and without faults, gives."""
+    feed = PostgresFeed(
+        PostgresSettings(name="default", connection=database.url, slot=slot, publication="pub")
+    )
+    following = feed.follow(feed.partitions()[0].partition, None)
+    decoder = feed.decoder("json")
+    ids: list[str] = []
+    deadline = time.monotonic() + 60
+    while len(ids) < count and time.monotonic() < deadline:
+        for page in following.read(1.0):
+            for batch in decoder.decode(page):
+                ids += batch.column("event_id").to_pylist()
+    following.close()
+    return ids
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment and more."""
+    return {**os.environ, **more}

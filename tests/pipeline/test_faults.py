@@ -1,0 +1,212 @@
+"""Real processes die; no change is lost, none is repeated, none gets a new id."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from penstock.demo.servers import Database, Nats, Postgres
+from tests.pipeline.running import Run, document, eventually, messages, running, truth
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+
+KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "20"))
+SEED = int(os.environ.get("PENSTOCK_TEST_SEED", "20261121"))
+
+TABLE = """
+CREATE TABLE items (id bigserial PRIMARY KEY, who int, note text);
+CREATE PUBLICATION pub FOR TABLE items
+"""
+
+
+class Load:
+    """Writes transactions of several rows, inserts, updates and deletes, until stopped."""
+
+    def __init__(self, database: Database) -> None:
+        self.changes = 0
+        self._database = database
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        with psycopg.connect(self._database.url, autocommit=True) as connection:
+            while not self._stop.wait(0.02):
+                with connection.transaction():
+                    connection.execute(
+                        "INSERT INTO items (who, note) SELECT n, repeat('x', 50 * n)"
+                        " FROM generate_series(1, 20) n"
+                    )
+                    done = connection.execute("UPDATE items SET who = who + 1 WHERE id % 97 = 0")
+                    gone = connection.execute("DELETE FROM items WHERE id % 101 = 0")
+                self.changes += 20 + done.rowcount + gone.rowcount
+
+    def stop(self) -> int:
+        self._stop.set()
+        self._thread.join()
+        return self.changes
+
+
+@contextmanager
+def load(database: Database) -> Iterator[Load]:
+    writer = Load(database)
+    writer._thread.start()
+    try:
+        yield writer
+    finally:
+        writer.stop()
+
+
+def prepared(database: Database) -> None:
+    database.execute(TABLE)
+    for slot in (f"slot_{database.name}", f"truth_{database.name}"):
+        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+
+
+def assert_exact(database: Database, nats: Nats, stream: str, changes: int) -> None:
+    """The stream holds exactly the changes, in the source's order, under their ids."""
+    expected = truth(database, f"truth_{database.name}", changes)
+    assert len(expected) == changes
+    got = [message.id for message in messages(nats, stream)]
+    missing = set(expected) - set(got)
+    new = set(got) - set(expected)
+    assert not missing, f"{len(missing)} missing, such as {sorted(missing)[:3]}"
+    assert not new, f"{len(new)} with a new id, such as {sorted(new)[:3]}"
+    assert got == expected, "repeated, or out of order"
+
+
+def stored_all(nats: Nats, stream: str, changes: int) -> bool:
+    return len(messages(nats, stream)) >= changes
+
+
+@pytest.mark.timeout(900)
+def test_kill_9_of_the_pipeline_at_random_moments(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    prepared(database)
+    chance = random.Random(SEED)
+    pipeline = document(tmp_path, database, nats, stream)
+    with load(database) as writer:
+        for _ in range(KILLS):
+            run = Run(tmp_path, pipeline)
+            # Some die before the first batch, most while batches flow.
+            if chance.random() < 0.8:
+                eventually(lambda run=run: run.status()["last_batch"], run=run)
+                time.sleep(chance.uniform(0, 1.5))
+            else:
+                time.sleep(chance.uniform(0, 6))
+            run.kill()
+        changes = writer.stop()
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: stored_all(nats, stream, changes), seconds=180, run=run)
+    assert_exact(database, nats, stream, changes)
+
+
+def processes(run: Run, what: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.Process(run.process.pid).children(recursive=True):
+        command = " ".join(process.cmdline())
+        if what in command or what == process.name():
+            found.append(process)
+    return found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", ["java", "python_streaming_source_runner", "pyspark.daemon"])
+def test_kill_9_of_a_part_of_the_pipeline(
+    database: Database, nats: Nats, stream: str, tmp_path: Path, victim: str
+) -> None:
+    prepared(database)
+    with (
+        load(database) as writer,
+        running(tmp_path, document(tmp_path, database, nats, stream)) as run,
+    ):
+        eventually(lambda: run.status()["last_batch"], run=run)
+        found = processes(run, victim)
+        assert found, f"there is no {victim}"
+        for process in found:
+            process.kill()
+        before = len(messages(nats, stream))
+        eventually(lambda: len(messages(nats, stream)) > before + 200, run=run)
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=run)
+        assert run.stop() == 0
+    assert_exact(database, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+def test_postgres_stops_and_comes_back(nats: Nats, stream: str, tmp_path: Path) -> None:
+    with Postgres() as postgres, postgres.database() as database:
+        prepared(database)
+        with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+            database.execute("INSERT INTO items (who) SELECT generate_series(1, 500)")
+            eventually(lambda: stored_all(nats, stream, 500), run=run)
+            postgres.stop("immediate")
+            eventually(lambda: run.status()["backends"][0]["connected"] is False, run=run)
+            assert run.status()["health"] in ("degraded", "unhealthy")
+            postgres.start()
+            database.execute("INSERT INTO items (who) SELECT generate_series(1, 500)")
+            eventually(lambda: stored_all(nats, stream, 1000), run=run)
+            eventually(lambda: run.status()["health"] == "ok", run=run)
+            assert run.stop() == 0
+        assert_exact(database, nats, stream, 1000)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["stop", "kill", "freeze"])
+def test_nats_goes_and_comes_back(
+    database: Database, stream: str, tmp_path: Path, how: str
+) -> None:
+    prepared(database)
+    with Nats() as nats, load(database) as writer:
+        with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+            eventually(lambda: run.status()["last_batch"], run=run)
+            pid = nats.pid
+            if how == "freeze":
+                os.kill(pid, signal.SIGSTOP)
+            else:
+                getattr(nats, how)()
+            eventually(lambda: run.status()["sinks"][0]["connected"] is False, run=run)
+            confirmed = run.status()["backends"][0]["confirmed_lsn"]
+            time.sleep(2)
+            assert run.status()["backends"][0]["confirmed_lsn"] == confirmed
+            if how == "freeze":
+                os.kill(pid, signal.SIGCONT)
+            else:
+                nats.start()
+            changes = writer.stop()
+            eventually(lambda: stored_all(nats, stream, changes), run=run)
+            assert run.stop() == 0
+        assert_exact(database, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+def test_a_second_instance_waits_and_takes_over(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    prepared(database)
+    pipeline = document(tmp_path, database, nats, stream)
+    first_folder, second_folder = tmp_path / "first", tmp_path / "second"
+    first_folder.mkdir()
+    second_folder.mkdir()
+    with load(database) as writer:
+        first = Run(first_folder, pipeline)
+        eventually(lambda: first.status()["last_batch"], run=first)
+        with running(second_folder, pipeline) as second:
+            eventually(lambda: "in use by the process" in json_text(second), run=second)
+            first.kill()
+            eventually(lambda: second.status()["last_batch"], run=second)
+            changes = writer.stop()
+            eventually(lambda: stored_all(nats, stream, changes), run=second)
+    assert_exact(database, nats, stream, changes)
+
+
+def json_text(run: Run) -> str:
+    return run.log + run.get("/status")[1]

@@ -1,0 +1,169 @@
+"""`penstock run`, end to end: real PostgreSQL, real Spark, real JetStream."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.demo.servers import Database, Nats
+from tests.pipeline.running import document, eventually, messages, running
+
+pytestmark = [pytest.mark.live, pytest.mark.spark]
+
+TABLE = """
+CREATE TABLE customers (id bigserial PRIMARY KEY, name text, balance numeric(12,2), tags text[]);
+CREATE TABLE audit (id bigserial PRIMARY KEY, what text);
+CREATE PUBLICATION pub FOR ALL TABLES
+"""
+
+
+def slot_of(database: Database) -> tuple[str, str, bool]:
+    """(confirmed, current, active)"""
+    row = database.execute(
+        "SELECT confirmed_flush_lsn::text, pg_current_wal_lsn()::text, active"
+        " FROM pg_replication_slots WHERE database = current_database()"
+    )[0]
+    return row[0], row[1], row[2]
+
+
+def test_every_change_arrives_and_a_graceful_stop_leaves_nothing_open(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    pipeline = document(tmp_path, database, nats, stream)
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO customers (name, balance) VALUES ('Ada', 10.50), ('Bob', 1)")
+        database.execute("UPDATE customers SET balance = balance + 1 WHERE name = 'Ada'")
+        database.execute("DELETE FROM customers WHERE name = 'Bob'")
+        database.execute("TRUNCATE audit")
+        eventually(lambda: len(messages(nats, stream)) == 5, run=run)
+        assert run.get("/health")[0] == 200
+        assert run.stop() == 0
+    got = messages(nats, stream)
+    assert [message.body["operation"] for message in got] == [
+        "INSERT",
+        "INSERT",
+        "UPDATE",
+        "DELETE",
+        "TRUNCATE",
+    ]
+    prefix = stream.lower()
+    assert got[0].subject == f"{prefix}.customers.insert"
+    assert got[4].subject == f"{prefix}.audit.truncate"
+    assert got[0].headers["Nats-Msg-Id"] == got[0].id
+    assert got[2].body["data"] == {"id": 1, "name": "Ada", "balance": "11.50", "tags": None}
+    assert got[2].body["database"] == database.name
+    assert got[2].body["schema"] == "public"
+    assert got[3].body["key"] == {"id": 2}
+    assert got[3].body["data"] is None
+    confirmed, current, active = slot_of(database)
+    assert not active
+    assert int(confirmed.split("/")[1], 16) >= int(current.split("/")[1], 16)
+
+
+def test_a_restart_goes_on_where_it_was(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    pipeline = document(tmp_path, database, nats, stream)
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO audit (what) SELECT 'first' FROM generate_series(1, 100)")
+        eventually(lambda: len(messages(nats, stream)) == 100, run=run)
+        assert run.stop() == 0
+    database.execute("INSERT INTO audit (what) SELECT 'meanwhile' FROM generate_series(1, 100)")
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: len(messages(nats, stream)) == 200, run=run)
+        code, _ = run.get("/shutdown", method="POST")
+        assert code == 202
+        assert run.process.wait(60) == 0
+    ids = [message.body["data"]["id"] for message in messages(nats, stream)]
+    assert ids == list(range(1, 201))
+
+
+def test_an_idle_slot_moves_within_seconds(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    database.execute("CREATE TABLE unpublished (n int); DROP PUBLICATION pub")
+    database.execute("CREATE PUBLICATION pub FOR TABLE customers")
+    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO unpublished SELECT generate_series(1, 10000)")
+        target = slot_of(database)[1]
+        eventually(
+            lambda: database.execute(
+                "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots"
+                " WHERE database = current_database()",
+                (target,),
+            )[0][0],
+            seconds=20,
+            run=run,
+        )
+
+
+def test_a_sql_transform_sees_rows(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    sql = "SELECT * FROM changes WHERE collection <> 'audit'"
+    pipeline = document(tmp_path, database, nats, stream, transform=[{"sql": sql}])
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO audit (what) VALUES ('not wanted')")
+        database.execute("INSERT INTO customers (name, balance) VALUES ('Ada', 10.50)")
+        eventually(lambda: len(messages(nats, stream)) == 1, run=run)
+        # What was filtered does not hold the slot back.
+        target = slot_of(database)[1]
+        eventually(lambda: slot_of(database)[0] >= target, seconds=20, run=run)
+    assert messages(nats, stream)[0].body["data"]["balance"] == "10.50"
+
+
+def test_what_an_operator_sees(database: Database, nats: Nats, stream: str, tmp_path: Path) -> None:
+    database.execute(TABLE)
+    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO customers (name, balance) VALUES ('Ada', 10.50)")
+        eventually(lambda: run.status()["sinks"][0]["acknowledged"] == 1, run=run)
+        status = eventually(lambda: run.status() if run.status()["last_batch"] else None, run=run)
+        backend = status["backends"][0]
+        assert backend["connected"] is True
+        assert backend["slot"] == f"slot_{database.name}"
+        assert "triggerExecution" in status["last_batch"]["timings"]
+        assert status["sinks"][0]["published"] == 1
+        metrics = run.get("/metrics")[1]
+        assert "# HELP penstock_" in metrics
+        assert "# TYPE penstock_" in metrics
+        code, info = run.get(f"/streams/info?stream={stream}")
+        assert code == 200, info
+        assert json.loads(info)["state"]["messages"] == 1
+        assert run.get("/streams/info?stream=NOT_THERE")[0] == 404
+        assert database.url not in run.log
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_servers_are_away_ends_it_in_order(
+    nats: Nats, stream: str, tmp_path: Path, signal_number: int
+) -> None:
+    nowhere = Database(name="nowhere", url="postgresql://postgres@127.0.0.1:9/nowhere")
+    with running(tmp_path, document(tmp_path, nowhere, nats, stream)) as run:
+        eventually(lambda: "trying again" in run.log, run=run)
+        time.sleep(0.5)
+        run.process.send_signal(signal_number)
+        assert run.process.wait(60) == 0
+
+
+def test_a_missing_publication_is_one_clear_line_and_exit_code_2(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE customers (id int PRIMARY KEY)")
+    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+        assert run.process.wait(60) == 2
+    errors = [line for line in run.log.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "pub" in errors[0]
+    assert "CREATE PUBLICATION" in run.log
+    assert "Traceback" not in run.log
