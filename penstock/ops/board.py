@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ COUNTERS = frozenset(
     }
 )
 _LONGEST_TEXT = 1_000
+# Counters of processes: there is a new one for every micro-batch, and each soon ends.
+_REMEMBERED = 10_000
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -88,7 +91,9 @@ class Reporter:
 def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that fit: long texts are cut, then the largest fields are left out."""
     cut = {
-        key: f"{value[:_LONGEST_TEXT]}…" if isinstance(value, str) and len(value) > 1000 else value
+        key: f"{value[:_LONGEST_TEXT]}…"
+        if isinstance(value, str) and len(value) > _LONGEST_TEXT
+        else value
         for key, value in fields.items()
     }
     sizes = {key: len(orjson.dumps(value, str, _OPTIONS)) for key, value in cut.items()}
@@ -165,7 +170,7 @@ class Board:
         self._bounds = bounds
         self._clock = clock
         self._entries: dict[tuple[str, str], Entry] = {}
-        self._counted: dict[tuple[str, str, str, int], int] = {}
+        self._counted: OrderedDict[tuple[str, str, str, int], int] = OrderedDict()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -240,6 +245,9 @@ class Board:
         """How much a process's counter grew; one that fell belongs to a new process."""
         before = self._counted.get(key, 0)
         self._counted[key] = value
+        self._counted.move_to_end(key)
+        if len(self._counted) > _REMEMBERED:
+            self._counted.popitem(last=False)
         return value - before if value >= before else value
 
     def close(self) -> None:

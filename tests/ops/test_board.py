@@ -95,6 +95,13 @@ def test_a_counter_that_falls_belongs_to_a_new_process(board: Board) -> None:
     assert board.entry("sink", "s") == {"published": 12}
 
 
+def test_counting_many_short_lived_processes_takes_bounded_memory(board: Board) -> None:
+    for sender in range(20_000):
+        board.post("sink", "s", {"published": 1}, sender=sender)
+    assert board.entry("sink", "s") == {"published": 20_000}
+    assert len(board._counted) <= 10_000
+
+
 def test_an_entry_of_nobody_is_empty(board: Board) -> None:
     assert board.entry("source", "nobody") == {}
 
