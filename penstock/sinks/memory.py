@@ -3,7 +3,9 @@
 For tests, examples and trying a pipeline out. Idempotent on the event id, like every sink.
 """
 
+import base64
 import fcntl
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +49,7 @@ _lock = threading.RLock()
 
 
 def stored(settings: MemorySettings) -> list[dict[str, Any]]:
-    """Everything stored, in order: change column -> value; images as plain values."""
+    """Everything stored, in order: change column -> plain JSON value (times as ISO text)."""
     with _opened(settings) as store:
         return list(store.changes)
 
@@ -132,6 +134,10 @@ def _opened(settings: MemorySettings) -> Iterator[_Store]:
 
 def _catch_up(lines: Any, store: _Store) -> None:
     """Takes in what others wrote; a last line that a crash cut off is taken away."""
+    if lines.seek(0, os.SEEK_END) < store.offset:
+        store.changes.clear()  # the file was replaced
+        store.known.clear()
+        store.offset = 0
     lines.seek(store.offset)
     text = lines.read()
     whole = text[: text.rfind(b"\n") + 1]
@@ -145,20 +151,21 @@ def _catch_up(lines: Any, store: _Store) -> None:
 
 
 def _append(settings: MemorySettings, store: _Store, rows: list[dict[str, Any]]) -> int:
-    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
+    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
     text = b"".join(orjson.dumps(row, _plain, option) + b"\n" for row in rows)
     if settings.folder is not None:
         with _file(settings).open("ab") as lines:
             lines.write(text)
-    else:
-        store.changes += rows
-        store.known.update(row["event_id"] for row in rows)
+        return len(text)
+    for line in text.splitlines():
+        store.changes.append(orjson.loads(line))
+    store.known.update(row["event_id"] for row in rows)
     return len(text)
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for, as its text."""
-    return value.hex() if isinstance(value, bytes) else str(value)
+    """Bytes, which JSON has no form for."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _file(settings: MemorySettings) -> Path:

@@ -164,11 +164,12 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _delivery(settings: JetStreamSettings, stream: Stream, connection: Connection) -> Finding:
     try:
-        delivery, reason = choose(settings.delivery, stream, connection.version)
+        choice = choose(settings.delivery, stream, connection.version)
     except PenstockError as error:
         return _finding("error", "delivery", error.message, error.hint)
-    level: Level = "ok" if delivery in ("exactly-once", settings.delivery) else "warning"
-    return _finding(level, "delivery", f"{delivery}: {reason}")
+    asked = ("exactly-once", settings.delivery)
+    level: Level = "ok" if choice.delivery in asked else "warning"
+    return _finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
 
 
 def _permission(connection: Connection, template: Template) -> Iterator[Finding]:

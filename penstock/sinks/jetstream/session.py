@@ -54,7 +54,8 @@ class Session:
         self.api = JetStream(self.connection)
         self.connection.open()
         stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
-        self.delivery, self.reason = choose(self.settings.delivery, stream, self.connection.version)
+        choice = choose(self.settings.delivery, stream, self.connection.version)
+        self.delivery, self.reason = choice.delivery, choice.reason
         if self._stepped_down and self.delivery == "exactly-once":
             self.delivery, self.reason = "deduplicated", self._stepped_down
         self.encoder = Encoder(

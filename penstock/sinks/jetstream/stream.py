@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import SettingsError
 from penstock.sinks.jetstream.api import JetStream
@@ -10,7 +10,7 @@ from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.subject import Template, covers
 
-__all__ = ["ATOMIC_SINCE", "Stream", "choose", "ensure", "missing_subjects", "wanted"]
+__all__ = ["ATOMIC_SINCE", "Choice", "Stream", "choose", "ensure", "missing_subjects", "wanted"]
 
 ATOMIC_SINCE = (2, 12, 1)  # 2.12.0 has batches, but refuses message ids inside them
 _NANOSECONDS = 1_000_000_000
@@ -110,16 +110,24 @@ def missing_subjects(stream: Stream, template: Template) -> bool:
     return not any(covers(one, template.wildcard) for one in stream.config.get("subjects") or ())
 
 
-def choose(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> tuple[Delivery, str]:
-    """The delivery, and why; raises SettingsError when what was asked cannot be."""
+class Choice(NamedTuple):
+    """A delivery, why it is this one, and what would make a better one possible."""
+
+    delivery: Delivery
+    reason: str
+    remedy: str = ""
+
+
+def choose(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> Choice:
+    """The delivery; raises SettingsError when what was asked for cannot be."""
     if asked in ("deduplicated", "at-least-once"):
-        return asked, "as configured"
+        return Choice(asked, "as configured")
     obstacle, remedy = _obstacle(stream, version)
     if not obstacle:
-        return "exactly-once", "the stream takes atomic batches"
+        return Choice("exactly-once", "the stream takes atomic batches")
     if asked == "exactly-once":
         raise SettingsError(f"delivery exactly-once is not possible: {obstacle}", hint=remedy)
-    return "deduplicated", f"{obstacle} ({remedy})"
+    return Choice("deduplicated", obstacle, remedy)
 
 
 def _obstacle(stream: Stream, version: tuple[int, ...]) -> tuple[str, str]:

@@ -1,0 +1,231 @@
+"""The stream: made, verified, and looked at by the preflight check."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.finding import Finding
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.stream import Stream, choose, wanted
+from penstock.sinks.jetstream.subject import parse_template
+
+pytestmark = pytest.mark.live
+TEMPLATE = parse_template("cdc.{collection}.{operation}")
+
+
+@pytest.fixture
+def api(nats: Nats) -> Iterator[JetStream]:
+    connection = Connection(JetStreamSettings(url=nats.url))
+    connection.open()
+    yield JetStream(connection)
+    connection.close()
+
+
+@pytest.fixture
+def check(nats: Nats, stream: str, settings_of: Any) -> Any:
+    def run(**settings: Any) -> list[Finding]:
+        return list(JetStreamSink(settings_of(nats.url, **settings)).check())
+
+    return run
+
+
+def levels(findings: list[Finding], level: str) -> list[str]:
+    assert all(finding.remedy for finding in findings if finding.level != "ok")
+    return [finding.message for finding in findings if finding.level == level]
+
+
+def test_a_missing_stream_is_made_once(nats: Nats, api: JetStream, settings_of: Any) -> None:
+    settings = settings_of(nats.url, max_age="7d", max_bytes="1MiB", duplicate_window="3m")
+    sink = JetStreamSink(settings)
+    sink.prepare()
+    sink.prepare()
+    info = api.stream(settings.stream)
+    assert info is not None
+    config = info["config"]
+    assert config["subjects"] == [f"{settings.stream}.*.*"]
+    assert (config["retention"], config["storage"], config["discard"]) == ("limits", "file", "old")
+    assert config["max_age"] == 7 * 86400 * 10**9
+    assert config["max_bytes"] == 1 << 20
+    assert config["duplicate_window"] == 180 * 10**9
+    assert config["allow_atomic"] is True
+    assert config["num_replicas"] == 1
+
+
+def test_the_defaults_keep_everything_for_ever(settings_of: Any) -> None:
+    config = wanted(JetStreamSettings(url="nats://h"), TEMPLATE, (2, 10))
+    assert (config["max_age"], config["max_bytes"]) == (0, -1)
+    assert config["duplicate_window"] == 120 * 10**9
+    assert "allow_atomic" not in config
+
+
+def test_a_stream_that_exists_is_not_changed(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
+) -> None:
+    before = api.create({"name": stream, "subjects": [f"{stream}.>"], "max_msgs": 77})
+    JetStreamSink(settings_of(nats.url, max_age="1h")).write([batch_of(3)])
+    after = api.stream(stream)
+    assert after is not None
+    assert after["config"] == before["config"]
+
+
+def test_a_stream_with_other_subjects_is_a_settings_error(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, check: Any
+) -> None:
+    api.create({"name": stream, "subjects": [f"{stream}.only.this"]})
+    with pytest.raises(SettingsError, match=rf"does not take {stream}\.\*\.\*") as caught:
+        JetStreamSink(settings_of(nats.url)).write([batch_of(1)])
+    assert "--subjects" in caught.value.hint
+    assert any("does not take" in message for message in levels(check(), "error"))
+
+
+def test_subjects_that_another_stream_has_are_a_settings_error(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, check: Any
+) -> None:
+    api.create({"name": f"{stream}OTHER", "subjects": [f"{stream}.users.*"]})
+    with pytest.raises(SettingsError, match="subjects overlap"):
+        JetStreamSink(settings_of(nats.url)).prepare()
+    assert any("as well" in message for message in levels(check(), "error"))
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [({"no_ack": True}, "acknowledges nothing"), ({"sealed": True}, "is sealed")],
+)
+def test_a_stream_that_cannot_be_written_safely_is_a_settings_error(
+    config: dict[str, Any],
+    says: str,
+    nats: Nats,
+    stream: str,
+    api: JetStream,
+    settings_of: Any,
+    check: Any,
+) -> None:
+    base = {"name": stream, "subjects": [f"{stream}.>"]}
+    created = api.create({**base, "no_ack": bool(config.get("no_ack"))})
+    if config.get("sealed"):
+        api._call(f"STREAM.UPDATE.{stream}", {**created["config"], "sealed": True})
+    with pytest.raises(SettingsError, match=says):
+        JetStreamSink(settings_of(nats.url)).prepare()
+    assert any(says in message for message in levels(check(), "error"))
+
+
+def test_check_makes_nothing_and_says_what_will_be_made(
+    stream: str, api: JetStream, check: Any
+) -> None:
+    findings = check()
+    assert levels(findings, "error") == levels(findings, "warning") == []
+    assert any(f"will be made for {stream}.*.*" in one for one in levels(findings, "ok"))
+    assert any("nats-server 2." in message for message in levels(findings, "ok"))
+    assert any("may publish" in message for message in levels(findings, "ok"))
+    assert any(message.startswith("exactly-once") for message in levels(findings, "ok"))
+    assert api.stream(stream) is None
+
+
+def test_check_stores_nothing(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, check: Any
+) -> None:
+    JetStreamSink(settings_of(nats.url)).prepare()
+    check()
+    info = api.stream(stream)
+    assert info is not None
+    assert info["state"]["last_seq"] == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "says"),
+    [
+        ({"retention": "workqueue"}, {}, "workqueue retention"),
+        ({"retention": "interest"}, {}, "interest retention"),
+        ({"max_msgs": 10}, {}, "keeps only 10 messages"),
+        ({"max_bytes": 1000}, {}, "keeps only 1000 bytes"),
+        ({"max_age": 3600 * 10**9}, {}, "keeps only 1:00:00"),
+        ({"max_msgs_per_subject": 1}, {}, "1 messages a subject"),
+        ({"max_msgs": 10, "discard": "new"}, {}, "takes no more"),
+        ({"duplicate_window": 10**9}, {}, "forgets message ids after 1 s"),
+        ({"max_msg_size": 1000}, {}, "takes messages of 1000 bytes at most"),
+        ({"storage": "memory"}, {}, "kept in memory"),
+        ({"allow_atomic": False}, {}, "deduplicated: the stream"),
+    ],
+)
+def test_check_warns_of_what_could_lose_data(
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    says: str,
+    stream: str,
+    api: JetStream,
+    check: Any,
+) -> None:
+    base = {"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True}
+    api.create({**base, **config})
+    findings = check(**settings)
+    assert levels(findings, "error") == []
+    assert any(says in message for message in levels(findings, "warning")), findings
+
+
+def test_check_counts_what_was_asked_for_and_cannot_be_as_an_error(
+    stream: str, api: JetStream, check: Any
+) -> None:
+    api.create({"name": stream, "subjects": [f"{stream}.>"]})
+    errors = levels(check(delivery="exactly-once"), "error")
+    assert any("does not allow atomic batches" in message for message in errors)
+
+
+def stream_of(**config: Any) -> Stream:
+    return Stream("S", {"allow_atomic": True, "retention": "limits", **config}, 0)
+
+
+@pytest.mark.parametrize(
+    ("stream", "version", "delivery", "says"),
+    [
+        (stream_of(), (2, 15, 1), "exactly-once", "takes atomic batches"),
+        (stream_of(), (2, 12, 1), "exactly-once", "takes atomic batches"),
+        (stream_of(), (2, 12, 0), "deduplicated", "2.12.0 has no atomic batches"),
+        (stream_of(allow_atomic=None), (2, 10, 29), "deduplicated", "2.10.29"),
+        (stream_of(allow_atomic=False), (2, 15, 1), "deduplicated", "--allow-batch"),
+        (stream_of(retention="workqueue"), (2, 15, 1), "deduplicated", "workqueue"),
+    ],
+)
+def test_auto_chooses_the_best_there_is_and_says_why(
+    stream: Stream, version: tuple[int, ...], delivery: str, says: str
+) -> None:
+    choice = choose("auto", stream, version)
+    assert choice.delivery == delivery
+    assert says in f"{choice.reason} {choice.remedy}"
+    if delivery != "exactly-once":
+        with pytest.raises(SettingsError, match="not possible"):
+            choose("exactly-once", stream, version)
+
+
+@pytest.mark.parametrize("asked", ["deduplicated", "at-least-once"])
+def test_what_is_asked_for_is_chosen(asked: Any) -> None:
+    assert choose(asked, stream_of(), (2, 15))[:2] == (asked, "as configured")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        (10039, 503, SettingsError),
+        (10076, 503, SettingsError),
+        (10054, 400, Rejected),
+        (10058, 400, SettingsError),
+        (10065, 400, SettingsError),
+        (10174, 400, SettingsError),
+        (10074, 400, SettingsError),
+        (10005, 400, SettingsError),
+        (10109, 400, SettingsError),
+        (10077, 503, Unavailable),
+        (10008, 503, Unavailable),
+        (10023, 503, Unavailable),
+        (99999, 400, SettingsError),
+        (99999, 500, Unavailable),
+    ],
+)
+def test_each_error_of_jetstream_is_a_retry_decision(code: int, status: int, kind: type) -> None:
+    error = error_of(ApiError(code, status, "what happened"), "STREAM.CREATE")
+    assert type(error) is kind
+    assert str(code) in error.message

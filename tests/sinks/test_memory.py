@@ -1,0 +1,90 @@
+"""The memory sink, in a process and in a folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import SettingsError
+from penstock.sinks.memory import MemorySettings, MemorySink, forget, stored
+
+
+def settings(name: str, folder: Path | None = None) -> MemorySettings:
+    return MemorySettings(name=name, folder=str(folder) if folder else None)
+
+
+@pytest.mark.parametrize("in_folder", [True, False])
+def test_a_change_is_kept_with_its_values(in_folder: bool, tmp_path: Path, batch_of: Any) -> None:
+    mine = settings("values", tmp_path if in_folder else None)
+    MemorySink(mine).write([batch_of(1, 3, images="msgpack"), batch_of(1, 4, images="json")])
+    one, two = stored(mine)
+    assert one["event_id"] == "default:00000000/00000003:0"
+    assert one["after"] == {"id": 0, "name": "n00000000/00000003:0"}
+    assert two["after"] == {"id": 0, "name": "n00000000/00000004:0"}
+    assert (one["before"], one["unchanged"], one["ordinal"]) == (None, [], 0)
+    assert one["committed_at"] == "2026-11-21T10:02:03.000004Z"
+    forget(mine)
+    assert stored(mine) == []
+
+
+def test_names_are_stores_of_their_own(batch_of: Any) -> None:
+    MemorySink(settings("one")).write([batch_of(2)])
+    assert len(stored(settings("one"))) == 2
+    assert stored(settings("two")) == []
+
+
+def test_what_another_process_wrote_is_seen_and_not_written_again(
+    tmp_path: Path, batch_of: Any
+) -> None:
+    mine = settings("shared", tmp_path)
+    MemorySink(mine).write([batch_of(3, 1)])
+    code = f"""
+from penstock.sinks.memory import *
+import pickle, sys
+sink = MemorySink(MemorySettings(name="shared", folder={str(tmp_path)!r}))
+receipt = sink.write([pickle.load(sys.stdin.buffer)])
+print(receipt.published, receipt.duplicates)
+"""
+    import pickle
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(batch_of(5, 1)),
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.split() == [b"2", b"3"]
+    assert [row["ordinal"] for row in stored(mine)] == [0, 1, 2, 3, 4]
+    assert MemorySink(mine).write([batch_of(5, 1)]).duplicates == 5
+
+
+def test_a_line_that_a_crash_cut_off_is_written_again(tmp_path: Path, batch_of: Any) -> None:
+    mine = settings("torn", tmp_path)
+    MemorySink(mine).write([batch_of(3, 1)])
+    file = tmp_path / "torn.jsonl"
+    text = file.read_bytes()
+    forget(mine)
+    file.write_bytes(text[:-20])
+    assert MemorySink(mine).write([batch_of(3, 1)]).published == 1
+    assert file.read_bytes() == text
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path, batch_of: Any) -> None:
+    mine = settings("replaced", tmp_path)
+    MemorySink(mine).write([batch_of(3, 1)])
+    (tmp_path / "replaced.jsonl").unlink()
+    assert stored(mine) == []
+    assert MemorySink(mine).write([batch_of(3, 1)]).published == 3
+
+
+def test_a_folder_that_cannot_be_made_is_a_settings_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="cannot be made"):
+        MemorySink(settings("x", tmp_path / "file" / "folder")).prepare()
+
+
+def test_a_sink_that_forgets_says_so(tmp_path: Path) -> None:
+    assert [f.level for f in MemorySink(settings("x")).check()] == ["warning"]
+    assert [f.level for f in MemorySink(settings("x", tmp_path)).check()] == ["ok"]
