@@ -196,6 +196,7 @@ class PostgresFollowing:
             "streaming": self._slot.protocol > 1 and self._settings.streaming,
             **self._counts,
             "transactions": self._framer.transactions,
+            "keepalives": progress.keepalives,
             "in_flight": progress.in_flight,
             "in_progress": len(self._streams),
             "in_progress_bytes": self._streams.held,

@@ -46,6 +46,7 @@ class Progress:
         self.received = durable
         self.durable = durable
         self.reported = 0
+        self.keepalives = 0
         self._silence = silence
         self._sent: deque[_Sent] = deque()
         if after is not None:
@@ -85,6 +86,7 @@ class Progress:
 
     def keepalive(self, end: int, *, asked: bool) -> None:
         """The server has sent everything that committed before `end`; `asked` for an answer."""
+        self.keepalives += 1
         self.received = max(self.received, end)
         self._asked = self._asked or asked
         if self._open is None:

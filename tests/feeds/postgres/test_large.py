@@ -44,18 +44,6 @@ def reader_with(large: Database) -> Iterator[Callable[..., Reader]]:
         each.close()
 
 
-def _count(reader: Reader, number: int, before: int = 0) -> int:
-    """Counts changes without keeping pages; checks that their places have no gap."""
-    seen, ordinal = 0, before
-    while seen < number:
-        for page in reader.following.read(30):
-            assert page.first.ordinal == ordinal
-            assert page.last.ordinal == ordinal + page.count - 1
-            ordinal += page.count
-            seen += page.count
-    return seen
-
-
 @pytest.mark.parametrize("streaming", [True, False])
 def test_300000_rows_in_one_transaction_arrive_in_bounded_memory(
     reader_with: Callable[..., Reader], streaming: bool
