@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.demo.servers import free_port
@@ -42,7 +43,7 @@ class Pipeline:
         self.log = folder / "pipeline.log"
         self.port = free_port()
         self.ops = f"http://127.0.0.1:{self.port}"
-        self._env = {**os.environ, "PG_URL": postgres, "NATS_URL": nats}
+        self._env = {**os.environ, "PG_URL": postgres, "NATS_URL": nats, "TMPDIR": str(folder)}
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -91,15 +92,15 @@ class Pipeline:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self._process.wait(10)
+            return self._process.wait(30)
 
     def kill(self) -> None:
         """Ends it and everything it started, at once."""
-        if self._process is not None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
 
     def tail(self, lines: int = 15) -> str:
         """The last lines of its log."""

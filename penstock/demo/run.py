@@ -61,7 +61,8 @@ def run(options: Options, console: Console) -> int:
             demo = _Demo(options, screen, database, nats, pipeline)
             try:
                 verdict, code = demo.play()
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SystemExit):
+                pipeline.kill()
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
         ok = verdict.ok and code == 0
@@ -96,8 +97,12 @@ class _Demo:
         self._pipeline.start()
         self._wait("starting Spark", self._follows, _START)
         self.consumer.start()
+        workload = Workload(self._database.url, self.ledger, rate=self._options.rate)
         try:
-            self._stream()
+            # The clock starts when the first change has gone all the way.
+            workload.open()
+            self._wait("starting Spark", lambda: self.consumer.replica.count > 0, _START)
+            self._stream(workload)
             self._drain()
             self._show("verdict")
             code = self._pipeline.stop()
@@ -106,8 +111,7 @@ class _Demo:
             self.consumer.stop()
         return judge(self.ledger, self.consumer.replica, self._tables()), code
 
-    def _stream(self) -> None:
-        workload = Workload(self._database.url, self.ledger, rate=self._options.rate)
+    def _stream(self, workload: Workload) -> None:
         self._started = time.monotonic()
         workload.start()
         try:

@@ -242,7 +242,7 @@ class Postgres(_Server):
             if not reachable(self.folder):
                 raise SettingsError(
                     f"PostgreSQL does not run as root, and user {user} cannot enter {self.folder}",
-                    hint="give a folder that others may enter, or none",
+                    hint="use a folder that others may enter: TMPDIR=/tmp, say",
                 )
         done = subprocess.run(  # noqa: S603 - our own servers
             [str(self.bin / "initdb"), "-D", str(self.data), *_INITDB],

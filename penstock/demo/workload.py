@@ -31,6 +31,11 @@ class Workload:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="workload", daemon=True)
 
+    def open(self) -> None:
+        """Writes the first transaction, the only one until `start`."""
+        with psycopg.connect(self._url) as connection:
+            self._transaction(connection, sign_up)
+
     def start(self) -> None:
         """Starts writing, in a thread."""
         self._thread.start()
@@ -62,8 +67,9 @@ class Workload:
 
     def _write(self, first: psycopg.Connection, second: psycopg.Connection) -> None:
         choose, actions, weights = self._shop.random, list(ACTIONS), list(ACTIONS.values())
-        self._transaction(first, sign_up)
-        started, turn = time.monotonic(), 0
+        if not self._shop.customers:
+            self._transaction(first, sign_up)
+        started, turn, before = time.monotonic(), 0, self.ledger.count
         pending: tuple[int, list[Written]] | None = None
         while not self._stop.is_set():
             turn += 1
@@ -77,7 +83,8 @@ class Workload:
             if pending is not None and turn >= pending[0]:
                 self._commit(second, pending[1])
                 pending = None
-            self._stop.wait(max(0.0, started + self.ledger.count / self._rate - time.monotonic()))
+            due = started + (self.ledger.count - before) / self._rate
+            self._stop.wait(max(0.0, due - time.monotonic()))
         if pending is not None:
             self._commit(second, pending[1])
 
