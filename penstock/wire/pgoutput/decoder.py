@@ -19,7 +19,8 @@ from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.images import key_text, packer
 from penstock.wire.pgoutput.layout import Layout
-from penstock.wire.pgoutput.scan import Scan, Tenant
+from penstock.wire.pgoutput.scan import Scan
+from penstock.wire.pgoutput.waiting import Tenant
 
 __all__ = ["DecoderSettings", "PgoutputDecoder"]
 

@@ -34,13 +34,12 @@ from penstock.wire.pgoutput.messages import (
 )
 from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, explain, read_tuple
 from penstock.wire.pgoutput.values.binary import as_base64
+from penstock.wire.pgoutput.waiting import BrokenRow, Tenant, Waiting
 
-__all__ = ["Resolve", "Scan", "Tenant"]
+__all__ = ["Resolve", "Scan"]
 
 # A raw Relation message (without a streamed xid) -> its layout.
 Resolve = Callable[[bytes], Layout]
-# A row -> its tenant.
-Tenant = Callable[[dict[str, Any]], str | None]
 
 # CopyData `d`, its length, XLogData `w`, 24 bytes of LSNs and time, then the message: its tag, and
 # the first uint32 behind it (behind the xid when streamed).
@@ -74,11 +73,14 @@ class Scan:
         self._data = payload + _PADDING
         self._end = len(payload)
         self._streamed = context.streamed
+        # From a frame's start to its row's first tuple.
+        self._body_offset = (_STREAMED_FRAME if self._streamed else _FRAME).size
         self._resolve = resolve
         self._tenant = tenant
         self._pack = pack
         self._text_images = text_images
         self._layouts: dict[int, tuple[int, Layout]] = {}
+        self._waiting: dict[int, Waiting] = {}
         self._unit = -1  # outside of a transaction
         self._commit_lsn = 0
         self._ordinal = 0
@@ -92,8 +94,7 @@ class Scan:
         """Fills `rows` and `constants`; raises Malformed."""
         data, end = self._data, self._end
         frame = (_STREAMED_FRAME if self._streamed else _FRAME).unpack_from
-        body = _FRAME.size + (4 if self._streamed else 0)
-        change = {_INSERT: self._insert, _UPDATE: self._update, _DELETE: self._delete}
+        body = self._body_offset
         at = 0
         while at < end:
             copy, length, kind, tag, oid = frame(data, at)
@@ -101,49 +102,58 @@ class Scan:
             if copy != _COPY_DATA or stop > end:
                 raise Malformed(f"byte {at} of a payload does not start a whole CopyData message")
             if kind == _XLOG_DATA and length >= _MESSAGE:
-                if tag in change:
-                    try:
-                        change[tag](at + body, stop, oid)
-                    except BROKEN:
-                        raise self._explain(at, stop, oid) from None
+                if tag == _INSERT:
+                    self._new("INSERT", at + body, stop, oid)
+                elif tag == _UPDATE:
+                    self._update(at + body, stop, oid)
+                elif tag == _DELETE:
+                    self._delete(at + body, stop, oid)
                 else:
                     self._control(data[at + _MESSAGE : stop])
             elif kind != _KEEPALIVE or length != _KEEPALIVE_LENGTH:
                 raise Malformed(f"byte {at} of a payload holds no replication message")
             at = stop
+        for waiting in self._waiting.values():
+            self._complete(waiting)
 
-    def _insert(self, at: int, stop: int, oid: int) -> None:
+    def _new(self, operation: str, at: int, stop: int, oid: int) -> None:
+        """A row that came without its old one: half of it now, the rest together with others."""
         index, layout = self._layout(oid)
         if index == FILTERED:
             return self._filtered()
-        at, row, unchanged = read_tuple(self._data, at, _NEW, layout.columns)
-        if at != stop or unchanged:
-            raise ValueError
-        key, document_id = layout.identify(row)
-        self.rows.append((
-            self._unit, index, self._ordinal, "INSERT", self._tenant(row), None, document_id,
-            key, None, self._pack(row), unchanged,
-        ))  # fmt: skip
+        waiting = self._waiting.get(oid)
+        if waiting is None:
+            waiting = self._waiting[oid] = Waiting(layout)
+        waiting.add(len(self.rows), at, stop)
+        self.rows.append((self._unit, index, self._ordinal, operation))
         self._ordinal += 1
         return None
 
+    def _complete(self, waiting: Waiting) -> None:
+        try:
+            waiting.complete(self._data, self.rows, self._tenant, self._pack)
+        except BrokenRow as broken:
+            raise self._explain(broken.at, broken.stop, waiting.layout) from None
+
     def _update(self, at: int, stop: int, oid: int) -> None:
+        if self._data[at] == _NEW:
+            return self._new("UPDATE", at, stop, oid)
         index, layout = self._layout(oid)
         if index == FILTERED:
             return self._filtered()
-        before = old = None
-        if self._data[at] != _NEW:
-            at, old = self._old(at, layout)
-            before = self._pack(old)
-        at, row, unchanged = read_tuple(self._data, at, _NEW, layout.columns)
-        if at != stop:
-            raise ValueError
-        key, document_id = layout.identify(row, old)
-        whole = {**old, **row} if unchanged and old else row
-        self.rows.append((
-            self._unit, index, self._ordinal, "UPDATE", self._tenant(whole), None, document_id,
-            key, before, self._pack(row), unchanged,
-        ))  # fmt: skip
+        try:
+            middle, old = self._old(at, layout)
+            end, row, unchanged = read_tuple(self._data, middle, _NEW, layout.columns)
+            if end != stop:
+                raise ValueError
+            key, document_id = layout.identify(row, old)
+            whole = {**old, **row} if unchanged else row
+            self.rows.append((
+                self._unit, index, self._ordinal, "UPDATE", self._tenant(whole), None, document_id,
+                key, self._pack(old), self._pack(row), unchanged,
+            ))  # fmt: skip
+        except BROKEN:
+            raise self._explain(at, stop, layout) from None
         self._ordinal += 1
         return None
 
@@ -151,14 +161,17 @@ class Scan:
         index, layout = self._layout(oid)
         if index == FILTERED:
             return self._filtered()
-        at, old = self._old(at, layout)
-        if at != stop:
-            raise ValueError
-        key, document_id = layout.identify(old)
-        self.rows.append((
-            self._unit, index, self._ordinal, "DELETE", self._tenant(old), None, document_id,
-            key, self._pack(old), None, NO_COLUMNS,
-        ))  # fmt: skip
+        try:
+            end, old = self._old(at, layout)
+            if end != stop:
+                raise ValueError
+            key, document_id = layout.identify(old)
+            self.rows.append((
+                self._unit, index, self._ordinal, "DELETE", self._tenant(old), None, document_id,
+                key, self._pack(old), None, NO_COLUMNS,
+            ))  # fmt: skip
+        except BROKEN:
+            raise self._explain(at, stop, layout) from None
         self._ordinal += 1
         return None
 
@@ -185,9 +198,10 @@ class Scan:
         self.rows.append((self._unit, FILTERED, self._ordinal, *_NOTHING))
         self._ordinal += 1
 
-    def _explain(self, at: int, stop: int, oid: int) -> Malformed:
-        message = decode_message(self._data[at + _MESSAGE : stop], streamed=self._streamed)
-        return explain(message, self._layouts[oid][1])
+    def _explain(self, at: int, stop: int, layout: Layout) -> Malformed:
+        start = at - self._body_offset + _MESSAGE
+        message = decode_message(self._data[start:stop], streamed=self._streamed)
+        return explain(message, layout)
 
     def _control(self, data: bytes) -> None:
         message: Message = decode_message(data, streamed=self._streamed)
@@ -225,6 +239,9 @@ class Scan:
 
     def _announce(self, raw: bytes) -> None:
         layout = self._resolve(raw)
+        if layout.oid in self._waiting:
+            # What came under the old shape.
+            self._complete(self._waiting.pop(layout.oid))
         self._layouts[layout.oid] = self.constants.add_relation(layout), layout
 
     def _truncate(self, message: Truncate) -> None:

@@ -1,0 +1,96 @@
+"""New rows of one relation that wait to be read together (see bulk.py).
+
+Where a row belongs among the changes of its page is settled when it is added; its values may come
+later, because no change depends on another's.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from penstock.wire.pgoutput.bulk import WORTH_IT, read_columns
+from penstock.wire.pgoutput.images import Pack
+from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, read_tuple
+
+__all__ = ["BrokenRow", "Tenant", "Waiting"]
+
+# A row -> its tenant.
+Tenant = Callable[[dict[str, Any]], str | None]
+
+_NEW = b"N"[0]
+
+
+class BrokenRow(Exception):
+    """The row from `at` (its tuple) to `stop` can't be read; somebody else explains why."""
+
+    def __init__(self, at: int, stop: int) -> None:
+        super().__init__(at, stop)
+        self.at = at
+        self.stop = stop
+
+
+class Waiting:
+    """Rows of one layout: where each belongs among all rows, and where its tuple is."""
+
+    __slots__ = ("_slots", "_starts", "_stops", "layout")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._slots: list[int] = []
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def add(self, slot: int, start: int, stop: int) -> None:
+        """`rows[slot]` has its unit, relation, ordinal and operation; the rest is in the data."""
+        self._slots.append(slot)
+        self._starts.append(start)
+        self._stops.append(stop)
+
+    def complete(
+        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant, pack: Pack
+    ) -> None:
+        """Completes `rows`; raises BrokenRow."""
+        left: Iterable[int] = range(len(self._slots))
+        if len(self._slots) >= WORTH_IT and self.layout.columns:
+            left = self._in_bulk(data, rows, tenant, pack)
+        for number in left:
+            start, stop = self._starts[number], self._stops[number]
+            slot = self._slots[number]
+            try:
+                rows[slot] += self._rest(data, start, stop, tenant, pack)
+            except BROKEN:
+                raise BrokenRow(start, stop) from None
+            if rows[slot][-1] and rows[slot][3] == "INSERT":
+                raise BrokenRow(start, stop)
+
+    def _rest(
+        self, data: bytes, start: int, stop: int, tenant: Tenant, pack: Pack
+    ) -> tuple[Any, ...]:
+        end, row, unchanged = read_tuple(data, start, _NEW, self.layout.columns)
+        if end != stop:
+            raise ValueError
+        key, document_id = self.layout.identify(row)
+        return tenant(row), None, document_id, key, None, pack(row), unchanged
+
+    def _in_bulk(
+        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant, pack: Pack
+    ) -> Iterable[int]:
+        """Completes the plain ones, and says which are left."""
+        layout, slots = self.layout, self._slots
+        everything = range(len(slots))
+        read = read_columns(data, self._starts, self._stops, layout.columns)
+        if read is None:
+            return everything
+        chosen, values = read
+        names = [name for name, _ in layout.columns]
+        complete = []
+        try:
+            for cells in zip(*values, strict=True):
+                row = dict(zip(names, cells, strict=True))
+                key, document_id = layout.identify(row)
+                complete.append((tenant(row), None, document_id, key, None, pack(row), NO_COLUMNS))
+        except BROKEN:
+            return everything
+        for number, rest in zip(chosen, complete, strict=True):
+            rows[slots[number]] += rest
+        return sorted(set(everything).difference(chosen))
