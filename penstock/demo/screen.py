@@ -12,7 +12,6 @@ from typing import Self
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ __all__ = ["PHASES", "Scene", "Screen"]
 
 PHASES = ("setting up", "starting Spark", "streaming", "draining", "verdict")
 _SPARKS = "▁▂▃▄▅▆▇█"
+_BAR = 60
 _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal
 
 
@@ -84,7 +84,7 @@ def draw(scene: Scene, rates: Sequence[float]) -> RenderableType:
     """The whole screen."""
     parts: list[RenderableType] = [_phases(scene.phase)]
     if scene.phase == "streaming" and scene.total:
-        parts.append(ProgressBar(total=scene.total, completed=min(scene.elapsed, scene.total)))
+        parts.append(_progress(scene))
     parts += [_numbers(scene, rates), Text()]
     parts += [line(message) for message in scene.latest]
     title = "penstock  PostgreSQL → Spark → NATS JetStream"
@@ -110,6 +110,12 @@ def _phases(current: str) -> Text:
         text.append("✔ " if number < now else "▶ " if number == now else "· ", style=style)
         text.append(f"{phase}   ", style=style)
     return text
+
+
+def _progress(scene: Scene) -> Text:
+    done = int(_BAR * min(1.0, scene.elapsed / scene.total))
+    seconds = f" {min(scene.elapsed, scene.total):.0f} of {scene.total:.0f} s"
+    return Text.assemble(("━" * done, "yellow"), ("━" * (_BAR - done), "dim"), seconds)
 
 
 def _numbers(scene: Scene, rates: Sequence[float]) -> Table:

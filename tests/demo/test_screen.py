@@ -48,7 +48,17 @@ def drawn(scene: Scene, *, terminal: bool, quiet: bool = False) -> str:
 
 def test_the_numbers_and_the_last_changes_are_on_the_screen() -> None:
     text = drawn(BUSY, terminal=True)
-    for part in ("500", "41 ms", "98 ms", "10 changes", "1,490", "2 KiB", "public.orders", "id=5"):
+    for part in (
+        "3 of 30 s",
+        "500",
+        "41 ms",
+        "98 ms",
+        "10 changes",
+        "1,490",
+        "2 KiB",
+        "public.orders",
+        "id=5",
+    ):
         assert part in text
 
 
