@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -38,6 +39,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.task.maxFailures": "1",
 }
 
+# The name of our own SPARK_HOME in the run folder.
+_LEAN = "spark-home"
+
 # A page is a row of up to a few hundred KiB: passed on at once, the stages overlap.
 _PACKED = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1"}
 
@@ -49,13 +53,16 @@ def open_session(
     name: str, *, master: str, folder: Path, packed: bool, conf: Mapping[str, str]
 ) -> SparkSession:
     """A new session (and JVM); `folder` takes Spark's scratch files. Needs Java 17 or newer."""
+    local = master == "local" or master.startswith("local[")
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if local and "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(_lean_home(folder))
     log4j = files("penstock.spark") / "log4j2.properties"
     settings = {
         **SETTINGS,
         **(_PACKED if packed else {}),
-        **(_LOCAL if master.startswith("local[") or master == "local" else {}),
+        **(_LOCAL if local else {}),
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j}",
@@ -70,6 +77,18 @@ def open_session(
     return spark
 
 
+def _lean_home(folder: Path) -> Path:
+    """A SPARK_HOME without pyspark.zip, which comes first on every worker's path and has no
+    compiled modules: each of the seven kinds of worker would compile pyspark anew at its start,
+    half a second each. Without it they import the installed package."""
+    package = Path(pyspark.__file__).parent
+    home = folder / _LEAN
+    home.mkdir(parents=True, exist_ok=True)
+    for part in ("bin", "jars", "sbin"):
+        (home / part).symlink_to(package / part)
+    return home
+
+
 def close_session(spark: SparkSession) -> None:
     """Stops Spark and its JVM; a JVM that is already gone is no error."""
     gateway = SparkContext._gateway
@@ -81,3 +100,5 @@ def close_session(spark: SparkSession) -> None:
         # The JVM ends when its standard input does; a later session starts a new one.
         gateway.proc.stdin.close()
         SparkContext._gateway = SparkContext._jvm = None
+    if os.environ.get("SPARK_HOME", "").endswith(_LEAN):
+        del os.environ["SPARK_HOME"]
