@@ -110,7 +110,7 @@ class PostgresFollowing:
             if pages:
                 self._cut_at = now
                 return pages
-            if framer.delivering:
+            if framer.busy:
                 continue
             if data := self._transport.receive():
                 self._heard_at = now

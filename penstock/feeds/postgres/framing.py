@@ -87,6 +87,7 @@ class Framer:
         self._end = 0
         self._chunks: list[bytes] = []
         self._lacking = 0  # bytes until the next message is whole
+        self._waiting = False  # whole messages may be in `_data`
 
     @property
     def holds(self) -> bool:
@@ -94,9 +95,10 @@ class Framer:
         return self._collector.page.count > 0
 
     @property
-    def delivering(self) -> bool:
-        """Whether `scan` has more without being fed: a large transaction, piece by piece."""
-        return self._delivery is not None
+    def busy(self) -> bool:
+        """Whether `scan` has more to do without being fed: a large transaction is delivered piece
+        by piece, and what came behind it waits."""
+        return self._delivery is not None or self._waiting
 
     def feed(self, data: bytes) -> None:
         """Takes bytes of the stream, cut anywhere."""
@@ -115,9 +117,12 @@ class Framer:
         """
         if self._delivery is not None:
             return self._deliver(self._delivery, now)
-        if self._chunks and self._lacking <= 0:
+        if self._chunks and (self._lacking <= 0 or self._waiting):
             self._join()
+        elif not self._waiting:
+            return []
         pages: list[Page] = []
+        self._waiting = False
         while self._delivery is None:
             self._take_rows()
             if self._collector.full:
@@ -277,6 +282,6 @@ class Framer:
     def _deliver(self, delivery: Delivery, now: float) -> list[Page]:
         pages = delivery.step(now)
         if delivery.done:
-            self._delivery = None
+            self._delivery, self._waiting = None, True
             self._ended(delivery.end)
         return pages
