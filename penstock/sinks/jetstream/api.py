@@ -44,6 +44,13 @@ class ApiError(Exception):
         super().__init__(f"{text} [{code}]")
         self.code, self.status, self.text = code, status, text
 
+    @classmethod
+    def of(cls, failure: Mapping[str, Any]) -> "ApiError":
+        """From the `error` of an answer."""
+        return cls(
+            failure.get("err_code", 0), failure.get("code", 0), failure.get("description", "")
+        )
+
 
 def error_of(error: ApiError, what: str) -> PenstockError:
     """The retry decision: what is not known to need an operator is tried again."""
@@ -107,9 +114,7 @@ class JetStream:
         except orjson.JSONDecodeError as error:
             raise Malformed(f"the answer to {verb} is not JSON") from error
         if failure := document.get("error"):
-            raise ApiError(
-                failure.get("err_code", 0), failure.get("code", 0), failure.get("description", "")
-            )
+            raise ApiError.of(failure)
         return document
 
     def _nobody(self) -> PenstockError:

@@ -259,9 +259,7 @@ class Atomic:
 
     def _refuse(self, shard: Shard, failure: Mapping[str, Any]) -> None:
         """Waits until all in flight are answered, then reads back: see `_look`."""
-        error = ApiError(
-            failure.get("err_code", 0), failure.get("code", 0), failure.get("description", "")
-        )
+        error = ApiError.of(failure)
         if error.code not in _READ_BACK:
             raise error_of(error, f"a batch up to {shard.flight[0].last} was not stored")
         shard.refusal = shard.refusal or error.code

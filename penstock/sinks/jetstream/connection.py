@@ -129,6 +129,10 @@ class Connection:
             self._messages.extendleft(reversed(kept))
         raise Unavailable(f"{self.address} does not answer on {subject}")
 
+    def expect_anew(self) -> None:
+        """Something is about to be sent while no answer is due: silence so far was no fault."""
+        self._progress = -1, time.monotonic()
+
     def expect(self, progress: int) -> None:
         """Called while an answer is due, with a number that grows with the answers: raises
         Unavailable when it did not for `settings.timeout` seconds."""

@@ -19,7 +19,7 @@ from penstock.change import Images
 from penstock.errors import Rejected
 from penstock.sinks.jetstream.settings import Encoding
 
-__all__ = ["BINARY", "Column", "Dialect", "converted", "dialect", "join", "sized"]
+__all__ = ["BINARY", "Column", "Dialect", "bytes_of", "converted", "dialect", "join", "sized"]
 
 # A column of bytes, or one value for all rows.
 Column = Any
@@ -113,7 +113,7 @@ class _Json:
         return orjson.dumps(value)
 
     def text(self, column: Column) -> Column:
-        if _ESCAPED_IN_JSON.search(_bytes_of(column)):
+        if _ESCAPED_IN_JSON.search(bytes_of(column)):
             texts = [None if v is None else orjson.dumps(v.decode()) for v in column.to_pylist()]
             quoted = pa.array(texts, BINARY)
         else:
@@ -133,7 +133,7 @@ def _string_head(length: int | None) -> bytes | None:
     return b"\xdb" + length.to_bytes(4, "big")
 
 
-def _bytes_of(column: Column) -> memoryview:
+def bytes_of(column: Column) -> memoryview:
     """The bytes of all values, with no copy."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):

@@ -51,8 +51,7 @@ class Individual:
     def poll(self) -> None:
         """See Publisher."""
         connection = self._open()
-        for message in connection.receive(0):
-            self._take(connection, message)
+        self._take_all(connection, connection.receive(0))
         if self.flying:
             connection.expect(self._acknowledged)
 
@@ -71,8 +70,7 @@ class Individual:
         connection = self._open()
         while True:
             sending = self._send_next(connection)
-            for message in connection.receive(0):
-                self._take(connection, message)
+            self._take_all(connection, connection.receive(0))
             if sending:
                 continue
             if self._sent == self._added and (not drain or self._acknowledged == self._added):
@@ -90,8 +88,7 @@ class Individual:
         messages = connection.receive()
         if not messages:
             raise Unavailable(f"{connection.address} acknowledges nothing any more")
-        for message in messages:
-            self._take(connection, message)
+        self._take_all(connection, messages)
 
     def _send_next(self, connection: Connection) -> bool:
         piece = self._next_piece()
@@ -112,7 +109,7 @@ class Individual:
         """What to send next, if the window has room for it."""
         if self._sent == self._added:
             return None
-        first, chunk = next(c for c in self._chunks if c[0] + len(c[1]) > self._sent)
+        first, chunk = self._chunk_of(self._sent)
         start = self._sent - first
         flying = self._sent - self._acknowledged
         count = min(len(chunk) - start, 1 if self._careful else self._window)
@@ -122,38 +119,49 @@ class Individual:
             return None
         return chunk.slice(start, start + count)
 
-    def _take(self, connection: Connection, message: Msg) -> None:
-        token = message.subject[len(connection.inbox) + 1 :]
-        if not token.isdigit():
-            return
-        self._judge(message)
-        number = int(token)
-        if number != self._acknowledged:
-            self._early.add(number)
-            return
-        self._acknowledged += 1
-        self._careful = False
-        while self._acknowledged in self._early:
-            self._early.remove(self._acknowledged)
-            self._acknowledged += 1
-        self._settle()
+    def _chunk_of(self, number: int) -> tuple[int, Messages]:
+        return next(chunk for chunk in self._chunks if chunk[0] + len(chunk[1]) > number)
 
-    def _judge(self, message: Msg) -> None:
-        if b'"error"' in message.payload:
-            failure = orjson.loads(message.payload)["error"]
-            reason = ApiError(
-                failure.get("err_code", 0), failure.get("code", 0), failure.get("description", "")
-            )
-            raise error_of(reason, f"{self._first_place()} was not stored")
-        if status_of(message.headers) == 503:
+    def _take_all(self, connection: Connection, messages: list[Msg]) -> None:
+        tally = self._tally
+        known, duplicates = self._acknowledged + len(self._early), tally.duplicates
+        try:
+            self._count(connection, messages)
+        finally:
+            while self._early and self._acknowledged in self._early:
+                self._early.remove(self._acknowledged)
+                self._acknowledged += 1
+            taken = self._acknowledged + len(self._early) - known
+            tally.published += taken - (tally.duplicates - duplicates)
+            self._careful = self._careful and not taken
+            self._settle()
+
+    def _count(self, connection: Connection, messages: list[Msg]) -> None:
+        """Its loop runs once for every change: keep it lean."""
+        skip = len(connection.inbox) + 1
+        for subject, _, headers, payload in messages:
+            token = subject[skip:]
+            if not token.isdigit():
+                continue
+            if headers or b'"error"' in payload:
+                self._raise(headers, payload)
+            if b'"duplicate"' in payload:
+                self._tally.duplicates += 1
+            number = int(token)
+            if number == self._acknowledged:
+                self._acknowledged += 1
+            else:
+                self._early.add(number)
+
+    def _raise(self, headers: bytes, payload: bytes) -> None:
+        if status_of(headers) == 503:
             raise Unavailable("no stream takes our subjects now")
-        if b'"duplicate"' in message.payload:
-            self._tally.duplicates += 1
-        else:
-            self._tally.published += 1
+        if payload:
+            error = ApiError.of(orjson.loads(payload)["error"])
+            raise error_of(error, f"{self._first_place()} was not stored")
 
     def _first_place(self) -> str:
-        first, messages = self._chunks[0]
+        first, messages = self._chunk_of(self._acknowledged)
         return f"the change at {messages.place(self._acknowledged - first)} or soon behind it"
 
     def _settle(self) -> None:

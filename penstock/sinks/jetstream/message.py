@@ -6,7 +6,7 @@ the first two escaped as in subjects: what a restarted sink reads back) and `Con
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,15 @@ import pyarrow.compute as pc
 from penstock.change import images_of
 from penstock.errors import Malformed, Rejected
 from penstock.position import PartitionId, Place
-from penstock.sinks.jetstream.dialect import BINARY, Column, Dialect, converted, join, sized
+from penstock.sinks.jetstream.dialect import (
+    BINARY,
+    Column,
+    Dialect,
+    bytes_of,
+    converted,
+    join,
+    sized,
+)
 from penstock.sinks.jetstream.subject import Template, escape, unescape
 
 __all__ = [
@@ -43,7 +51,6 @@ _ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
     "partition",
 )  # fmt: skip
-_LINE_BREAK = "[\r\n]"
 _ROUTES_KEPT = 10_000
 
 
@@ -133,7 +140,8 @@ class Encoder:
         position = b"\r\n%b: %b" % (POSITION.encode(), whose)
         kind = b"\r\nContent-Type: %b\r\n" % self._dialect.content_type
         for column in (event_id, place):
-            if pc.any(pc.match_substring_regex(column, _LINE_BREAK)).as_py():
+            data = bytes(bytes_of(column))
+            if b"\r" in data or b"\n" in data:
                 raise Malformed(f"{origin.partition} has a cursor or event id with a line break")
         return join(self._id_header, event_id, position, place, kind)
 
@@ -151,12 +159,18 @@ class Encoder:
             names["before"], self._image(batch, "before"),
             names["unchanged"], self._unchanged(batch.column("unchanged")),
             names["position"], say.text(place),
-            names["transaction"], say.text(batch.column("transaction").cast(BINARY)),
-            names["committed_at"], say.text(_iso(batch.column("committed_at"))),
-            names["captured_at"], say.text(_iso(batch.column("captured_at"))),
+            names["transaction"], _few(batch.column("transaction"), self._text),
+            names["committed_at"], _few(batch.column("committed_at"), self._time),
+            names["captured_at"], _few(batch.column("captured_at"), self._time),
             say.end,
         )  # fmt: skip
         return join(*_merged(pieces))
+
+    def _text(self, column: Column) -> Column:
+        return self._dialect.text(column.cast(BINARY))
+
+    def _time(self, column: Column) -> Column:
+        return self._dialect.text(_iso(column))
 
     def _image(self, batch: pa.RecordBatch, name: str) -> Column:
         column = batch.column(name).cast(BINARY)
@@ -238,6 +252,13 @@ def _merged(pieces: tuple[Column, ...]) -> list[Column]:
         else:
             merged.append(piece)
     return merged
+
+
+def _few(column: Column, encode: Callable[[Column], Column]) -> Column:
+    """Encodes each distinct value of a column that has few; one value is a constant."""
+    values = column.dictionary_encode(null_encoding="encode")
+    encoded = encode(values.dictionary)
+    return encoded[0].as_py() if len(encoded) == 1 else encoded.take(values.indices)
 
 
 def _digits(column: Column) -> Column:

@@ -73,6 +73,8 @@ class Write:
         for batch in self._gather.take():
             for part in self._order.arrange(batch):
                 self._insist(_nothing)  # a publisher there is, and what the server takes is known
+                if not self._publisher.flying:
+                    self._session.connection.expect_anew()
                 self._add(self._session.encoder.encode(part))
                 self._retried(lambda: self._publisher.pump(drain=False))
 
