@@ -104,9 +104,9 @@ class PgoutputDecoder:
         return layout
 
 
-def _tenant(settings: DecoderSettings) -> Tenant:
+def _tenant(settings: DecoderSettings) -> Tenant | None:
     if settings.tenant == "none":
-        return lambda _: None
+        return None
     if settings.tenant == "database":
         return lambda _: settings.database
     column = settings.tenant.removeprefix(_FIELD)

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any, assert_never
 
 from penstock.errors import Malformed
@@ -64,7 +65,7 @@ class Scan:
         context: Context,
         *,
         resolve: Resolve,
-        tenant: Tenant,
+        tenant: Tenant | None,
         pack: Pack,
         text_images: bool,
     ) -> None:
@@ -73,8 +74,9 @@ class Scan:
         self._data = payload + _PADDING
         self._end = len(payload)
         self._streamed = context.streamed
-        # From a frame's start to its row's first tuple.
-        self._body_offset = (_STREAMED_FRAME if self._streamed else _FRAME).size
+        frame = _STREAMED_FRAME if self._streamed else _FRAME
+        self._frame = frame.unpack_from
+        self._body = frame.size  # from a frame's start to its row's first tuple
         self._resolve = resolve
         self._tenant = tenant
         self._pack = pack
@@ -92,9 +94,7 @@ class Scan:
 
     def run(self) -> None:
         """Fills `rows` and `constants`; raises Malformed."""
-        data, end = self._data, self._end
-        frame = (_STREAMED_FRAME if self._streamed else _FRAME).unpack_from
-        body = self._body_offset
+        data, end, frame, body = self._data, self._end, self._frame, self._body
         at = 0
         while at < end:
             copy, length, kind, tag, oid = frame(data, at)
@@ -102,8 +102,8 @@ class Scan:
             if copy != _COPY_DATA or stop > end:
                 raise Malformed(f"byte {at} of a payload does not start a whole CopyData message")
             if kind == _XLOG_DATA and length >= _MESSAGE:
-                if tag == _INSERT:
-                    self._new("INSERT", at + body, stop, oid)
+                if tag == _INSERT or (tag == _UPDATE and data[at + body] == _NEW):
+                    stop = self._new(at, tag, oid)
                 elif tag == _UPDATE:
                     self._update(at + body, stop, oid)
                 elif tag == _DELETE:
@@ -116,18 +116,36 @@ class Scan:
         for waiting in self._waiting.values():
             self._complete(waiting)
 
-    def _new(self, operation: str, at: int, stop: int, oid: int) -> None:
-        """A row that came without its old one: half of it now, the rest together with others."""
+    def _new(self, at: int, operation: int, oid: int) -> int:
+        """A run of rows of one relation that came without their old ones: what is common now, the
+        rest together with others. Returns the end of the run."""
+        data, end, frame, body = self._data, self._end, self._frame, self._body
         index, layout = self._layout(oid)
-        if index == FILTERED:
-            return self._filtered()
-        waiting = self._waiting.get(oid)
-        if waiting is None:
-            waiting = self._waiting[oid] = Waiting(layout)
-        waiting.add(len(self.rows), at, stop)
-        self.rows.append((self._unit, index, self._ordinal, operation))
-        self._ordinal += 1
-        return None
+        starts: list[int] = []
+        stops: list[int] = []
+        while at < end:
+            copy, length, kind, tag, relation = frame(data, at)
+            stop = at + 1 + length
+            if (
+                tag != operation or relation != oid or copy != _COPY_DATA or kind != _XLOG_DATA
+                or stop > end or length < _MESSAGE or data[at + body] != _NEW
+            ) and starts:  # fmt: skip
+                break
+            starts.append(at + body)
+            stops.append(stop)
+            at = stop
+        if index != FILTERED:
+            waiting = self._waiting.get(oid)
+            if waiting is None:
+                waiting = self._waiting[oid] = Waiting(layout)
+            waiting.add(len(self.rows), starts, stops)
+        ordinals = range(self._ordinal, self._ordinal + len(starts))
+        same = _NOTHING if index == FILTERED else ("INSERT" if operation == _INSERT else "UPDATE",)
+        self.rows.extend(
+            zip(repeat(self._unit), repeat(index), ordinals, *map(repeat, same), strict=False)
+        )
+        self._ordinal = ordinals.stop
+        return at
 
     def _complete(self, waiting: Waiting) -> None:
         try:
@@ -136,8 +154,6 @@ class Scan:
             raise self._explain(broken.at, broken.stop, waiting.layout) from None
 
     def _update(self, at: int, stop: int, oid: int) -> None:
-        if self._data[at] == _NEW:
-            return self._new("UPDATE", at, stop, oid)
         index, layout = self._layout(oid)
         if index == FILTERED:
             return self._filtered()
@@ -149,7 +165,7 @@ class Scan:
             key, document_id = layout.identify(row, old)
             whole = {**old, **row} if unchanged else row
             self.rows.append((
-                self._unit, index, self._ordinal, "UPDATE", self._tenant(whole), None, document_id,
+                self._unit, index, self._ordinal, "UPDATE", self._owner(whole), None, document_id,
                 key, self._pack(old), self._pack(row), unchanged,
             ))  # fmt: skip
         except BROKEN:
@@ -167,7 +183,7 @@ class Scan:
                 raise ValueError
             key, document_id = layout.identify(old)
             self.rows.append((
-                self._unit, index, self._ordinal, "DELETE", self._tenant(old), None, document_id,
+                self._unit, index, self._ordinal, "DELETE", self._owner(old), None, document_id,
                 key, self._pack(old), None, NO_COLUMNS,
             ))  # fmt: skip
         except BROKEN:
@@ -185,6 +201,9 @@ class Scan:
             old = {name: value for name, value in old.items() if name in layout.old_key}
         return at, old
 
+    def _owner(self, row: dict[str, Any]) -> str | None:
+        return self._tenant(row) if self._tenant else None
+
     def _layout(self, oid: int) -> tuple[int, Layout]:
         if self._unit < 0:
             raise Malformed("a change comes outside of a transaction")
@@ -199,7 +218,7 @@ class Scan:
         self._ordinal += 1
 
     def _explain(self, at: int, stop: int, layout: Layout) -> Malformed:
-        start = at - self._body_offset + _MESSAGE
+        start = at - self._body + _MESSAGE
         message = decode_message(self._data[start:stop], streamed=self._streamed)
         return explain(message, layout)
 
@@ -247,7 +266,7 @@ class Scan:
     def _truncate(self, message: Truncate) -> None:
         for oid in message.relations:
             index, _ = self._layout(oid)
-            tenant = self._tenant({})
+            tenant = self._owner({})
             self.rows.append((self._unit, index, self._ordinal, "TRUNCATE", tenant, *_NOTHING[2:]))
             self._ordinal += 1
 
@@ -265,11 +284,11 @@ class Scan:
         else:
             self._ordinal += 1
         self.rows.append((
-            unit, NO_RELATION, ordinal, "MESSAGE", self._tenant({}), message.prefix,
-            None, None, None, self._pack(self._body(message)), NO_COLUMNS,
+            unit, NO_RELATION, ordinal, "MESSAGE", self._owner({}), message.prefix,
+            None, None, None, self._pack(self._content(message)), NO_COLUMNS,
         ))  # fmt: skip
 
-    def _body(self, message: LogicalMessage) -> dict[str, Any]:
+    def _content(self, message: LogicalMessage) -> dict[str, Any]:
         content = message.content
         try:
             return {"prefix": message.prefix, "content": content.decode()}

@@ -5,6 +5,7 @@ later, because no change depends on another's.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 from penstock.wire.pgoutput.bulk import WORTH_IT, read_columns
@@ -40,14 +41,15 @@ class Waiting:
         self._starts: list[int] = []
         self._stops: list[int] = []
 
-    def add(self, slot: int, start: int, stop: int) -> None:
-        """`rows[slot]` has its unit, relation, ordinal and operation; the rest is in the data."""
-        self._slots.append(slot)
-        self._starts.append(start)
-        self._stops.append(stop)
+    def add(self, slot: int, starts: list[int], stops: list[int]) -> None:
+        """From `rows[slot]` on, so many rows have their unit, relation, ordinal and operation; the
+        rest is in the data."""
+        self._slots.extend(range(slot, slot + len(starts)))
+        self._starts.extend(starts)
+        self._stops.extend(stops)
 
     def complete(
-        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant, pack: Pack
+        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant | None, pack: Pack
     ) -> None:
         """Completes `rows`; raises BrokenRow."""
         left: Iterable[int] = range(len(self._slots))
@@ -64,16 +66,17 @@ class Waiting:
                 raise BrokenRow(start, stop)
 
     def _rest(
-        self, data: bytes, start: int, stop: int, tenant: Tenant, pack: Pack
+        self, data: bytes, start: int, stop: int, tenant: Tenant | None, pack: Pack
     ) -> tuple[Any, ...]:
         end, row, unchanged = read_tuple(data, start, _NEW, self.layout.columns)
         if end != stop:
             raise ValueError
         key, document_id = self.layout.identify(row)
-        return tenant(row), None, document_id, key, None, pack(row), unchanged
+        owner = tenant(row) if tenant else None
+        return owner, None, document_id, key, None, pack(row), unchanged
 
     def _in_bulk(
-        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant, pack: Pack
+        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant | None, pack: Pack
     ) -> Iterable[int]:
         """Completes the plain ones, and says which are left."""
         layout, slots = self.layout, self._slots
@@ -82,13 +85,15 @@ class Waiting:
         if read is None:
             return everything
         chosen, values = read
-        names = [name for name, _ in layout.columns]
-        complete = []
         try:
-            for cells in zip(*values, strict=True):
-                row = dict(zip(names, cells, strict=True))
-                key, document_id = layout.identify(row)
-                complete.append((tenant(row), None, document_id, key, None, pack(row), NO_COLUMNS))
+            documents = list(map(layout.build, *values))
+            images = list(map(pack, documents))
+            keys = layout.identify_all(documents, values)
+            tenants = repeat(None) if tenant is None else map(tenant, documents)
+            complete = [
+                (owner, None, document_id, key, None, image, NO_COLUMNS)
+                for owner, (key, document_id), image in zip(tenants, keys, images, strict=False)
+            ]
         except BROKEN:
             return everything
         for number, rest in zip(chosen, complete, strict=True):
