@@ -8,6 +8,7 @@ from typing import Any, assert_never
 from penstock.errors import Malformed
 from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
+from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.images import Pack
 from penstock.wire.pgoutput.layout import Layout
 from penstock.wire.pgoutput.messages import (
@@ -48,11 +49,16 @@ _FRAME = struct.Struct(">BIB24xBI")
 _STREAMED_FRAME = struct.Struct(">BIB24xB4xI")
 _MESSAGE = 30
 _KEEPALIVE_LENGTH = 22
+# What decode_message reads more slowly: transactions of one row have one of each for a row.
+_BEGIN_BODY = struct.Struct(">QqI").unpack_from
+_BEGIN_LENGTH = _MESSAGE - 1 + 21
+_COMMIT_BODY = struct.Struct(">xQ").unpack_from
+_COMMIT_LENGTH = _MESSAGE - 1 + 26
 # So that no fixed-size read at the payload's end runs off it.
 _PADDING = bytes(64)
 
 _COPY_DATA, _XLOG_DATA, _KEEPALIVE = b"dwk"
-_INSERT, _UPDATE, _DELETE, _RELATION = b"IUDR"
+_INSERT, _UPDATE, _DELETE, _BEGIN, _COMMIT = b"IUDBC"
 _KEY, _OLD, _NEW = b"KON"
 
 
@@ -89,8 +95,7 @@ class Scan:
         for raw in context.relations:
             self._announce(raw)
         if context.commit_lsn:
-            self._begin(context.commit_lsn, context.xid, context.committed_at)
-            self._ordinal = context.ordinal
+            self._enter(context.commit_lsn, context.xid, context.committed_at, context.ordinal)
 
     def run(self) -> None:
         """Fills `rows` and `constants`; raises Malformed."""
@@ -108,6 +113,11 @@ class Scan:
                     self._update(at + body, stop, oid)
                 elif tag == _DELETE:
                     self._delete(at + body, stop, oid)
+                elif tag == _BEGIN and length == _BEGIN_LENGTH:
+                    lsn, time, xid = _BEGIN_BODY(data, at + _MESSAGE + 1)
+                    self._begin(lsn, xid, from_pg_time(time))
+                elif tag == _COMMIT and length == _COMMIT_LENGTH:
+                    self._commit(_COMMIT_BODY(data, at + _MESSAGE + 1)[0])
                 else:
                     self._control(data[at + _MESSAGE : stop])
             elif kind != _KEEPALIVE or length != _KEEPALIVE_LENGTH:
@@ -226,13 +236,9 @@ class Scan:
         message: Message = decode_message(data, streamed=self._streamed)
         match message:
             case Begin():
-                if self._unit >= 0 or self._streamed:
-                    raise Malformed("a transaction begins inside another")
                 self._begin(message.final_lsn, message.xid, message.committed_at)
             case Commit():
-                if self._unit < 0 or message.commit_lsn != self._commit_lsn:
-                    raise Malformed("a transaction commits that did not begin")
-                self._unit = -1
+                self._commit(message.commit_lsn)
             case Relation():
                 self._announce(data[:1] + data[5:] if self._streamed else data)
             case Truncate():
@@ -252,9 +258,19 @@ class Scan:
                 assert_never(message)
 
     def _begin(self, lsn: int, xid: int, committed_at: int) -> None:
+        if self._unit >= 0 or self._streamed:
+            raise Malformed("a transaction begins inside another")
+        self._enter(lsn, xid, committed_at, 0)
+
+    def _enter(self, lsn: int, xid: int, committed_at: int, ordinal: int) -> None:
         self._unit = self.constants.add_unit(lsn, xid, committed_at)
         self._commit_lsn = lsn
-        self._ordinal = 0
+        self._ordinal = ordinal
+
+    def _commit(self, lsn: int) -> None:
+        if self._unit < 0 or lsn != self._commit_lsn:
+            raise Malformed("a transaction commits that did not begin")
+        self._unit = -1
 
     def _announce(self, raw: bytes) -> None:
         layout = self._resolve(raw)

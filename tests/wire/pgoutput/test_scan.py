@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import PartitionId, Place
+from penstock.wire.pgoutput.bulk import WORTH_IT
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.messages import StreamStart
@@ -34,6 +35,8 @@ COLUMNS = {"id": 20, "t": 25, "b": 16, "n": 1700, "f": 701, "z": 1184, "j": 3802
 TABLE = relation(1, COLUMNS, key=["id"])
 FULL = [1, "text", "t", "1.50", "2.5", "2026-01-02 03:04:05+00", '{"a": [1]}', "{a,NULL}",
         "\\x00ff", "2026-01-02"]  # fmt: skip
+# Enough rows of one relation that they are read together.
+MANY = WORTH_IT + 3
 DECODERS = [
     PgoutputDecoder(DecoderSettings(backend="b", database="db", images="json")),
     PgoutputDecoder(DecoderSettings(backend="b", database="db", images="msgpack")),
@@ -174,6 +177,52 @@ def test_a_broken_value_names_its_table_and_column_and_not_itself(column: str) -
             assert caught.value.__suppress_context__
 
 
+@pytest.mark.parametrize("column", COLUMNS)
+def test_one_broken_value_among_many_rows_is_found(column: str) -> None:
+    row = list(FULL)
+    position = list(COLUMNS).index(column)
+    row[position] = BROKEN_CELLS[column][0]
+    rows = [insert(1, FULL)] * MANY
+    page = page_of([begin(LSN), TABLE, *rows, insert(1, row), *rows, commit(LSN)])
+    for decoder in DECODERS:
+        with pytest.raises(Malformed, match=f"column {column} of public.t"):
+            decoder.decode(page)
+
+
+@settings(deadline=None, max_examples=200)
+@given(at=st.integers(0, 10**6), value=st.integers(0, 255))
+def test_a_changed_byte_among_many_rows_is_malformed_or_a_change(at: int, value: int) -> None:
+    payload = bytearray(LONG.payload)
+    payload[at % len(payload)] = value
+    try:
+        (batch,) = decode(bytes(payload), like=LONG)
+    except Malformed:
+        return
+    batch.validate(full=True)
+
+
+def test_many_rows_cut_anywhere_are_malformed() -> None:
+    last = len(frame(insert(1, FULL))) + len(frame(commit(LSN)))
+    for end in range(len(LONG.payload) - last, len(LONG.payload) - len(frame(commit(LSN)))):
+        with pytest.raises(Malformed):
+            decode(LONG.payload[:end], like=LONG)
+
+
+def test_a_table_without_columns_has_rows() -> None:
+    rows = [begin(LSN), relation(1, {}), *[insert(1, [])] * MANY, commit(LSN)]
+    (batch,) = DECODERS[0].decode(page_of(rows))
+    assert batch.column("after").to_pylist() == ["{}"] * MANY
+
+
+def test_a_table_of_1600_columns_has_rows() -> None:
+    columns = {f"column {number} \" \\ 'x": 23 for number in range(1600)}
+    rows = [insert(1, list(range(1600)))] * MANY
+    page = page_of([begin(LSN), relation(1, columns), *rows, commit(LSN)])
+    (batch,) = DECODERS[1].decode(page)
+    wanted = dict(zip(columns, range(1600), strict=True))
+    assert [image(data, "msgpack") for data in batch.column("after").to_pylist()] == [wanted] * MANY
+
+
 def test_what_a_page_may_not_hold_is_malformed() -> None:
     row = insert(1, FULL)
     stream = golden("pg16-v2")
@@ -212,6 +261,8 @@ def test_a_context_with_something_else_among_its_relations_is_malformed() -> Non
         decode(frame(commit(LSN)), Context(commit_lsn=LSN, relations=(begin(LSN),)))
 
 
+LONG = page_of([begin(LSN), TABLE, *[insert(1, FULL)] * MANY, commit(LSN)])
+
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
 CELLS = [
     st.integers(-(2**63), 2**63 - 1), TEXT, st.sampled_from("tf"),
@@ -237,9 +288,9 @@ MESSAGES = st.one_of(
 
 
 @settings(deadline=None)
-@given(messages=st.lists(MESSAGES, min_size=1, max_size=5))
-def test_the_row_path_agrees_with_the_messages(messages: list[bytes]) -> None:
-    page = page_of([begin(LSN), TABLE, *messages, commit(LSN)])
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=5), times=st.sampled_from([1, MANY]))
+def test_the_row_path_agrees_with_the_messages(messages: list[bytes], times: int) -> None:
+    page = page_of([begin(LSN), TABLE, *(messages * times), commit(LSN)])
     for decoder in DECODERS:
         images = decoder.settings.images
         (batch,) = decoder.decode(page)
