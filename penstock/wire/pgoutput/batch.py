@@ -3,6 +3,7 @@
 What repeats is kept once: a transaction's and a relation's constants are gathered by index.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -99,18 +100,13 @@ def _batch(
     target = schema(images)
     image = target.field("after").type
     text, time = pa.string(), target.field("committed_at").type
-    unit = pa.array(columns["unit"], pa.int32())
-    relation = pa.array(columns["relation"], pa.int32())
+    unit, relation, layouts = columns["unit"], columns["relation"], constants.relations
     ordinal = pa.array(columns["ordinal"], pa.int32())
-    cursor = pa.array(constants.cursors, text).take(unit)
+    cursor = _gather(constants.cursors, unit, text)
     backends = pa.repeat(pa.scalar(backend, text), size)
     colon = pa.repeat(pa.scalar(":", text), size)
-    layouts = constants.relations
-    namespaces = [layout.namespace if layout else None for layout in layouts]
-    names = [layout.name if layout else None for layout in layouts]
-    oids = [layout.oid if layout else None for layout in layouts]
-    collection = pa.array(names, text).take(relation)
-    if NO_RELATION in columns["relation"]:
+    collection = _gather([layout and layout.name for layout in layouts], relation, text)
+    if NO_RELATION in relation:
         collection = pc.coalesce(collection, pa.array(columns["collection"], text))
     arrays = [
         backends,
@@ -121,16 +117,25 @@ def _batch(
         pa.array(columns["operation"], text),
         pa.array(columns["tenant"], text),
         pa.repeat(pa.scalar(database, text), size),
-        pa.array(namespaces, text).take(relation),
+        _gather([layout and layout.namespace for layout in layouts], relation, text),
         collection,
-        pa.array(oids, pa.int64()).take(relation),
+        _gather([layout and layout.oid for layout in layouts], relation, pa.int64()),
         pa.array(columns["document_id"], text),
         pa.array(columns["key"], image),
         pa.array(columns["before"], image),
         pa.array(columns["after"], image),
         pa.array(columns["unchanged"], target.field("unchanged").type),
-        pa.array(constants.transactions, text).take(unit),
-        pa.array(constants.committed_at, time).take(unit),
+        _gather(constants.transactions, unit, text),
+        _gather(constants.committed_at, unit, time),
         pa.repeat(pa.scalar(page.captured_at, time), size),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _gather(constants: Sequence[Any], index: tuple[int, ...], kind: pa.DataType) -> Any:
+    """Each row's constant; mostly one for all of them."""
+    first = index[0]
+    if index.count(first) == len(index):
+        same: Any = pa.scalar(constants[first], kind)
+        return pa.repeat(same, len(index))
+    return pa.array(constants, kind).take(pa.array(index, pa.int32()))
