@@ -109,7 +109,7 @@ class Read:
 async def _read(url: str, stream: str) -> list[Read]:
     client = await nats_py.connect(url)
     try:
-        context = client.jetstream()
+        context = client.jetstream(timeout=20)
         state = (await context.stream_info(stream)).state
         found: list[Read] = []
         if not state.messages:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import Unavailable
+from penstock.errors import PenstockError
 from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dialect import dialect
@@ -77,7 +77,7 @@ class Session:
             return
         try:
             self.connection.receive(0)
-        except Unavailable:
+        except PenstockError:
             self.close()
 
     def close(self) -> None:
