@@ -19,7 +19,7 @@ __all__ = ["WORTH_IT", "read_columns"]
 # Below this many rows numpy's calls cost more than they save.
 WORTH_IT = 40
 
-_TEXT, _NULL = b"tn"
+_TEXT, _NULL, _NEW = b"tnN"
 
 Positions = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ def read_columns(
     octets = np.frombuffer(data, np.uint8)
     last = len(data) - 16
     at: Positions = np.array(starts, np.int64)
-    plain = counts[at + 1] == len(columns)
+    plain = (octets[at] == _NEW) & (counts[at + 1] == len(columns))
     at += 3
     found: list[tuple[Positions, Positions, npt.NDArray[np.bool_]]] = []
     for _ in columns:

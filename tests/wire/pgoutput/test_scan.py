@@ -201,6 +201,14 @@ def test_a_changed_byte_among_many_rows_is_malformed_or_a_change(at: int, value:
     batch.validate(full=True)
 
 
+def test_a_row_with_another_tuple_than_a_new_one_is_malformed() -> None:
+    wrong = insert(1, FULL).replace(b"N", b"K", 1)
+    for before, after in ((0, 0), (0, MANY), (MANY, 0), (MANY, MANY)):
+        rows = [*[insert(1, FULL)] * before, wrong, *[insert(1, FULL)] * after]
+        with pytest.raises(Malformed, match="where b'N' belongs"):
+            decode(transaction(*rows), like=LONG)
+
+
 def test_many_rows_cut_anywhere_are_malformed() -> None:
     last = len(frame(insert(1, FULL))) + len(frame(commit(LSN)))
     for end in range(len(LONG.payload) - last, len(LONG.payload) - len(frame(commit(LSN)))):
