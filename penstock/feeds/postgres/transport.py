@@ -22,7 +22,8 @@ __all__ = ["LibpqTransport", "PlainTransport", "Transport", "start"]
 
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
 _HEADER = struct.Struct(">cI")
-_SEND_TIMEOUT = 10.0
+_SEND_TIMEOUT = 10.0  # seconds
+_LOOKS = 2
 
 
 class Transport(Protocol):
@@ -171,18 +172,28 @@ class LibpqTransport:
 
     def receive(self) -> bytes:
         with translating("reading the replication stream"):
-            self._pgconn.consume_input()
-            messages: list[bytes] = []
-            size = 0
-            while size < CHUNK:
-                length, data = self._pgconn.get_copy_data(1)
-                if length <= 0:
-                    if length < 0 and not messages:
-                        raise self._ended()
-                    break
-                messages += (_HEADER.pack(b"d", length + 4), bytes(data))
-                size += length
-            return b"".join(messages)
+            data: list[bytes] = []
+            size = idle = 0
+            # libpq takes one TLS record at a time, which is one row of a wal sender; and OpenSSL
+            # may hold the rest of a record, which no poll shows: so look until twice in vain.
+            while size < CHUNK and idle < _LOOKS:
+                messages = self._messages()
+                idle = 0 if messages else idle + 1
+                for message in messages:
+                    data += (_HEADER.pack(b"d", len(message) + 4), message)
+                    size += len(message)
+            return b"".join(data)
+
+    def _messages(self) -> list[bytes]:
+        self._pgconn.consume_input()
+        messages: list[bytes] = []
+        while True:
+            length, data = self._pgconn.get_copy_data(1)
+            if length < 0 and not messages:
+                raise self._ended()
+            if length <= 0:
+                return messages
+            messages.append(bytes(data))
 
     def _ended(self) -> Exception:
         result = self._pgconn.get_result()
