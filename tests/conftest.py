@@ -6,7 +6,6 @@ Not installed is a skip with the reason; PENSTOCK_TEST_NO_SKIP=1 turns every ski
 import os
 import uuid
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -63,14 +62,29 @@ def stream() -> str:
     return f"T{uuid.uuid4().hex[:12].upper()}"
 
 
+def _no_skips() -> bool:
+    return os.environ.get("PENSTOCK_TEST_NO_SKIP") == "1"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A release run turns every skip into a failure."""
+    """A release run turns every skipped test into a failure."""
     report = yield
-    expected_failure = hasattr(report, "wasxfail")
-    if report.skipped and not expected_failure and os.environ.get("PENSTOCK_TEST_NO_SKIP") == "1":
+    if report.skipped and not hasattr(report, "wasxfail") and _no_skips():
         report.outcome = "failed"
-        report.longrepr = f"{Path(item.location[0])}: skipped, but PENSTOCK_TEST_NO_SKIP=1"
+        report.longrepr = f"skipped, but PENSTOCK_TEST_NO_SKIP=1: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself as a whole."""
+    report = yield
+    if report.skipped and _no_skips():
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but PENSTOCK_TEST_NO_SKIP=1: {report.longrepr}"
     return report

@@ -8,6 +8,7 @@ import psycopg
 
 from penstock.demo.actions import ACTIONS, Action, Shop, abandon, place_order, sign_up
 from penstock.demo.ledger import Ledger, Written
+from penstock.errors import Unavailable
 
 __all__ = ["Workload"]
 
@@ -24,7 +25,7 @@ class Workload:
 
     def __init__(self, url: str, ledger: Ledger, *, rate: float, seed: int = 1) -> None:
         self.ledger = ledger
-        self.error: Exception | None = None
+        self._error: psycopg.Error | None = None
         self._url = url
         self._rate = rate
         self._shop = Shop(random=Random(seed), scale=max(1, int(rate / _SCALE_AT)))  # noqa: S311 - a demo
@@ -41,11 +42,11 @@ class Workload:
         self._thread.start()
 
     def stop(self) -> None:
-        """Commits what is open and stops; raises what ended the thread, if it failed."""
+        """Commits what is open and stops; raises Unavailable when the writer had failed."""
         self._stop.set()
         self._thread.join()
-        if self.error is not None:
-            raise self.error
+        if self._error is not None:
+            raise Unavailable(f"the shop could not write: {self._error}") from self._error
 
     @property
     def running(self) -> bool:
@@ -63,7 +64,7 @@ class Workload:
                     connection.commit()
                 self._write(first, second)
         except psycopg.Error as error:
-            self.error = error
+            self._error = error
 
     def _write(self, first: psycopg.Connection, second: psycopg.Connection) -> None:
         choose, actions, weights = self._shop.random, list(ACTIONS), list(ACTIONS.values())

@@ -12,6 +12,7 @@ from penstock.demo.actions import ACTIONS, Shop, abandon
 from penstock.demo.ledger import Ledger
 from penstock.demo.servers import Database
 from penstock.demo.workload import Workload
+from penstock.errors import Unavailable
 
 OPERATIONS = {b"I": "INSERT", b"U": "UPDATE", b"D": "DELETE", b"T": "TRUNCATE"}
 
@@ -110,5 +111,5 @@ def test_an_action_reports_every_row_it_wrote(opened: Database, action) -> None:
 def test_what_ends_the_writer_is_raised(database: Database) -> None:
     workload = Workload(database.url, Ledger(), rate=10)
     workload.start()
-    with pytest.raises(psycopg.errors.UndefinedTable):
+    with pytest.raises(Unavailable, match="customers"):
         workload.stop()
