@@ -63,6 +63,7 @@ _TABLE: dict[str, _Row] = {
 # (SQLSTATE prefix, part of the message) -> row; before the table.
 _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     ("55000", "wal_level", (SettingsError, "ALTER SYSTEM SET wal_level = logical; and restart")),
+    ("55000", "max_replication_slots", _TABLE["53400"]),
     ("55000", "can no longer", (PositionLost, "drop the slot and take a new snapshot")),
     ("55000", "cannot read from", (PositionLost, "drop the slot and take a new snapshot")),
     ("55000", "invalidated", (PositionLost, "drop the slot and take a new snapshot")),
@@ -101,6 +102,7 @@ _WITHOUT_STATE: tuple[tuple[str, _Row], ...] = (
     ("certificate", (SettingsError, "correct sslmode and sslrootcert in `connection`")),
     ("invalid ", (SettingsError, "correct `connection`")),
     ("missing ", (SettingsError, "correct `connection`")),
+    ("resolve host", (Unavailable, "correct the host in `connection`")),
     ("could not translate host name", (Unavailable, "correct the host in `connection`")),
     ("Connection refused", (Unavailable, "start the server, or correct host and port")),
 )

@@ -39,7 +39,7 @@ def split_table(table: str) -> tuple[str, str]:
 class PostgresSettings(Settings):
     """One PostgreSQL database, followed through one logical replication slot."""
 
-    name: str = Field("default", pattern=r"[^\s:]+")
+    name: str = Field("default", pattern=r"^[^\s:]+$")
     """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["postgres"] = "postgres"
     connection: Secret

@@ -1,0 +1,157 @@
+"""Preflight: one finding for each thing that is not as it should be, with the SQL that mends it."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from penstock.demo.servers import Database, Postgres
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.finding import Finding
+from tests.feeds.postgres.reading import Reader
+
+
+def _of(findings: object, subject: str) -> list[Finding]:
+    return [each for each in findings if each.subject == subject]  # type: ignore[attr-defined]
+
+
+def test_everything_in_order_is_all_ok(reader_any: Reader) -> None:
+    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader_any.prepare()
+    findings = reader_any.feed.check()
+    assert {finding.level for finding in findings} == {"ok"}
+    assert {"server", "wal_level", "role", "max_wal_senders", "publication p"} <= {
+        finding.subject for finding in findings
+    }
+
+
+def test_before_the_first_start_a_missing_slot_is_fine(reader: Reader) -> None:
+    findings = reader.feed.check()
+    assert {finding.level for finding in findings} == {"ok"}
+    assert any("will be made" in finding.message for finding in findings)
+
+
+def test_a_server_that_is_not_there_is_the_only_finding() -> None:
+    settings = PostgresSettings(
+        connection="postgresql://u@127.0.0.1:1/d", slot="s", publication="p"
+    )
+    (finding,) = PostgresFeed(settings).check()
+    assert (finding.level, finding.subject) == ("error", "server")
+    assert finding.remedy
+
+
+def test_a_missing_publication_has_its_sql(reader_of: Callable[..., Reader]) -> None:
+    reader = reader_of(create_publication=False, tables=["t"])
+    (finding,) = _of(reader.feed.check(), "publication p")
+    assert (finding.level, finding.remedy) == (
+        "error",
+        'CREATE PUBLICATION "p" FOR TABLE "public"."t";',
+    )
+
+
+@pytest.mark.parametrize("table", ["public.t", "public.parts"])
+def test_the_remedy_for_a_table_that_is_not_covered_covers_it(
+    reader_of: Callable[..., Reader], table: str
+) -> None:
+    reader = reader_of(tables=[table])
+    database = reader.database
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p")
+    database.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (9)")
+    (finding,) = _of(reader.feed.check(), f"table {table}")
+    assert finding.level == "error"
+    database.execute(finding.remedy)
+    assert _of(reader.feed.check(), f"table {table}") == []
+
+
+def test_a_table_that_does_not_exist_is_an_error(reader_of: Callable[..., Reader]) -> None:
+    reader = reader_of(tables=["nope"])
+    reader.database.execute("CREATE PUBLICATION p")
+    (finding,) = _of(reader.feed.check(), "table public.nope")
+    assert (finding.level, finding.message) == ("error", "it does not exist")
+
+
+def test_a_table_without_a_replica_identity_is_named_with_both_remedies(reader: Reader) -> None:
+    reader.database.execute('CREATE TABLE "Odd name" (id int)')
+    reader.prepare()
+    (finding,) = _of(reader.feed.check(), "table public.Odd name")
+    assert finding.level == "warning"
+    assert "refuses UPDATE and DELETE" in finding.message
+    assert 'ALTER TABLE "public"."Odd name" REPLICA IDENTITY FULL' in finding.remedy
+
+
+def test_a_full_replica_identity_without_a_key_has_no_document_id(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL")
+    reader.prepare()
+    (finding,) = _of(reader.feed.check(), "table public.t")
+    assert "no document id" in finding.message
+
+
+def test_operations_that_are_not_published_are_named(reader: Reader) -> None:
+    reader.database.execute("CREATE PUBLICATION p FOR ALL TABLES WITH (publish = 'insert, update')")
+    warning = _of(reader.feed.check(), "publication p")[0]
+    assert "delete, truncate" in warning.message
+    reader.database.execute(warning.remedy)
+    assert all("not publish" not in each.message for each in reader.feed.check())
+
+
+def test_a_role_without_replication_is_told_how_to_get_it(
+    reader: Reader, database: Database
+) -> None:
+    name = f"plain_{database.name}"
+    database.execute(f"CREATE ROLE {name} LOGIN")
+    try:
+        database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        database.execute("CREATE PUBLICATION p FOR TABLE t")
+        settings = PostgresSettings(
+            connection=database.url.replace("postgres@", f"{name}@"), slot="s", publication="p"
+        )
+        findings = PostgresFeed(settings).check()
+        (role,) = _of(findings, "role")
+        assert (role.level, f'ALTER ROLE "{name}" REPLICATION;' in role.remedy) == ("error", True)
+        assert _of(findings, "replication connection")[0].level == "error"
+        (table,) = _of(findings, "table public.t")
+        assert "GRANT SELECT" in table.remedy
+        database.execute(f"ALTER ROLE {name} REPLICATION")
+        assert _of(PostgresFeed(settings).check(), "role")[0].level == "ok"
+    finally:
+        database.execute(f"DROP ROLE {name}")
+
+
+def test_a_slot_in_use_names_the_pid(reader: Reader) -> None:
+    reader.prepare()
+    reader.following.read(0)
+    (finding,) = _of(reader.feed.check(), f"slot {reader.slot}")
+    assert finding.level == "warning"
+    assert "in use by the process" in finding.message
+
+
+def test_a_slot_of_another_kind_is_an_error(reader: Reader, postgres: Postgres) -> None:
+    postgres.execute(f"SELECT pg_create_physical_replication_slot('{reader.slot}')")
+    try:
+        (finding,) = _of(reader.feed.check(), f"slot {reader.slot}")
+        assert finding.level == "error"
+        assert "pg_drop_replication_slot" in finding.remedy
+    finally:
+        postgres.execute(f"SELECT pg_drop_replication_slot('{reader.slot}')")
+
+
+def test_a_server_that_gives_up_slots_is_a_warning() -> None:
+    settings = {"max_slot_wal_keep_size": "1GB", "idle_replication_slot_timeout": "1d"}
+    with Postgres(version=18, settings=settings) as server:
+        feed = PostgresFeed(
+            PostgresSettings(
+                connection=server.url, slot="s", publication="p", create_publication=True
+            )
+        )
+        findings = feed.check()
+        for name in settings:
+            assert _of(findings, name)[0].level == "warning"
+
+
+def test_checking_changes_nothing(reader: Reader) -> None:
+    reader.feed.check()
+    with psycopg.connect(reader.database.url) as connection:
+        assert connection.execute("SELECT FROM pg_publication").fetchall() == []
+        query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
+        assert connection.execute(query).fetchall() == []

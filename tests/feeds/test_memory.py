@@ -1,0 +1,115 @@
+"""The memory feed: what it makes up is always the same."""
+
+import pickle
+
+import pytest
+
+from penstock.change import schema
+from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.feeds.memory import PLUGIN, MemoryFeed, MemorySettings
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+from penstock.settings import Settings
+
+
+def _feed(**settings: object) -> MemoryFeed:
+    return MemoryFeed(MemorySettings.model_validate(settings))
+
+
+def _read(feed: MemoryFeed, partition: str = "p0", after: Place | None = None) -> list[Page]:
+    following = feed.follow(PartitionId(partition), after)
+    pages: list[Page] = []
+    while more := following.read(0):
+        pages += more
+    return pages
+
+
+def test_the_plug_in_builds_a_feed_of_its_settings() -> None:
+    assert issubclass(PLUGIN.settings, Settings)
+    assert PLUGIN.build(PLUGIN.settings(changes=5)).backend == "memory"
+
+
+def test_pages_have_the_size_that_was_asked_for() -> None:
+    assert [page.count for page in _read(_feed(changes=25, page=10))] == [10, 10, 5]
+
+
+def test_event_ids_differ_between_partitions() -> None:
+    feed = _feed(changes=20, partitions=2)
+    decoder = feed.decoder("json")
+    ids = [
+        row["event_id"]
+        for name in ("p0", "p1")
+        for page in _read(feed, name)
+        for row in decoder.decode(page)[0].to_pylist()
+    ]
+    assert len(set(ids)) == 40
+
+
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_batches_have_the_fixed_schema(images: str) -> None:
+    feed = _feed(changes=30)
+    (batch,) = feed.decoder(images).decode(_read(feed)[0])  # type: ignore[arg-type]
+    assert batch.schema == schema(images)  # type: ignore[arg-type]
+    assert set(batch["operation"].to_pylist()) == {"INSERT", "UPDATE", "DELETE"}
+
+
+def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
+    feed = _feed(changes=25, page=10, fail_at=[12, 13])
+    pages = list(feed.follow(PartitionId("p0"), None).read(0))
+    assert sum(page.count for page in pages) == 12
+    following = feed.follow(PartitionId("p0"), pages[-1].last)
+    with pytest.raises(Unavailable, match="change 12"):
+        following.read(0)
+    with pytest.raises(Unavailable):
+        following.read(0)
+    following = feed.follow(PartitionId("p0"), pages[-1].last)
+    assert [page.count for page in following.read(0)] == [1]
+    with pytest.raises(Unavailable, match="change 13"):
+        following.read(0)
+    assert sum(page.count for page in _read(feed, after=pages[-1].last)) == 13
+
+
+def test_a_pickled_copy_fails_again() -> None:
+    feed = _feed(changes=5, fail_at=[0])
+    with pytest.raises(Unavailable):
+        feed.follow(PartitionId("p0"), None).read(0)
+    copy: MemoryFeed = pickle.loads(pickle.dumps(feed))
+    with pytest.raises(Unavailable):
+        copy.follow(PartitionId("p0"), None).read(0)
+
+
+def test_chained_partitions_end_and_name_their_parent() -> None:
+    feed = _feed(changes=5, partitions=3, chained=True)
+    assert [each.parents for each in feed.partitions()] == [(), ("p0",), ("p1",)]
+    following = feed.follow(PartitionId("p0"), None)
+    assert not following.drained
+    following.read(0)
+    assert following.drained
+
+
+def test_partitions_side_by_side_never_end() -> None:
+    feed = _feed(changes=5, partitions=2)
+    assert [each.parents for each in feed.partitions()] == [(), ()]
+    following = feed.follow(PartitionId("p1"), None)
+    following.read(0)
+    assert not following.drained
+
+
+def test_it_remembers_what_was_acknowledged_and_never_goes_back() -> None:
+    feed = _feed(changes=20, page=5)
+    pages = _read(feed)
+    following = feed.follow(PartitionId("p0"), None)
+    following.acknowledge(pages[1].last)
+    following.acknowledge(pages[0].last)
+    assert _read(feed)[0].first == pages[2].first
+    assert following.status()["confirmed"] == str(pages[1].last)
+
+
+def test_a_place_of_another_feed_is_malformed() -> None:
+    with pytest.raises(Malformed):
+        _feed().follow(PartitionId("p0"), Place("00000000/016B3748", 0))
+
+
+def test_a_partition_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SettingsError):
+        _feed().follow(PartitionId("p9"), None)
