@@ -61,7 +61,6 @@ class Atomic:
         self._api: JetStream | None = None
         self._shards: dict[Origin, Shard] = {}
         self._chained = not template.sharded
-        self._ids = True
         self._careful = False
         self._refused = 0
         self._numbers = 0
@@ -163,7 +162,7 @@ class Atomic:
             self._skip(shard, mark.place)
         if shard.refusal in _WRONG_SEQUENCE and mark.stream_sequence != mark.shard_sequence:
             self._chained = False
-        self._ids = shard.refusal != _STORED_ID
+        shard.ids = shard.refusal != _STORED_ID
         shard.expected = mark.stream_sequence if self._chained else mark.shard_sequence
         shard.stored, shard.known, shard.refusal = mark.place, True, 0
 
@@ -216,7 +215,7 @@ class Atomic:
                 tails[-1] = b"Nats-Batch-Commit: 1\r\n" + tails[-1]
                 replies[-1] = reply
             extra = join(extra, pa.array(tails, BINARY))
-            messages = piece if self._ids else _without_ids(piece)
+            messages = piece if shard.ids else _without_ids(piece)
             parts.append(frames(messages, pa.array(replies, BINARY), extra))
         return memoryview(parts[0]) if len(parts) == 1 else b"".join(parts)
 
@@ -251,7 +250,7 @@ class Atomic:
         shard.stored = batch.last
         if not self._chained:
             shard.expected = int(answer["seq"])
-        self._careful, self._ids, self._refused = False, True, 0
+        shard.ids, self._careful, self._refused = True, False, 0
         self._note(shard, batch.last)
         self._tally.published += len(batch)
         self._tally.size += sum(int(piece.sizes.sum()) for piece in batch.pieces)

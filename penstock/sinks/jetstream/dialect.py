@@ -16,10 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change import Images
-from penstock.errors import Rejected
 from penstock.sinks.jetstream.settings import Encoding
 
-__all__ = ["BINARY", "Column", "Dialect", "bytes_of", "converted", "dialect", "join", "sized"]
+__all__ = [
+    "BINARY",
+    "Column",
+    "Dialect",
+    "Unconvertible",
+    "bytes_of",
+    "converted",
+    "dialect",
+    "join",
+    "sized",
+]
 
 # A column of bytes, or one value for all rows.
 Column = Any
@@ -162,12 +171,20 @@ def dialect(encoding: Encoding) -> Dialect:
     return _DIALECTS[encoding]
 
 
+class Unconvertible(Exception):
+    """The image in `row` has no form in the other encoding."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
 def converted(column: Column, convert: Callable[[bytes], bytes]) -> Column:
-    """A column of images, each through `convert`; raises Rejected if one cannot be converted."""
-    try:
-        return pa.array([None if v is None else convert(v) for v in column.to_pylist()], BINARY)
-    except (ValueError, TypeError) as error:
-        raise Rejected(
-            "a row image cannot be converted to the sink's encoding",
-            hint="make the source's images the sink's encoding (both json or both msgpack)",
-        ) from error
+    """A column of images, each through `convert`; raises Unconvertible."""
+    images: list[bytes | None] = []
+    for row, image in enumerate(column.to_pylist()):
+        try:
+            images.append(None if image is None else convert(image))
+        except (ValueError, TypeError):
+            raise Unconvertible(row) from None
+    return pa.array(images, BINARY)

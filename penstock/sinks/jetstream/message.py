@@ -21,6 +21,7 @@ from penstock.sinks.jetstream.dialect import (
     BINARY,
     Column,
     Dialect,
+    Unconvertible,
     bytes_of,
     converted,
     join,
@@ -142,7 +143,10 @@ class Encoder:
         for column in (event_id, place):
             data = bytes(bytes_of(column))
             if b"\r" in data or b"\n" in data:
-                raise Malformed(f"{origin.partition} has a cursor or event id with a line break")
+                raise Rejected(
+                    f"{origin.partition} has a cursor or event id with a line break",
+                    hint="no feed of penstock makes one: look at the transform",
+                )
         return join(self._id_header, event_id, position, place, kind)
 
     def _bodies(
@@ -178,7 +182,15 @@ class Encoder:
         if column.null_count == len(column):
             return nil
         if images_of(batch.schema) != self._dialect.images:
-            column = converted(column, self._dialect.convert)
+            try:
+                column = converted(column, self._dialect.convert)
+            except Unconvertible as error:
+                place = f"{batch.column('cursor')[error.row]}:{batch.column('ordinal')[error.row]}"
+                raise Rejected(
+                    f"the {name} image at {place} of {batch.column('partition')[error.row]} "
+                    "cannot be converted to the sink's encoding",
+                    hint="give source and sink the same encoding of images",
+                ) from None
         return pc.fill_null(column, pa.scalar(nil, BINARY)) if column.null_count else column
 
     def _unchanged(self, column: Column) -> Column:

@@ -58,7 +58,7 @@ class JetStreamSettings(Settings):
     timeout: Duration = Field(
         default=5, gt=0
     )  # seconds without an answer until the server counts as gone
-    window: int = Field(default=8000, ge=1)  # messages in flight, unacknowledged
+    window: int = Field(default=8000, ge=1)  # messages in flight; exactly-once has 4 batches
     window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)  # bytes in flight
 
     @field_validator("subject")

@@ -90,6 +90,7 @@ class Shard:
     stored: Place | None = None  # the last place known to be stored
     known: bool = False  # `stored` was read back at least once
     sent: Place | None = None  # the last place that ever was in flight
+    ids: bool = True  # whether the next batch carries message ids
     refusal: int = 0  # the error code of the first batch in flight that was refused
     refused: int = 0  # how many of those in flight were
 
