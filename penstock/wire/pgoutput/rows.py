@@ -28,6 +28,9 @@ BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, s
 
 NO_COLUMNS: list[str] = []
 
+_NOT_UTF8 = "mend the value (a database in SQL_ASCII accepts any bytes), or leave the table out"
+_NOT_ITS_TYPE = "the session needs the settings in penstock.wire.pgoutput.values.SESSION"
+
 _TUPLE = struct.Struct(">BH").unpack_from
 _COLUMN = struct.Struct(">BI").unpack_from
 _TEXT, _NULL, _UNCHANGED = b"tnu"
@@ -82,22 +85,23 @@ def explain(message: Message, layout: Layout) -> Malformed:
             )
         broken = _broken_column(data, layout)
         if broken:
-            return Malformed(f"column {broken[0]} of {table} {broken[1]}")
+            name, what, hint = broken
+            return Malformed(f"column {name} of {table} {what}", hint=hint)
     return Malformed(f"a row of {table} can't be decoded")
 
 
-def _broken_column(data: TupleData, layout: Layout) -> tuple[str, str] | None:
+def _broken_column(data: TupleData, layout: Layout) -> tuple[str, str, str] | None:
     for (name, convert), value in zip(layout.columns, data.columns, strict=True):
         if value is None or value is UNCHANGED:
             continue
         if isinstance(value, Binary):
-            return name, "came in binary format, which nobody asked for"
+            return name, "came in binary format", "replicate without the option binary"
         if not isinstance(value, bytes):
             assert_never(value)
         try:
             layout.pack({name: convert(value)})
         except UnicodeDecodeError:
-            return name, "is not UTF-8"
+            return name, "is not UTF-8", _NOT_UTF8
         except BROKEN:
-            return name, "does not read as its type"
+            return name, "does not read as its type", _NOT_ITS_TYPE
     return None

@@ -105,7 +105,7 @@ def test_a_payload_cut_anywhere_is_malformed_or_ends_between_messages(row: bytes
                 decode(payload[:end])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255), which=st.integers(0, len(ROWS) - 1))
 def test_a_changed_byte_is_malformed_or_a_change(at: int, value: int, which: int) -> None:
     payload = bytearray(transaction(ROWS[which]))
@@ -117,7 +117,7 @@ def test_a_changed_byte_is_malformed_or_a_change(at: int, value: int, which: int
     batch.validate(full=True)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255), number=st.integers(0, 10**6))
 def test_a_changed_byte_of_a_real_page_is_malformed_or_changes(
     at: int, value: int, number: int
@@ -189,7 +189,7 @@ def test_one_broken_value_among_many_rows_is_found(column: str) -> None:
             decoder.decode(page)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255))
 def test_a_changed_byte_among_many_rows_is_malformed_or_a_change(at: int, value: int) -> None:
     payload = bytearray(LONG.payload)
@@ -295,7 +295,6 @@ MESSAGES = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=5), times=st.sampled_from([1, MANY]))
 def test_the_row_path_agrees_with_the_messages(messages: list[bytes], times: int) -> None:
     page = page_of([begin(LSN), TABLE, *(messages * times), commit(LSN)])
