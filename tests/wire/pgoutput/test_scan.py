@@ -1,5 +1,6 @@
 """Broken pages are Malformed, never another exception, and never show what is in a row."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -207,6 +208,16 @@ def test_a_row_with_another_tuple_than_a_new_one_is_malformed() -> None:
         rows = [*[insert(1, FULL)] * before, wrong, *[insert(1, FULL)] * after]
         with pytest.raises(Malformed, match="where b'N' belongs"):
             decode(transaction(*rows), like=LONG)
+
+
+def test_one_row_among_many_that_ends_elsewhere_is_malformed() -> None:
+    row = insert(1, FULL)
+    broken = [row[:end] for end in range(10, len(row))] + [row + tail for tail in (b"\0", b"n")]
+    for wrong in broken:
+        rows = [*[row] * (MANY - 1), wrong]
+        for decoder in DECODERS:
+            with pytest.raises(Malformed):
+                decoder.decode(replace(LONG, payload=transaction(*rows)))
 
 
 def test_many_rows_cut_anywhere_are_malformed() -> None:
