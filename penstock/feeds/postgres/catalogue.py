@@ -5,12 +5,9 @@ of now, the relation perhaps of an hour ago: what no longer fits is left out, an
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-from penstock.feeds.postgres.connect import Ordinary, connect_ordinary
-from penstock.feeds.postgres.failures import translating
+from penstock.feeds.postgres.connect import Errands
 from penstock.feeds.postgres.pages import Known
-from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message
 
@@ -50,11 +47,10 @@ ORDER BY k.position
 
 
 class Catalogue:
-    """Describes relations; connects when first needed and stays connected."""
+    """Describes relations; asks only for types that it has not seen, and for keys."""
 
-    def __init__(self, settings: PostgresSettings) -> None:
-        self._settings = settings
-        self._connection: Ordinary | None = None
+    def __init__(self, errands: Errands) -> None:
+        self._errands = errands
         self._types: dict[int, TypeEntry] = {}
 
     def describe(self, raw: bytes) -> Known:
@@ -77,7 +73,7 @@ class Catalogue:
         own = {oid for oid in oids if oid >= _FIRST_OWN}
         unknown = own - self._types.keys()
         if unknown:
-            for oid, name, kind, inner, delimiter in self._rows(
+            for oid, name, kind, inner, delimiter in self._errands.rows(
                 _TYPES, sorted(unknown), _FIRST_OWN
             ):
                 self._types[oid] = TypeEntry(
@@ -96,16 +92,4 @@ class Catalogue:
         return entries
 
     def _key(self, oid: int) -> tuple[str, ...]:
-        return tuple(name for (name,) in self._rows(_KEY, oid))
-
-    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        with translating("reading the catalogue"):
-            if self._connection is None or self._connection.closed:
-                self._connection = connect_ordinary(self._settings)
-            return self._connection.execute(query, parameters).fetchall()
-
-    def close(self) -> None:
-        """Closes the connection, if there is one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        return tuple(name for (name,) in self._errands.rows(_KEY, oid))

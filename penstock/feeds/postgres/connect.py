@@ -12,7 +12,14 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 
-__all__ = ["Ordinary", "address", "connect_ordinary", "connect_replication", "database_name"]
+__all__ = [
+    "Errands",
+    "Ordinary",
+    "address",
+    "connect_ordinary",
+    "connect_replication",
+    "database_name",
+]
 
 Ordinary = psycopg.Connection[tuple[Any, ...]]
 
@@ -73,3 +80,33 @@ def database_name(settings: PostgresSettings) -> str:
     """The database that `connection` names (libpq's default is the user's name)."""
     given = conninfo_to_dict(settings.connection.get_secret_value())
     return str(given.get("dbname") or given.get("user") or "postgres")
+
+
+class Errands:
+    """An ordinary connection for small questions beside the stream: made when first needed, and
+    made anew, once, when it was closed meanwhile (by an idle_session_timeout, or a proxy)."""
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+        self._connection: Ordinary | None = None
+
+    def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """The rows of one statement. Raises Unavailable or SettingsError."""
+        if self._connection is not None:
+            try:
+                return self._run(self._connection, query, parameters)
+            except psycopg.OperationalError:
+                self.close()
+        self._connection = connect_ordinary(self._settings)
+        with translating("reading the catalogue"):
+            return self._run(self._connection, query, parameters)
+
+    @staticmethod
+    def _run(connection: Ordinary, query: str, parameters: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(query.encode(), parameters).fetchall()
+
+    def close(self) -> None:
+        """Closes the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -11,11 +11,18 @@ from penstock.feeds.postgres.following import PostgresFollowing
 from penstock.feeds.postgres.preflight import check
 from penstock.feeds.postgres.publication import ensure_publication
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
-from penstock.feeds.postgres.slot import Slot, create_slot, find_slot, refuse_unusable
+from penstock.feeds.postgres.slot import (
+    Slot,
+    create_slot,
+    find_slot,
+    refuse_ahead,
+    refuse_unusable,
+)
 from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from penstock.wire.pgoutput.lsn import parse_lsn
 
 __all__ = ["PostgresFeed"]
 
@@ -69,6 +76,8 @@ class PostgresFeed:
                 hint="take a new snapshot, or start anew, from now",
             )
         refuse_unusable(slot)
+        if after is not None:
+            refuse_ahead(slot, parse_lsn(after.cursor))
         self._refuse_taken(slot)
         settings = self._settings.model_copy(update={"streaming": self._streaming})
         return PostgresFollowing(

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Limits
-from penstock.feeds.postgres.connect import connect_replication
+from penstock.feeds.postgres.connect import Errands, connect_replication
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
@@ -48,6 +48,7 @@ class PostgresFollowing:
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
         self._connected = True
+        self._oldest: int | None = None
         self._flowing = False  # the last look at the wire brought bytes
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
@@ -57,18 +58,18 @@ class PostgresFollowing:
         self._progress = Progress(
             durable=slot.confirmed,
             after=None if after is None else (after, begin),
-            silence=settings.silence,
+            patience=min(settings.silence, slot.sender_timeout or settings.silence),
             now=now,
         )
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
-        self._catalogue = Catalogue(settings)
-        self._heartbeat = Heartbeat(settings, now)
+        self._errands = Errands(settings)
+        self._heartbeat = Heartbeat(self._errands, settings.heartbeat, now)
         self._framer = Framer(
             Collector(
                 partition,
                 after=after,
                 limits=Limits(size=settings.page_size, rows=settings.page_rows),
-                describe=self._catalogue.describe,
+                describe=Catalogue(self._errands).describe,
                 relations={},
             ),
             progress=self._progress,
@@ -155,6 +156,7 @@ class PostgresFollowing:
         if acknowledged is not self._noted and acknowledged is not None:
             self._noted = acknowledged
             self._progress.acknowledged(acknowledged)
+        self._oldest = self._progress.oldest  # for `status`, which another thread may ask for
         self._heartbeat.beat(now)
         if self._progress.due(now):
             self._send(now)
@@ -180,18 +182,19 @@ class PostgresFollowing:
     def status(self) -> Mapping[str, Any]:
         """Plain JSON. LSNs as text, `lag_bytes` from the newest WAL we know of to what is durable,
         `lag_seconds` the age of the oldest commit that is not durable yet."""
-        progress, oldest = self._progress, self._progress.oldest
+        progress, oldest = self._progress, self._oldest
+        current = max(progress.received, self._slot.current)
         lag = max(0.0, time.time() - oldest / 1_000_000) if oldest else 0.0
         return {
             "connected": self._connected,
             **self._slot.status(),
             "system_identifier": self._system.identifier,
             "timeline": self._system.timeline,
-            "current_lsn": format_lsn(progress.received),
+            "current_lsn": format_lsn(current),
             "received_lsn": format_lsn(progress.received),
             "flushed_lsn": format_lsn(progress.durable),
             "confirmed_lsn": format_lsn(progress.reported or self._slot.confirmed),
-            "lag_bytes": max(0, progress.received - progress.durable),
+            "lag_bytes": max(0, current - progress.durable),
             "lag_seconds": round(lag, 3),
             "streaming": self._slot.protocol > 1 and self._settings.streaming,
             **self._counts,
@@ -214,5 +217,4 @@ class PostgresFollowing:
         self._connected = False
         self._transport.close()
         self._streams.close()
-        self._catalogue.close()
-        self._heartbeat.close()
+        self._errands.close()

@@ -29,7 +29,8 @@ class Progress:
     """One stream's received and durable positions; times are seconds of any one clock.
 
     `durable` is the slot's confirmed_flush_lsn; `after` the place that we follow from, and the
-    LSN up to which the source is not needed any more when that place is durable.
+    LSN up to which the source is not needed any more when that place is durable. Either side may
+    take the other for dead after `patience` seconds: a report is due three times in them.
 
     `settled`, `committed` and `keepalive` are told in the order of the stream; `acknowledged`
     whenever something became durable.
@@ -40,14 +41,14 @@ class Progress:
         *,
         durable: int = 0,
         after: tuple[Place, int] | None = None,
-        silence: float = 30.0,
+        patience: float = 30.0,
         now: float = 0.0,
     ) -> None:
         self.received = durable
         self.durable = durable
         self.reported = 0
         self.keepalives = 0
-        self._silence = silence
+        self._patience = patience
         self._sent: deque[_Sent] = deque()
         if after is not None:
             # The reader has it, and that is not to say that it is durable.
@@ -66,7 +67,7 @@ class Progress:
     @property
     def oldest(self) -> int | None:
         """When the oldest transaction in flight was committed: microseconds since 1970."""
-        return next((sent.committed_at for sent in self._sent if sent.committed_at), self._open)
+        return (self._sent[0].committed_at or None) if self._sent else self._open
 
     def opened(self, committed_at: int) -> None:
         """A transaction's changes are being handed out; its end is not known yet."""
@@ -111,7 +112,7 @@ class Progress:
         return (
             self._asked
             or (waited >= MOVED and self.durable > self.reported)
-            or waited >= min(SAME, self._silence / 3)
+            or waited >= min(SAME, self._patience / 3)
         )
 
     def next_in(self, now: float) -> float:

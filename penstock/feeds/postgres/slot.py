@@ -17,6 +17,7 @@ __all__ = [
     "create_slot",
     "find_slot",
     "identify_system",
+    "refuse_ahead",
     "refuse_unusable",
     "replication_command",
 ]
@@ -27,15 +28,25 @@ SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::t
        coalesce((to_jsonb(s) ->> 'two_phase')::bool, false),
        coalesce(to_jsonb(s) ->> 'invalidation_reason', to_jsonb(s) ->> 'conflicting', ''),
        current_setting('server_version_num')::int,
-       current_database()
+       current_database(),
+       (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+             ELSE pg_current_wal_lsn() END)::text
 FROM pg_catalog.pg_replication_slots s
 WHERE s.slot_name = %s
 """
 
+# PostgreSQL 16 only says whether a slot conflicts with recovery; 17 and later say the reason.
+_REASONS: dict[Any, str] = {"false": "", "true": "conflict"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A slot as it was when we looked. LSNs are numbers, 0 for none."""
+    """A slot as it was when we looked. LSNs are numbers, 0 for none.
+
+    `current` is the end of the server's WAL; `sender_timeout` its wal_sender_timeout in seconds,
+    0 for never; `connected_to` the database that we are connected to.
+    """
 
     name: str
     plugin: str
@@ -49,6 +60,8 @@ class Slot:
     invalidation: str
     server_version: int
     connected_to: str
+    sender_timeout: float
+    current: int
 
     @property
     def protocol(self) -> int:
@@ -98,9 +111,11 @@ def find_slot(connection: Ordinary, name: str) -> Slot | None:
         restart=parse_lsn(row[5]) if row[5] else 0,
         wal_status=row[6] or "",
         two_phase=row[7],
-        invalidation="" if row[8] == "false" else row[8],
+        invalidation=_REASONS.get(row[8], str(row[8])),
         server_version=row[9],
         connected_to=row[10],
+        sender_timeout=row[11] / 1000,
+        current=parse_lsn(row[12]) if row[12] else 0,
     )
 
 
@@ -137,6 +152,17 @@ def refuse_unusable(slot: Slot) -> None:
             f"the slot {slot.name} is lost ({reason}): the server removed changes it had to keep",
             hint=f"take a new snapshot and begin anew: {drop}"
             " and raise max_slot_wal_keep_size so that it does not happen again",
+        )
+
+
+def refuse_ahead(slot: Slot, after: int) -> None:
+    """Raises PositionLost when we were further than the server is: it is an older one, and what
+    it writes now would be taken for what we have."""
+    if after > slot.current:
+        raise PositionLost(
+            f"our position {format_lsn(after)} is ahead of the server's log, which ends at"
+            f" {format_lsn(slot.current)}",
+            hint="the server was restored from a backup, or is another one: take a new snapshot",
         )
 
 

@@ -13,7 +13,7 @@ from penstock.finding import Finding
 __all__ = ["check_tables"]
 
 _PUBLICATION = """
-SELECT pubinsert, pubupdate, pubdelete, pubtruncate, puballtables, pubviaroot
+SELECT pubinsert, pubupdate, pubdelete, pubtruncate
 FROM pg_catalog.pg_publication WHERE pubname = %s
 """
 
@@ -55,57 +55,71 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
     name = settings.publication
     subject = f"publication {name}"
     if not publication_exists(connection, name):
-        statement = create_statement(settings)
-        may = settings.create_publication
-        yield Finding(
-            level="ok" if may else "error",
-            subject=subject,
-            message="it does not exist" + (" yet, and will be made" if may else ""),
-            remedy="" if may else f"{statement};",
-        )
+        yield _absent(settings, subject)
         return
     quoted = sql.Identifier(name).as_string(None)
-    row = connection.execute(_PUBLICATION, (name,)).fetchone()
-    flags = dict(zip(("insert", "update", "delete", "truncate"), row or (), strict=False))
-    silent = [operation for operation, sent in flags.items() if not sent]
-    if silent:
-        yield Finding(
-            level="warning",
-            subject=subject,
-            message=f"it does not publish: {', '.join(silent)}",
-            remedy=f"ALTER PUBLICATION {quoted}"
-            " SET (publish = 'insert, update, delete, truncate');",
-        )
-    tables = [
-        _Table(
-            schema=each[0],
-            name=each[1],
-            identity=each[2],
-            primary_key=each[3],
-            identity_index=each[4],
-            readable=each[5],
-        )
-        for each in connection.execute(_TABLES, (name,)).fetchall()
-    ]
+    yield from _silences(connection, name, quoted)
+    tables = _published(connection, name)
     wanted = {split_table(each) for each in settings.tables}
-    published = {(each.schema, each.name) for each in tables}
-    missing = sorted(wanted - published)
+    missing = sorted(wanted - {(each.schema, each.name) for each in tables})
     for schema, table in missing:
         yield _uncovered(connection, quoted, schema, table)
     ours = [each for each in tables if not wanted or (each.schema, each.name) in wanted]
-    if not ours and not missing:
-        yield Finding(
-            level="warning",
-            subject=subject,
-            message="it has no tables yet",
-            remedy=f"ALTER PUBLICATION {quoted} ADD TABLE <table>;",
-        )
     troubles = [trouble for each in ours for trouble in _troubles(each)]
     yield from troubles
     if ours and not missing:
         covered = f"it covers {len(ours)} table{'' if len(ours) == 1 else 's'}"
         keys = "" if troubles else ", each with a key"
         yield Finding(level="ok", subject=subject, message=covered + keys)
+    elif not missing:
+        yield Finding(
+            level="warning",
+            subject=subject,
+            message="it has no tables yet",
+            remedy=f"ALTER PUBLICATION {quoted} ADD TABLE <table>;",
+        )
+
+
+def _absent(settings: PostgresSettings, subject: str) -> Finding:
+    if settings.create_publication:
+        return Finding(
+            level="ok", subject=subject, message="it does not exist yet, and will be made"
+        )
+    return Finding(
+        level="error",
+        subject=subject,
+        message="it does not exist",
+        remedy=f"{create_statement(settings)};",
+    )
+
+
+def _silences(connection: Ordinary, name: str, quoted: str) -> Iterator[Finding]:
+    row = connection.execute(_PUBLICATION, (name,)).fetchone() or ()
+    operations = ("insert", "update", "delete", "truncate")
+    silent = [each for each, sent in zip(operations, row, strict=False) if not sent]
+    if silent:
+        yield Finding(
+            level="warning",
+            subject=f"publication {name}",
+            message=f"it does not publish: {', '.join(silent)}",
+            remedy=f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');",
+        )
+
+
+def _published(connection: Ordinary, name: str) -> list[_Table]:
+    return [
+        _Table(
+            schema=schema,
+            name=table,
+            identity=identity,
+            primary_key=primary_key,
+            identity_index=identity_index,
+            readable=readable,
+        )
+        for schema, table, identity, primary_key, identity_index, readable in connection.execute(
+            _TABLES, (name,)
+        ).fetchall()
+    ]
 
 
 def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) -> Finding:

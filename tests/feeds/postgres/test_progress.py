@@ -144,7 +144,7 @@ def test_keepalives_that_do_not_ask_are_not_answered_at_once() -> None:
 
 
 def test_reports_come_three_times_within_the_silence_that_counts_as_death() -> None:
-    progress = Progress(silence=6.0, now=0.0)
+    progress = Progress(patience=6.0, now=0.0)
     progress.reporting(0.0)
     assert not progress.due(1.9)
     assert progress.due(2.0)

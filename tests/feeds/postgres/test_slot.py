@@ -12,6 +12,7 @@ from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres.slot import find_slot, refuse_unusable
 from penstock.feeds.postgres.transport import start
 from penstock.position import Place
+from penstock.wire.pgoutput.lsn import format_lsn
 from tests.feeds.postgres.reading import Reader
 
 _NOW = "SELECT pg_current_wal_lsn()"
@@ -253,3 +254,52 @@ def test_the_status_tells_one_server_from_another(reader: Reader) -> None:
     assert status["timeline"] == 1
     assert status["server_version"] // 10_000 == 16
     assert status["protocol"] == 2
+
+
+def test_a_position_ahead_of_the_server_is_lost_and_not_a_silent_hole(reader: Reader) -> None:
+    """A server that was restored from a backup would write again under our old positions."""
+    reader.prepare()
+    ahead = Place(format_lsn(reader.lsn(_NOW) + 2**30), 0)
+    with pytest.raises(PositionLost, match="ahead of the server"):
+        reader.feed.follow(reader.slot, ahead)
+
+
+def test_the_lag_of_a_backlog_is_known_from_the_start(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+    reader.prepare()
+    reader.database.execute(
+        "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 9999) g"
+    )
+    lag = int(str(reader.following.status()["lag_bytes"]))
+    assert lag > 4_000_000
+    reader.take(9999)
+    assert float(str(reader.following.status()["lag_seconds"])) > 0
+    reader.following.acknowledge(reader.pages[-1].last)
+    reader.until(lambda: reader.following.status()["lag_bytes"] == 0, seconds=20)
+    assert reader.following.status()["lag_seconds"] == 0
+
+
+def test_a_side_connection_that_the_server_closed_is_made_anew(
+    reader_of: Callable[..., Reader],
+) -> None:
+    reader = reader_of(heartbeat="100ms").prepare()
+    first = reader.confirmed()
+    reader.until(lambda: reader.confirmed() > first)
+    reader.database.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'penstock' AND backend_type = 'client backend'"
+    )
+    again = reader.lsn(_NOW)
+    reader.until(lambda: reader.confirmed() > again)
+
+
+def test_a_server_with_a_short_timeout_hears_of_us_often_enough() -> None:
+    settings = {"wal_sender_timeout": "2s", "fsync": False}
+    with Postgres(version=16, settings=settings) as server, server.database() as database:
+        reader = Reader(database).prepare()
+        for _ in range(50):
+            reader.following.keep_alive()
+            time.sleep(0.1)
+        assert "terminating walsender" not in server.log
+        reader.nothing()
+        reader.close()
