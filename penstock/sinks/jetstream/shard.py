@@ -2,6 +2,10 @@
 
 The stream is the truth. Reading the last message back gives the sequence that the next batch
 expects (the fence) and the place behind which to go on.
+
+That record is only as good as the order it was stored in. Batches cannot be stored with a hole;
+single messages can, when one of many in flight is refused and the process dies before it is sent
+again. So stop a pipeline in order before changing it from deduplicated to exactly-once.
 """
 
 from collections import deque

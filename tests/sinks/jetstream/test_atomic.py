@@ -183,6 +183,37 @@ def test_a_zombie_that_is_behind_is_fenced(
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
 
 
+@pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{partition}.{collection}"])
+def test_the_fence_holds_where_message_ids_would_let_pass(
+    tokens: str,
+    nats: Nats,
+    stream: str,
+    settings_of: Any,
+    batch_of: Any,
+    ids_of: Any,
+    stored: Any,
+) -> None:
+    """The zombie's next batch shares no id with what the owner stored: only its expected sequence
+    (the stream's in a chain, the shard's with a subject for each partition) keeps it out."""
+    subject = f"{stream}.{tokens}"
+    zombie, owner = (
+        JetStreamSink(settings_of(nats.url, delivery="exactly-once", subject=subject, window=n))
+        for n in (8000, 1)
+    )
+    zombie.prepare()
+
+    def woken_late() -> Iterator[pa.RecordBatch]:
+        yield batch_of(10, 1)
+        while len(stored()) < 10:
+            yield batch_of(0)
+        owner.write([batch_of(5, 2)])
+        yield batch_of(10, 3)
+
+    with pytest.raises(LeaseLost):
+        zombie.write(woken_late())
+    assert stored() == ids_of(batch_of(10, 1), batch_of(5, 2))
+
+
 def test_two_writers_at_once_never_store_a_change_twice_or_out_of_order(
     nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
 ) -> None:
