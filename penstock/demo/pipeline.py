@@ -30,7 +30,6 @@ sink:
   stream: {stream}
   subject: "cdc.{{collection}}.{{operation}}"
   encoding: msgpack
-positions: sqlite:///{folder}/positions.db
 ops: {{bind: 127.0.0.1, port: {port}}}
 """
 
@@ -43,7 +42,8 @@ class Pipeline:
         self.log = folder / "pipeline.log"
         self.port = free_port()
         self.ops = f"http://127.0.0.1:{self.port}"
-        self._env = {**os.environ, "PG_URL": postgres, "NATS_URL": nats, "TMPDIR": str(folder)}
+        folders = {"TMPDIR": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+        self._env = {**os.environ, **folders, "PG_URL": postgres, "NATS_URL": nats}
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +54,6 @@ class Pipeline:
                 slot=SLOT,
                 publication=PUBLICATION,
                 stream=STREAM,
-                folder=self._folder,
                 port=self.port,
             )
         )

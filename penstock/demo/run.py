@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import psycopg
 from psycopg.rows import dict_row
@@ -23,7 +25,7 @@ from penstock.demo.screen import Scene, Screen
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.demo.verdict import Rows, Verdict, judge
 from penstock.demo.workload import Workload
-from penstock.errors import Unavailable
+from penstock.errors import PenstockError, Unavailable
 
 __all__ = ["Options", "run"]
 
@@ -49,32 +51,46 @@ def run(options: Options, console: Console) -> int:
     Raises Unavailable when a server or the pipeline does not come up, or the pipeline ends.
     """
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+        folder = stack.enter_context(_Folder())
         with Screen(console, quiet=options.quiet) as screen:
             screen.show(Scene(phase="setting up"))
             postgres = stack.enter_context(Postgres())
             nats = stack.enter_context(Nats())
             database = stack.enter_context(postgres.database(_DATABASE))
             database.execute(shop.CREATE)
-            pipeline = Pipeline(folder, postgres=database.url, nats=nats.url)
+            pipeline = Pipeline(folder.path, postgres=database.url, nats=nats.url)
             stack.callback(pipeline.kill)
             demo = _Demo(options, screen, database, nats, pipeline)
-            try:
-                verdict, code = demo.play()
-            except (KeyboardInterrupt, SystemExit):
-                pipeline.kill()
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
+            verdict, code = demo.play()
         ok = verdict.ok and code == 0
+        folder.keep = not ok
         _say(console, options, demo, verdict, code)
         if options.keep:
             _keep(console, postgres, nats, pipeline)
             pipeline.stop()
-        if ok:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
+        if not ok:
             console.print(f"the pipeline's log: {pipeline.log}", highlight=False, soft_wrap=True)
         return 0 if ok else 1
+
+
+class _Folder:
+    """The pipeline's folder; it stays when its log is needed to understand what went wrong."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+        self.keep = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.keep and not isinstance(error, PenstockError):
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 class _Demo:
@@ -233,7 +249,7 @@ def _keep(console: Console, postgres: Postgres, nats: Nats, pipeline: Pipeline) 
         f"  {postgres.bin}/psql {postgres.url_of(_DATABASE)}",
         f"  penstock tail --url {nats.url} --stream {STREAM}",
         f"  {pipeline.ops}/status",
-        f"  PG_URL={postgres.url_of(_DATABASE)} NATS_URL={nats.url} penstock check {pipeline.file}",
+        f"  {pipeline.file}",
     )
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     try:
