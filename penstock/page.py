@@ -39,7 +39,11 @@ class Decoder(Protocol):
     """Page -> changes. Pure: no socket, no clock, CPU only; runs where the CPU is.
 
     The same page always gives the same batch. Raises Malformed if the page breaks its protocol.
+    `unknown_types` collects the names of source types that are delivered as their text because
+    nobody taught the decoder better; whoever runs it logs each of them once.
     """
+
+    unknown_types: set[str]
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """The page's changes in order, as batches of `change.schema(...)`, `page.count` rows or

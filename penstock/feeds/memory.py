@@ -183,6 +183,7 @@ class MemoryDecoder:
     def __init__(self, settings: MemorySettings, images: Images) -> None:
         self._settings = settings
         self._images: Images = images
+        self.unknown_types: set[str] = set()
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""

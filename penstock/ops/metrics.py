@@ -145,18 +145,22 @@ def _number(value: Any) -> float | None:
 # The bridge serves one slot and no labels. Its later versions renamed one series and replaced
 # another (`queue_usage_percent` for `last_processing_time_us`): both old names are served too.
 BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
-    ("bridge_uptime_seconds", "gauge", "Time since bridge started"),
-    ("bridge_wal_messages_received_total", "counter", "Total WAL messages received"),
-    ("bridge_cdc_events_published_total", "counter", "Total CDC events published to NATS"),
-    ("bridge_last_ack_lsn", "gauge", "Last acknowledged LSN position"),
-    ("bridge_connected", "gauge", "Connection status (1=connected, 0=disconnected)"),
-    ("bridge_pg_reconnects_total", "counter", "Total number of PostgreSQL reconnections"),
-    ("bridge_nats_reconnects_total", "counter", "Total number of NATS reconnections"),
-    ("bridge_slot_active", "gauge", "Replication slot active (1=active, 0=inactive)"),
-    ("bridge_wal_lag_bytes", "gauge", "Bytes of WAL retained for replication slot"),
-    ("bridge_queue_usage_percent", "gauge", "Event queue usage percentage (0-100)"),
-    ("bridge_reconnects_total", "counter", "Total number of PostgreSQL reconnections"),
-    ("bridge_last_processing_time_us", "gauge", "Last processing time in microseconds"),
+    ("bridge_uptime_seconds", "gauge", "Seconds since the start."),
+    ("bridge_wal_messages_received_total", "counter", "Changes read from the log."),
+    ("bridge_cdc_events_published_total", "counter", "Changes acknowledged by JetStream."),
+    ("bridge_last_ack_lsn", "gauge", "Confirmed LSN, as a number."),
+    ("bridge_connected", "gauge", "1 while PostgreSQL is connected."),
+    ("bridge_pg_reconnects_total", "counter", "Connections to PostgreSQL made again."),
+    ("bridge_nats_reconnects_total", "counter", "Connections to NATS made again."),
+    ("bridge_slot_active", "gauge", "1 while we read the slot."),
+    ("bridge_wal_lag_bytes", "gauge", "Log between its end and the confirmed LSN, in bytes."),
+    ("bridge_queue_usage_percent", "gauge", "How full the buffer is, 0 to 100."),
+    ("bridge_reconnects_total", "counter", "Connections to PostgreSQL made again."),
+    (
+        "bridge_last_processing_time_us",
+        "gauge",
+        "Median latency of the last batch, in microseconds.",
+    ),
 )
 
 

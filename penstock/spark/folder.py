@@ -11,7 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["run_folder"]
+__all__ = ["BOARD", "STOP", "run_folder"]
+
+# The board's socket.
+BOARD = "board"
+# Made by the service: take no more changes, save, acknowledge, say so.
+STOP = "stop"
 
 _PREFIX = "penstock-run-"
 

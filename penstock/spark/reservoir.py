@@ -129,6 +129,7 @@ class Reservoir:
             **(following.status() if following is not None else {}),
             "buffered_events": self._events,
             "buffered_bytes": self._size,
+            "buffer_percent": round(100 * self._size / self._limit, 1),
             "reconnects": self._reconnects,
             "last_error": self._last_error,
         }

@@ -8,7 +8,7 @@ stored position.
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,21 +18,16 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock import __version__
 from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import Unavailable
 from penstock.ops.board import Board
-from penstock.ops.logs import MetricsLine
-from penstock.ops.respond import Response, respond
-from penstock.ops.server import OpsServer
-from penstock.ops.status import Status, Thresholds, assess
-from penstock.sinks import TellsOfStreams
-from penstock.spark.folder import run_folder
+from penstock.spark.folder import STOP, run_folder
+from penstock.spark.operations import open_board, operations
 from penstock.spark.query import is_packed, start_query
 from penstock.spark.session import close_session, open_session
-from penstock.spark.source import STOP_FILE
 from penstock.spark.supervised import Supervised
+from penstock.spark.task import UNKNOWN_TYPES
 
 __all__ = ["Service"]
 
@@ -63,13 +58,18 @@ class Service:
         with ExitStack() as stack:
             stack.enter_context(self._signals())
             run = stack.enter_context(run_folder())
-            board = stack.enter_context(_board(self._pipeline, run))
-            stack.enter_context(self._operations(board))
-            preparing = stack.enter_context(ThreadPoolExecutor(1)).submit(self._prepare)
+            board = stack.enter_context(open_board(self._pipeline, run))
+            stack.enter_context(
+                operations(
+                    self._pipeline, board, stop=self.stop, bridge_metrics=self._bridge_metrics
+                )
+            )
+            thread = stack.enter_context(ThreadPoolExecutor(1))
+            stack.callback(self._stop.set)
+            preparing = thread.submit(self._prepare)
             spark = stack.enter_context(self._session(run))
             # A SparkContext puts a SIGINT handler of its own in place of ours.
             stack.enter_context(self._signals())
-            stack.callback(self._stop.set)
             preparing.result()
             if not self._stop.is_set():
                 self._supervise(spark, board, run)
@@ -93,44 +93,6 @@ class Service:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    @contextmanager
-    def _operations(self, board: Board) -> Iterator[None]:
-        """The ops server and the METRICS line, over the board."""
-        sink = self._pipeline.sink.sink()
-        thresholds = Thresholds(
-            stalled_after=self._pipeline.ops.stalled_after, lag_bytes=self._pipeline.ops.lag_limit
-        )
-
-        def status() -> Status:
-            return assess(
-                board.snapshot(),
-                name=self._pipeline.name,
-                version=__version__,
-                backends=[backend.name for backend in self._pipeline.backends],
-                started=board.started,
-                now=time.monotonic(),
-                thresholds=thresholds,
-            )
-
-        def answer(
-            method: str, path: str, query: Mapping[str, str], origin: str | None
-        ) -> Response:
-            return respond(
-                method,
-                path,
-                query,
-                status(),
-                stream_info=sink.stream_info if isinstance(sink, TellsOfStreams) else None,
-                bridge=self._bridge_metrics,
-                origin=origin,
-            )
-
-        ops = self._pipeline.ops
-        server = OpsServer(bind=ops.bind, port=ops.port, answer=answer, shutdown=self.stop)
-        with server, MetricsLine(status):
-            log.info("ops server listens", url=server.url)
-            yield
 
     def _prepare(self) -> None:
         """Makes the slot and the stream, or fails early and clearly; waits for servers."""
@@ -166,11 +128,15 @@ class Service:
 
     def _supervise(self, spark: SparkSession, board: Board, run: Path) -> None:
         queries = [self._supervised(spark, backend, run) for backend in self._pipeline.backends]
+        unknown: set[str] = set()
         while not self._stop.wait(TICK):
             for query in queries:
                 query.tick(time.monotonic())
                 board.post("batch", query.name, query.progress())
-        (run / STOP_FILE).touch()
+                if query.restarts:
+                    board.post("source", query.name, {"restarts": query.restarts})
+            unknown |= _log_unknown_types(board, unknown)
+        (run / STOP).touch()
         _drain(queries, board)
 
     def _supervised(self, spark: SparkSession, backend: Backend, run: Path) -> Supervised:
@@ -180,8 +146,13 @@ class Service:
         return Supervised(backend.name, start)
 
 
-def _board(pipeline: Pipeline, run: Path) -> Board:
-    return Board(run / "board", bounds={"lag_bytes": pipeline.ops.lag_limit})
+def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
+    """Says once of each type that it is delivered as its text; returns the new ones."""
+    entry = board.snapshot().get(("pipeline", UNKNOWN_TYPES))
+    fresh = set(entry.fields) - known if entry is not None else set()
+    for name in sorted(fresh):
+        log.warning("a type is not known and is delivered as its text", type=name)
+    return fresh
 
 
 def _drain(queries: Sequence[Supervised], board: Board) -> None:

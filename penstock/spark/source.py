@@ -16,15 +16,14 @@ from penstock.feeds import Feed
 from penstock.leases.open import open_store
 from penstock.ops.board import Reporter
 from penstock.position import Position, position_from_json, position_to_json
+from penstock.spark.folder import BOARD, STOP
 from penstock.spark.options import SourceOptions, read_source
 from penstock.spark.planner import Limits, Planner
 from penstock.spark.positions import Positions, in_spark
 from penstock.spark.split import Split
 
-__all__ = ["STOP_FILE", "Source"]
+__all__ = ["Source"]
 
-# Made by the service in the runtime folder: take no more changes, save, acknowledge, say so.
-STOP_FILE = "stop"
 # Seconds between two reports.
 REPORT = 0.5
 
@@ -43,8 +42,8 @@ class Source:
         self._position: Json = {}
         self._reporting = threading.Lock()
         folder = Path(options.runtime) if options.runtime else None
-        self._stop_file = folder / STOP_FILE if folder else None
-        self._board = Reporter(folder / "board") if folder else None
+        self._stop_file = folder / STOP if folder else None
+        self._board = Reporter(folder / BOARD) if folder else None
         self._planner = Planner(
             feed,
             limits=Limits(

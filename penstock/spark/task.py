@@ -1,6 +1,7 @@
 """What runs in Spark's tasks: decode, and write. Worker processes are reused between batches."""
 
 import gc
+import logging
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -12,12 +13,20 @@ import pyarrow as pa
 from penstock.change import COLUMNS, images_of, schema
 from penstock.errors import SettingsError
 from penstock.ops.board import Reporter
-from penstock.page import Decoder
+from penstock.page import Decoder, Page
 from penstock.sinks import Receipt, Sink
+from penstock.spark.folder import BOARD
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.split import PACKED, Split, bounded, pack, unpack
 
-__all__ = ["commit_receipts", "read_split", "require_columns", "write_changes"]
+__all__ = ["UNKNOWN_TYPES", "commit_receipts", "read_split", "require_columns", "write_changes"]
+
+# The board's entry whose fields are the types that were delivered as their text.
+UNKNOWN_TYPES = "unknown types"
+
+log = logging.getLogger("penstock")
+# What this process has said of its decoders' unknown types.
+_told: set[str] = set()
 
 
 @cache
@@ -29,10 +38,10 @@ def _settle_worker() -> None:
 
 
 @cache
-def _source(options: frozenset[tuple[str, str]]) -> tuple[str, bytes, Decoder]:
+def _source(options: frozenset[tuple[str, str]]) -> tuple[str, bytes, Decoder, Reporter | None]:
     source, feed = read_source(dict(options))
     decoder = feed.decoder(source.images)
-    return source.mode, pickle.dumps(decoder), decoder
+    return source.mode, pickle.dumps(decoder), decoder, _board(source.runtime)
 
 
 @cache
@@ -44,19 +53,22 @@ def _decoder(pickled: bytes) -> Decoder:
 @cache
 def _sink(options: frozenset[tuple[str, str]]) -> tuple[Sink, str, Reporter | None]:
     chosen, sink = read_sink(dict(options))
-    board = Reporter(Path(chosen.runtime) / "board") if chosen.runtime else None
-    return sink, chosen.sink, board
+    return sink, chosen.sink, _board(chosen.runtime)
+
+
+def _board(runtime: str | None) -> Reporter | None:
+    return Reporter(Path(runtime) / BOARD) if runtime else None
 
 
 def read_split(options: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatch]:
     """The changes of a split as batches; in packed mode its pages as they are."""
-    mode, pickled, decoder = _source(frozenset(options.items()))
+    mode, pickled, decoder, board = _source(frozenset(options.items()))
     _settle_worker()
     if mode == "packed":
         yield from pack(split, pickled)
         return
     for page in split.pages:
-        yield from bounded(page, decoder.decode(page), split.after, split.until)
+        yield from bounded(page, _decoded(decoder, page, board), split.after, split.until)
 
 
 def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Receipt:
@@ -64,7 +76,7 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
     sink, name, board = _sink(frozenset(options.items()))
     _settle_worker()
     if board is None:
-        return sink.write(_changes(batches))
+        return sink.write(_changes(batches, None))
 
     def notify(told: Mapping[str, Any]) -> None:
         if told.get("connected", True):
@@ -73,7 +85,7 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
             board.report("sink", name, {**told, "last_error": told.get("error", "")})
             board.add("sink", name, {"errors": 1})
 
-    return sink.write(_changes(batches), notify)
+    return sink.write(_changes(batches, board), notify)
 
 
 def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
@@ -85,24 +97,34 @@ def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> 
     numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
     board.report("sink", name, {**numbers, "connected": True})
     published = sum(receipt.published for receipt in receipts)
-    duplicates = sum(receipt.duplicates for receipt in receipts)
     counts = {
         "published": published,
         "acknowledged": published,
-        "duplicates": duplicates,
+        "duplicates": sum(receipt.duplicates for receipt in receipts),
         "bytes": sum(receipt.size for receipt in receipts),
     }
     board.add("sink", name, counts)
 
 
-def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _changes(batches: Iterable[pa.RecordBatch], board: Reporter | None) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.schema.names == PACKED.names:
             for packed in unpack(batch):
-                decoded = _decoder(packed.decoder).decode(packed.page)
+                decoded = _decoded(_decoder(packed.decoder), packed.page, board)
                 yield from bounded(packed.page, decoded, packed.after, packed.until)
         elif batch.num_rows:
             yield _as_changes(batch)
+
+
+def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
+    batches = decoder.decode(page)
+    for name in decoder.unknown_types - _told:
+        _told.add(name)
+        if board is None:
+            log.warning("the type %s is not known and is delivered as its text", name)
+        else:  # the service logs it, once over all workers
+            board.report("pipeline", UNKNOWN_TYPES, {name: True})
+    return batches
 
 
 def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
