@@ -10,13 +10,11 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from penstock.settings import Duration, Secret, Settings, Size
 
-__all__ = ["PostgresSettings", "Tenant", "split_table"]
+__all__ = ["PostgresSettings", "split_table"]
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _TENANT = re.compile(r"none|database|field:.+")
 _SCHEMES = ("postgresql://", "postgres://")
-
-Tenant = str
 
 
 def _split(value: Any) -> Any:
@@ -56,7 +54,7 @@ class PostgresSettings(Settings):
     still sends the others: to save that, narrow the publication itself."""
     start: Literal["slot"] = "slot"
     """`slot`: resume where the slot is; a slot that is new begins now."""
-    tenant: Tenant = "none"
+    tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
     heartbeat: Duration | None = Field(None, gt=0)
     """Seconds between heartbeats: a logical message, written into the WAL of a database that is
