@@ -7,22 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from penstock.change import Images
-from penstock.config import settings_from_options
+from penstock.config import Checkpoint, settings_from_options
 from penstock.feeds import Feed
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
 from penstock.sinks import Sink
 
-__all__ = ["Checkpoint", "SinkOptions", "SourceOptions", "read_sink", "read_source"]
-
-
-class Checkpoint(Settings):
-    """How often positions are saved; whichever comes first."""
-
-    # Seconds.
-    interval: Duration = 5.0
-    # Changes.
-    event_count: int = 1000
+__all__ = ["SinkOptions", "SourceOptions", "read_sink", "read_source"]
 
 
 class SourceOptions(Settings):

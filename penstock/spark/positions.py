@@ -5,11 +5,14 @@ is called with is in it already.
 """
 
 import json
+import time
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.config import Checkpoint
 from penstock.errors import Malformed
 from penstock.leases import Lease, LeaseStore, replace
+from penstock.leases.open import open_store
 from penstock.position import PartitionId, Place, Position
 
 __all__ = ["Positions", "Save", "in_spark"]
@@ -52,6 +55,17 @@ class Positions:
         self._saved: dict[PartitionId, Place] = {}
         self._changes = 0
         self._next = clock()
+
+    @classmethod
+    def of(cls, url: str, pipeline: str, backend: str, checkpoint: Checkpoint) -> "Positions":
+        """The positions of a pipeline's backend in the store at `url`; does no I/O."""
+        return cls(
+            open_store(url),
+            f"{pipeline}/{backend}",
+            interval=checkpoint.interval,
+            event_count=checkpoint.event_count,
+            clock=time.monotonic,
+        )
 
     def load(self) -> dict[PartitionId, Place]:
         """What is stored; raises Unavailable, or Malformed for a row that nobody of us wrote."""

@@ -24,6 +24,7 @@ from penstock.errors import Unavailable
 from penstock.ops.board import Board
 from penstock.spark.folder import STOP, run_folder
 from penstock.spark.operations import open_board, operations
+from penstock.spark.positions import Positions
 from penstock.spark.query import is_packed, start_query
 from penstock.spark.session import close_session, open_session
 from penstock.spark.supervised import Supervised
@@ -95,10 +96,16 @@ class Service:
                 signal.signal(number, handler)
 
     def _prepare(self) -> None:
-        """Makes the slot and the stream, or fails early and clearly; waits for servers."""
-        feeds = [backend.feed().prepare for backend in self._pipeline.backends]
-        for prepare in [*feeds, self._pipeline.sink.sink().prepare]:
-            self._patiently(prepare)
+        """Makes the slots of a first start and the stream, or fails early and clearly; waits for
+        servers. Behind a stored position nothing is made: that would be a silent hole."""
+        for backend in self._pipeline.backends:
+            if not self._stored(backend).load():
+                self._patiently(backend.feed().prepare)
+        self._patiently(self._pipeline.sink.sink().prepare)
+
+    def _stored(self, backend: Backend) -> Positions:
+        pipeline = self._pipeline
+        return Positions.of(pipeline.positions, pipeline.name, backend.name, pipeline.checkpoint)
 
     def _patiently(self, prepare: Callable[[], None]) -> None:
         for wait in delays():

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any
 
 from penstock.feeds import Feed
-from penstock.leases.open import open_store
 from penstock.ops.board import Reporter
 from penstock.position import Position, position_from_json, position_to_json
 from penstock.spark.folder import BOARD, STOP
@@ -63,19 +62,21 @@ class Source:
         settings, feed = read_source(options)
         if settings.positions is None:
             return cls(settings, feed, None)
-        positions = Positions(
-            open_store(settings.positions),
-            f"{settings.pipeline}/{feed.backend}",
-            interval=settings.checkpoint.interval,
-            event_count=settings.checkpoint.event_count,
-            clock=time.monotonic,
+        positions = Positions.of(
+            settings.positions, settings.pipeline, feed.backend, settings.checkpoint
         )
         return cls(settings, feed, positions)
 
     def initial(self) -> Json:
-        """The stored position; nothing means where the source remembers us to be."""
-        self._feed.prepare()
-        return position_to_json(self._positions.load() if self._positions else {})
+        """The stored position; nothing means where the source remembers us to be.
+
+        Only a first start may make what is missing: a slot made anew behind a stored position
+        would be a silent hole.
+        """
+        stored = self._positions.load() if self._positions else {}
+        if not stored:
+            self._feed.prepare()
+        return position_to_json(stored)
 
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and

@@ -167,3 +167,22 @@ def test_a_missing_publication_is_one_clear_line_and_exit_code_2(
     assert "pub" in errors[0]
     assert "CREATE PUBLICATION" in run.log
     assert "Traceback" not in run.log
+
+
+def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    pipeline = document(tmp_path, database, nats, stream)
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO audit (what) VALUES ('first')")
+        eventually(lambda: len(messages(nats, stream)) == 1, run=run)
+        assert run.stop() == 0
+    database.execute("SELECT pg_drop_replication_slot(%s)", (f"slot_{database.name}",))
+    with running(tmp_path, pipeline) as run:
+        assert run.process.wait(90) == 1
+    assert "is gone" in [line for line in run.log.splitlines() if line.startswith("error: ")][0]
+    assert database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    ) == [(0,)]

@@ -22,20 +22,50 @@ def array_of(element: Callable[[bytes], Any], delimiter: str = ",") -> Callable[
 
     def convert(raw: bytes) -> list[Any]:
         plain = raw.decode()
-        inside = plain[1:-1]
-        if (
-            plain[:1] != "{" or plain[-1:] != "}"
-            or '"' in inside or "{" in inside or "}" in inside
-        ):  # fmt: skip
+        items = _flat(plain[1:-1], delimiter) if plain[:1] == "{" and plain[-1:] == "}" else None
+        if items is None:
             return _nested(raw, token, comma, element)
-        if not inside:
-            return []
-        items = inside.split(delimiter)
-        if "NULL" in inside:
-            return [None if item == "NULL" else element(item.encode()) for item in items]
-        return items if element is text else [element(item.encode()) for item in items]
+        if element is text:
+            return items
+        return [item if item is None else element(item.encode()) for item in items]
 
     return convert
+
+
+def _flat(inside: str, delimiter: str) -> list[str | None] | None:
+    """The elements of a one-dimensional array without escapes, as most are; None for any other,
+    or if it is not well formed."""
+    if '"' not in inside:
+        return _unquoted(inside, delimiter) if inside else []
+    if "\\" in inside:
+        return None
+    pieces = inside.split('"')  # by turns what is between quotes, and what is in them
+    last = len(pieces) - 1
+    items: list[str | None] = []
+    for n, piece in enumerate(pieces):
+        if n % 2:
+            items.append(piece)
+            continue
+        # All but the first begin with a delimiter and all but the last end with one; a single
+        # delimiter between two quoted elements is both.
+        begin, end = int(n > 0), len(piece) - int(n < last)
+        if not piece and n in (0, last):
+            continue
+        if (begin and piece[0:1] != delimiter) or (n < last and piece[-1:] != delimiter):
+            return None
+        if begin <= end:
+            between = _unquoted(piece[begin:end], delimiter)
+            if between is None:
+                return None
+            items += between
+    return items if last % 2 == 0 else None
+
+
+def _unquoted(text: str, delimiter: str) -> list[str | None] | None:
+    items = text.split(delimiter)
+    if "{" in text or "}" in text or "" in items or "\\" in text:
+        return None
+    return [None if item == "NULL" else item for item in items] if "NULL" in text else list(items)
 
 
 def _nested(
