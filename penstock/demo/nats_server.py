@@ -1,0 +1,76 @@
+"""A real nats-server, embedded."""
+
+import json
+import signal
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock.demo.programs import nats_server
+from penstock.demo.server import Server
+
+__all__ = ["Nats"]
+
+
+class Nats(Server):
+    """A nats-server with JetStream; `config` is its configuration file, on top of ours.
+
+    Nested mappings are merged; `{"jetstream": False}` turns JetStream off.
+    """
+
+    def __init__(
+        self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None
+    ) -> None:
+        self.bin = nats_server()
+        self.config = dict(config or {})
+        self._name = str(self.config.get("server_name", f"penstock-{uuid.uuid4().hex[:12]}"))
+        super().__init__("nats", folder)
+
+    @property
+    def url(self) -> str:
+        """nats://127.0.0.1:PORT, without a login."""
+        return f"nats://{self.host}:{self.port}"
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Ends the server in order; by force when it takes longer than `timeout` seconds."""
+        self.daemon.signal(signal.SIGINT)
+        if not self.daemon.wait(timeout):
+            self.kill()
+
+    def close(self) -> None:
+        """Ends the server in order."""
+        self.stop()
+
+    def _start(self, *, again: bool) -> None:
+        ours: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "server_name": self._name,
+            "jetstream": {"store_dir": str(self.folder / "jetstream")},
+        }
+        file = self.folder / "nats.conf"
+        # The server's own format is a superset of JSON.
+        file.write_text(json.dumps(_merged(ours, self.config), indent=2))
+        file.chmod(0o600)
+        self.daemon.start(
+            [str(self.bin), "-c", str(file)], ready=self._ready, timeout=self.timeout, again=again
+        )
+
+    def _ready(self) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), timeout=5) as connection:
+                # Another server may hold the port that ours is about to fail on.
+                return self._name.encode() in connection.recv(65536)
+        except OSError:
+            return False
+
+
+def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(ours)
+    for name, value in theirs.items():
+        mine = merged.get(name)
+        both = isinstance(mine, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merged(mine, value) if both else value  # type: ignore[arg-type]
+    return merged

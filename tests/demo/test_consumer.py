@@ -1,0 +1,97 @@
+"""The consumer takes the whole stream in, whenever it starts, and says what it could not read."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import nats as client
+import orjson
+import pytest
+from nats.js.api import StreamConfig
+
+from penstock.demo.consumer import Consumer
+from penstock.demo.servers import Nats
+
+pytestmark = pytest.mark.live
+
+KEYS = {"users": ("id",)}
+
+
+def insert(number: int) -> bytes:
+    body: dict[str, Any] = {
+        "event_id": f"default:00000000/{number:08X}:0",
+        "backend": "default",
+        "operation": "INSERT",
+        "collection": "users",
+        "transaction": str(number),
+        "data": {"id": number},
+        "before": None,
+        "unchanged": [],
+        "committed_at": datetime.now(UTC).isoformat(),
+    }
+    return orjson.dumps(body)
+
+
+def publish(server: Nats, stream: str, bodies: list[bytes]) -> None:
+    async def work() -> None:
+        connection = await client.connect(server.url)
+        js = connection.jetstream()
+        await js.add_stream(StreamConfig(name=stream, subjects=[f"{stream}.>"]))
+        for body in bodies:
+            await js.publish(f"{stream}.users.insert", body)
+        await connection.close()
+
+    asyncio.run(work())
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def consumer(nats: Nats, stream: str) -> Iterator[Consumer]:
+    """A consumer of a stream that is not there yet."""
+    made = Consumer(nats.url, stream, KEYS)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_stream_that_is_made_later_is_read_from_its_beginning(
+    consumer: Consumer, nats: Nats, stream: str
+) -> None:
+    wait_for(lambda: consumer.error is not None)
+    publish(nats, stream, [insert(number) for number in range(1, 4)])
+    wait_for(lambda: consumer.replica.count == 3)
+    assert consumer.replica.tables["users"] == {(n,): {"id": n} for n in (1, 2, 3)}
+    assert [message.sequence for message in consumer.latest] == [1, 2, 3]
+
+
+def test_finishing_reads_everything_that_is_there(nats: Nats, stream: str) -> None:
+    publish(nats, stream, [insert(number) for number in range(1, 801)])
+    consumer = Consumer(nats.url, stream, KEYS)
+    consumer.start()
+    assert consumer.finish(30)
+    assert (consumer.replica.count, consumer.read_to) == (800, 800)
+
+
+def test_latency_is_from_commit_to_stored(consumer: Consumer, nats: Nats, stream: str) -> None:
+    publish(nats, stream, [insert(1)])
+    wait_for(lambda: consumer.replica.count == 1)
+    latency = consumer.meter.recent(time.monotonic(), 1.0)
+    assert latency is not None
+    assert 0 <= latency < 5
+
+
+def test_a_message_that_is_no_change_is_told_to_the_verdict(
+    consumer: Consumer, nats: Nats, stream: str
+) -> None:
+    publish(nats, stream, [insert(1), b"hello", insert(2)])
+    wait_for(lambda: consumer.replica.count == 2)
+    [problem] = consumer.replica.impossible
+    assert "5 bytes" in problem
