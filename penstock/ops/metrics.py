@@ -122,8 +122,8 @@ def _family(series: _Series, status: Status) -> Metric:
 
 def _latency(sinks: Sequence[SinkStatus]) -> Metric:
     made = GaugeMetricFamily(
-        "penstock_publish_latency_seconds",
-        "From publishing to acknowledgement, recently.",
+        "penstock_latency_seconds",
+        "From the commit at the source to the acknowledgement, of the last micro-batch.",
         labels=["sink", "quantile"],
     )
     for sink in sinks:

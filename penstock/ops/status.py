@@ -85,7 +85,8 @@ class BackendStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStatus:
-    """Where changes go; latencies in milliseconds, from publish to acknowledgement."""
+    """Where changes go; latencies in milliseconds, from the commit at the source to the
+    acknowledgement, over the last micro-batch."""
 
     name: str
     connected: bool | None = None

@@ -95,7 +95,7 @@ def test_numbers_of_a_sink() -> None:
     assert found["penstock_duplicates_total", ("jetstream",)] == 1
     assert found["penstock_sink_errors_total", ("jetstream",)] == 2
     assert found["penstock_sink_reconnects_total", ("jetstream",)] == 3
-    assert found["penstock_publish_latency_seconds", ("0.99", "jetstream")] == 0.02
+    assert found["penstock_latency_seconds", ("0.99", "jetstream")] == 0.02
 
 
 def test_the_pipelines_own_numbers() -> None:

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.backoff import delays
@@ -37,6 +39,10 @@ class Write:
         self._publisher: Publisher
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
+        self._committed: list[
+            "pa.Array[Any]"
+        ] = []  # at the source, of what was published since `_told`
+        self._latency: dict[str, float] = {}
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `JetStreamSink.write`."""
@@ -50,6 +56,7 @@ class Write:
         self._flush()
         if self._connected is not None:
             self._retried(lambda: self._publisher.pump(drain=True))
+        self._measure()
         return self._receipt()
 
     @property
@@ -75,6 +82,7 @@ class Write:
                 self._insist(_nothing)  # a publisher there is, and what the server takes is known
                 if not self._publisher.flying:
                     self._session.connection.expect_anew()
+                self._committed.append(part.column("committed_at"))
                 self._add(self._session.encoder.encode(part))
                 self._retried(lambda: self._publisher.pump(drain=False))
 
@@ -92,7 +100,19 @@ class Write:
         now = time.monotonic()
         if now - self._told >= _PROGRESS and self._tally.position:
             self._told = now
-            self._notify({"position": position_to_json(self._tally.position)})
+            self._measure()
+            position = position_to_json(self._tally.position)
+            self._notify({"position": position, **self._latency})
+
+    def _measure(self) -> None:
+        """From the commit at the source until now, over what was published lately: an upper bound,
+        because the oldest of it was acknowledged before."""
+        parts = [part.drop_null().cast(pa.int64()).to_numpy() for part in self._committed]
+        self._committed.clear()
+        if sum(map(len, parts)):
+            waited = time.time() * 1e3 - np.concatenate(parts) / 1e3
+            p50, p99 = np.percentile(waited, (50, 99))
+            self._latency = {"latency_p50_ms": round(p50, 1), "latency_p99_ms": round(p99, 1)}
 
     def _retried(self, step: Callable[[], None]) -> None:
         try:
@@ -168,6 +188,7 @@ class Write:
                 "reason": session.reason,
                 "batches": tally.batches,
                 "resent": tally.resent,
+                **self._latency,
             },
         )
 
