@@ -40,7 +40,7 @@ class Write:
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
         self._committed: list[
-            "pa.Array[Any]"
+            pa.Array[Any]
         ] = []  # at the source, of what was published since `_told`
         self._latency: dict[str, float] = {}
 
