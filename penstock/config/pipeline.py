@@ -108,6 +108,11 @@ class Spark(Settings):
     master: str = "local[*]"
     trigger: Duration = Field(default=0.0, ge=0)  # seconds
     mode: Literal["auto", "rows", "packed"] = "auto"
+    # Bounds of one micro-batch, per backend and partition; at least one page always passes.
+    max_events: int = Field(default=50_000, ge=1)
+    max_bytes: Size = Field(default=16 * 2**20, ge=1)
+    # Bytes of each backend's log held in memory; then the source keeps its log.
+    buffer: Size = Field(default=48 * 2**20, ge=1)
     conf: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = Field(default_factory=dict)
 
 

@@ -26,10 +26,10 @@ class SourceOptions(Settings):
     # How key, before and after are encoded: JSON text, or MessagePack as binary.
     images: Images = "json"
     # Bounds of one micro-batch and partition; at least one page always passes.
-    max_events: int = 20_000
-    max_bytes: Size = 8 * 2**20
+    max_events: int = 50_000
+    max_bytes: Size = 16 * 2**20
     # Bytes of the source held in memory; then the source keeps its log.
-    buffer: Size = 32 * 2**20
+    buffer: Size = 48 * 2**20
     # Seconds that an idle trigger waits for a first change.
     patience: Duration = 0.5
 

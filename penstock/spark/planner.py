@@ -29,9 +29,9 @@ class Limits:
     passes); `buffer` bounds what is held in memory, in bytes; `patience` is how long an idle
     trigger waits for a first change, in seconds."""
 
-    events: int = 20_000
-    bytes: int = 8 * 2**20
-    buffer: int = 32 * 2**20
+    events: int = 50_000
+    bytes: int = 16 * 2**20
+    buffer: int = 48 * 2**20
     patience: float = 0.5
 
 

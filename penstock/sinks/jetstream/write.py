@@ -112,7 +112,10 @@ class Write:
         if sum(map(len, parts)):
             waited = time.time() * 1e3 - np.concatenate(parts) / 1e3
             p50, p99 = np.percentile(waited, (50, 99))
-            self._latency = {"latency_p50_ms": round(p50, 1), "latency_p99_ms": round(p99, 1)}
+            self._latency = {
+                "latency_p50_ms": round(float(p50), 1),
+                "latency_p99_ms": round(float(p99), 1),
+            }
 
     def _retried(self, step: Callable[[], None]) -> None:
         try:
