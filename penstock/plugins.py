@@ -1,5 +1,6 @@
 """Feeds and sinks are values found by name through an entry point; ours use the same door."""
 
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,8 +14,13 @@ def known(kind: str) -> list[str]:
     return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
 
 
+@cache
 def plugin(kind: str, name: str) -> Any:
-    """The plug-in of that name; raises SettingsError that names the known ones or the extra."""
+    """The plug-in of that name; raises SettingsError that names the known ones or the extra.
+
+    Cached: reading the installed packages' metadata costs milliseconds, and Spark's workers ask
+    for every micro-batch.
+    """
     for point in entry_points(group=f"penstock.{kind}"):
         if point.name == name:
             return _load(point, name)

@@ -27,7 +27,13 @@ from penstock.sinks import Receipt
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.source import Source
 from penstock.spark.split import PACKED, Split
-from penstock.spark.task import commit_receipts, read_split, require_columns, write_changes
+from penstock.spark.task import (
+    commit_receipts,
+    read_split,
+    require_columns,
+    settle_worker,
+    write_changes,
+)
 
 __all__ = ["PenstockDataSource", "register"]
 
@@ -114,6 +120,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: dict[str, str]) -> None:
         read_sink(options)
+        settle_worker()
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:  # type: ignore[override]

@@ -19,7 +19,14 @@ from penstock.spark.folder import BOARD
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.split import PACKED, Split, bounded, pack, unpack
 
-__all__ = ["UNKNOWN_TYPES", "commit_receipts", "read_split", "require_columns", "write_changes"]
+__all__ = [
+    "UNKNOWN_TYPES",
+    "commit_receipts",
+    "read_split",
+    "require_columns",
+    "settle_worker",
+    "write_changes",
+]
 
 # The board's entry whose fields are the types that were delivered as their text.
 UNKNOWN_TYPES = "unknown types"
@@ -30,7 +37,11 @@ _told: set[str] = set()
 
 
 @cache
-def _settle_worker() -> None:
+def settle_worker() -> None:
+    """Once in each of Spark's Python workers, behind all imports.
+
+    Not in the planner, which is no worker and must collect its own garbage.
+    """
     # PySpark's daemon collects garbage after every task. With all imports done, what is alive now
     # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
     gc.collect()
@@ -65,7 +76,7 @@ def _board(runtime: str | None) -> Reporter | None:
 def read_split(options: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatch]:
     """The changes of a split as batches; in packed mode its pages as they are."""
     mode, pickled, decoder, board = _source(frozenset(options.items()))
-    _settle_worker()
+    settle_worker()
     if mode == "packed":
         yield from pack(split, pickled)
         return
@@ -76,7 +87,7 @@ def read_split(options: Mapping[str, str], split: Split) -> Iterator[pa.RecordBa
 def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Receipt:
     """Stores the changes of one task and reports how it goes."""
     sink, name, board = _sink(frozenset(options.items()))
-    _settle_worker()
+    settle_worker()
     if board is None:
         return sink.write(_changes(batches, None))
 
