@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 
-__all__ = ["PACKED", "Split", "bounded", "pack", "unpack"]
+__all__ = ["CHUNK", "PACKED", "Split", "bounded", "pack", "unpack"]
 
 # One page per row, as it came from the source, with the pickled decoder that reads it.
 _COLUMNS: list["pa.Field[Any]"] = [
@@ -30,6 +30,9 @@ _COLUMNS: list["pa.Field[Any]"] = [
     pa.field("until", pa.string(), nullable=False),
 ]
 PACKED = pa.schema(_COLUMNS)
+
+# Bytes of pages that go in one batch: small pages share its cost, large ones overlap the stages.
+CHUNK = 2**20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,22 +54,38 @@ class Packed(NamedTuple):
 
 
 def pack(split: Split, decoder: bytes) -> Iterator[pa.RecordBatch]:
-    """A batch for each page; the payload is copied once."""
+    """The pages as rows, in batches of about `CHUNK` bytes; payloads are copied once."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
     for page in split.pages:
-        row = (
-            decoder,
-            page.partition,
-            str(page.first),
-            str(page.last),
-            page.count,
-            page.captured_at,
-            page.context,
-            page.payload,
-            str(split.after) if split.after is not None else None,
-            str(split.until),
-        )
-        columns = [pa.array([value], field.type) for value, field in zip(row, PACKED, strict=True)]
-        yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
+        rows.append(_row(split, page, decoder))
+        size += page.size
+        if size >= CHUNK:
+            yield _packed(rows)
+            rows, size = [], 0
+    if rows:
+        yield _packed(rows)
+
+
+def _row(split: Split, page: Page, decoder: bytes) -> tuple[Any, ...]:
+    return (
+        decoder,
+        page.partition,
+        str(page.first),
+        str(page.last),
+        page.count,
+        page.captured_at,
+        page.context,
+        page.payload,
+        str(split.after) if split.after is not None else None,
+        str(split.until),
+    )
+
+
+def _packed(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=PACKED)
 
 
 def unpack(batch: pa.RecordBatch) -> Iterator[Packed]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -53,7 +53,7 @@ class Supervised:
                     self._at = now
             elif not self._query.isActive:
                 self._ended(failure(self._query.exception()), now)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             self._ended(failure(error), now)
         except (Py4JError, OSError) as error:
             raise EngineLost("the Spark JVM is gone") from error
