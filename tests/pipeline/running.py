@@ -22,7 +22,17 @@ import yaml
 from penstock.demo.servers import Database, Nats
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 
-__all__ = ["Message", "Run", "document", "eventually", "messages", "running", "truth"]
+__all__ = [
+    "Message",
+    "Run",
+    "document",
+    "environment",
+    "eventually",
+    "json_messages",
+    "messages",
+    "running",
+    "truth",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +169,13 @@ async def _messages(url: str, stream: str) -> list[Message]:
         await connection.close()
 
 
+def json_messages(nats: Nats, stream: str) -> list[dict[str, Any]]:
+    """The bodies of a stream whose messages are JSON."""
+    return [message.body for message in messages(nats, stream)]
+
+
 def _message(found: Any) -> Message:
-    body = ormsgpack.unpackb(found.data)
+    body = json.loads(found.data) if found.data[:1] == b"{" else ormsgpack.unpackb(found.data)
     return Message(found.subject, dict(found.headers or {}), body)
 
 

@@ -182,7 +182,7 @@ def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
     database.execute("SELECT pg_drop_replication_slot(%s)", (f"slot_{database.name}",))
     with running(tmp_path, pipeline) as run:
         assert run.process.wait(90) == 1
-    assert "is gone" in [line for line in run.log.splitlines() if line.startswith("error: ")][0]
+    assert "is gone" in next(line for line in run.log.splitlines() if line.startswith("error: "))
     assert database.execute(
         "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     ) == [(0,)]
