@@ -153,6 +153,21 @@ def messages(nats: Nats, stream: str) -> list[Message]:
     return asyncio.run(_messages(nats.url, stream))
 
 
+def count(nats: Nats, stream: str) -> int:
+    """How many messages the stream has; 0 if there is no stream."""
+    return asyncio.run(_count(nats.url, stream))
+
+
+async def _count(url: str, stream: str) -> int:
+    connection = await nats_py.connect(url)
+    try:
+        return int((await connection.jetstream().stream_info(stream)).state.messages)
+    except nats_py.js.errors.NotFoundError:
+        return 0
+    finally:
+        await connection.close()
+
+
 async def _messages(url: str, stream: str) -> list[Message]:
     connection = await nats_py.connect(url)
     try:
