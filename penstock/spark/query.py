@@ -58,8 +58,8 @@ def failure(query_error: Exception | None) -> PenstockError:
     text = str(query_error)
     found = _ERROR.findall(text)
     if not found:
-        last = next((line for line in reversed(text.splitlines()) if line.strip()), "it ended")
-        return Unavailable(f"the Spark query failed: {last.strip()[:300]}")
+        first = next((line for line in text.splitlines() if line.strip()), "it ended")
+        return Unavailable(f"the Spark query failed: {first.strip()[:300]}")
     name, message = found[-1]
     kind: Any = getattr(penstock.errors, name, Unavailable)
     error: PenstockError = kind(message.strip())
