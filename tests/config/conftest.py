@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.plugins import plugin
+
 CODE = """
 from pydantic import field_validator
 
@@ -74,4 +76,5 @@ def waters(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     (info / "entry_points.txt").write_text(POINTS)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "penstock_test_waters", raising=False)
+    plugin.cache_clear()  # a process looks each plug-in up once; here one is installed per test
     return folder
