@@ -97,7 +97,7 @@ def _show_drain(one: Drain) -> None:
     table.add_row("pg_recvlogical into a file, rows/s", f"{one.recvlogical_per_second:,.0f}")
     table.add_row("ratio", f"{one.ratio:.2f}")
     table.add_row("start to the first event, s", f"{one.first_event:.1f}")
-    table.add_row("peak RSS of ours, MB", f"{one.peak_rss / 1e6:,.0f}")
+    table.add_row("peak memory of ours (PSS), MB", f"{one.peak_rss / 1e6:,.0f}")
     _cpu_rows(table, one.cpu)
     console.print(table)
 
@@ -110,7 +110,7 @@ def _show_latency(one: Latency) -> None:
     for name, value in (("p50", one.p50), ("p99", one.p99), ("max", one.max)):
         table.add_row(f"{name}, ms", f"{value:.1f}")
     table.add_row("the writer was late by at most, s", f"{one.late:.2f}")
-    table.add_row("peak RSS of ours, MB", f"{one.peak_rss / 1e6:,.0f}")
+    table.add_row("peak memory of ours (PSS), MB", f"{one.peak_rss / 1e6:,.0f}")
     _cpu_rows(table, one.cpu)
     console.print(table)
 

@@ -1,4 +1,7 @@
-"""CPU seconds by process role, and the peak resident memory of our own processes."""
+"""CPU seconds by process role, and the peak resident memory of our own processes.
+
+Memory is the proportional share (PSS): forked workers share most of theirs.
+"""
 
 import threading
 from collections import defaultdict
@@ -58,7 +61,7 @@ class Usage:
                     role = self._role(kind, process)
                     times = process.cpu_times()
                     self._cpu[process.pid] = (role, times.user + times.system)
-                    rss += process.memory_info().rss if role in OURS else 0
+                    rss += process.memory_full_info().pss if role in OURS else 0
                 except psutil.Error:
                     continue
         self.peak_rss = max(self.peak_rss, rss)
