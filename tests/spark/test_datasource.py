@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.change import COLUMNS
 from penstock.sinks.memory import MemorySettings, stored
+from penstock.spark import PenstockDataSource
 
 pytestmark = pytest.mark.spark
 
@@ -47,8 +48,17 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return stored(MemorySettings(folder=str(folder)))
 
 
-def test_it_is_found_without_being_registered(spark: SparkSession) -> None:
+def test_its_columns_are_those_of_a_change(spark: SparkSession) -> None:
     assert source(spark).columns == list(COLUMNS)
+
+
+def test_the_package_that_pyspark_discovers_offers_it() -> None:
+    # PySpark imports top-level packages called pyspark_*, and takes their DefaultSource.
+    import pyspark_penstock
+
+    assert pyspark_penstock.__name__.startswith("pyspark_")
+    assert pyspark_penstock.DefaultSource is PenstockDataSource
+    assert PenstockDataSource.name() == "penstock"
 
 
 @pytest.mark.parametrize("mode", ["rows", "packed"])
