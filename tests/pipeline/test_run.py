@@ -169,6 +169,31 @@ def test_a_missing_publication_is_one_clear_line_and_exit_code_2(
     assert "Traceback" not in run.log
 
 
+def test_a_type_nobody_knows_is_its_text_and_said_once(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(
+        """
+        CREATE TYPE odd;
+        CREATE FUNCTION odd_in(cstring) RETURNS odd AS 'textin' LANGUAGE internal IMMUTABLE;
+        CREATE FUNCTION odd_out(odd) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE;
+        CREATE TYPE odd (INPUT = odd_in, OUTPUT = odd_out, LIKE = text);
+        CREATE TABLE strange (id int PRIMARY KEY, seen odd);
+        CREATE PUBLICATION pub FOR TABLE strange
+        """
+    )
+    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        for number in (1, 2):
+            database.execute("INSERT INTO strange VALUES (%s, 'as it is')", (number,))
+            eventually(lambda n=number: len(messages(nats, stream)) == n, run=run)
+        eventually(lambda: "delivered as its text" in run.log, run=run)
+        assert run.stop() == 0
+    texts = [message.body["data"]["seen"] for message in messages(nats, stream)]
+    assert texts == ["as it is", "as it is"]
+    assert run.log.count("delivered as its text") == 1
+
+
 def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
