@@ -15,6 +15,7 @@ from penstock.errors import LeaseLost, PenstockError
 from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
+from penstock.native import describe, library
 
 __all__ = ["check_java", "check_machine", "check_port", "check_positions", "check_state"]
 
@@ -27,6 +28,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     """Everything about this machine, in the order a start needs it."""
     yield check_java(environment)
     yield check_spark()
+    yield check_native()
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield check_port(pipeline.ops.bind, pipeline.ops.port)
@@ -64,6 +66,18 @@ def check_spark() -> Finding:
     if find_spec("pyspark") is None:
         return _error("spark", "PySpark is not installed", "pip install 'penstock[spark]'")
     return Finding(level="ok", subject="spark", message="PySpark is installed")
+
+
+def check_native() -> Finding:
+    """The compiled library is optional: its absence costs speed, nothing else."""
+    if library() is None:
+        return Finding(
+            level="warning",
+            subject="native",
+            message=f"the native library is {describe()}",
+            remedy="install a C compiler (gcc libc6-dev), then penstock again",
+        )
+    return Finding(level="ok", subject="native", message="the native library is used")
 
 
 def check_state(state: Path) -> Finding:

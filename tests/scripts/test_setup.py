@@ -91,6 +91,32 @@ def test_a_system_without_java_17_gets_the_next_one() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "openjdk-21-jre-headless")
 
 
+def test_with_permission_a_compiler_is_installed() -> None:
+    done = bash(
+        """
+        installed=
+        may_install() { root=(true); }
+        install_packages() { installed="$*"; }
+        compiler() { [ -n "$installed" ]; }
+        find_compiler
+        echo "$installed"
+        """
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "gcc libc6-dev", "")
+
+
+def test_without_a_compiler_it_goes_on_and_says_so() -> None:
+    done = bash("compiler() { return 1; }; may_install() { return 1; }; find_compiler; echo on")
+    assert (done.returncode, done.stdout.strip()) == (0, "on")
+    assert "apt-get install gcc libc6-dev" in done.stderr
+
+
+def test_a_compiler_that_appears_is_a_reason_to_install_again() -> None:
+    done = bash("fingerprint; compiler() { echo another; }; fingerprint")
+    one, other = done.stdout.split()
+    assert one != other
+
+
 def test_too_old_a_python_is_refused_with_the_remedy(tmp_path: Path) -> None:
     for name in ("python", "python3", *(f"python3.{minor}" for minor in range(11, 15))):
         fake(tmp_path, name, "exit 1")
@@ -117,9 +143,9 @@ def test_nothing_is_done_when_everything_is_there() -> None:
         """
         make_venv() { echo made; }
         install_java() { echo installed; }
-        wanted=$({ cat pyproject.toml; echo */__init__.py; } | sha256sum | cut -d' ' -f1)
+        install_packages() { echo installed; }
         [ -f .venv/penstock-setup ] || exit 0
-        grep -q "$wanted" .venv/penstock-setup || exit 0
+        grep -q "$(fingerprint)" .venv/penstock-setup || exit 0
         set_up demo
         """
     )

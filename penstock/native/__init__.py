@@ -1,0 +1,49 @@
+"""The compiled kernels, where there are any: `library()` or None.
+
+Everything works without them, byte for byte the same, only slower. A kernel is plain C behind
+ctypes (which releases the GIL): no Python object ever crosses, only buffers and numbers.
+PENSTOCK_NATIVE=off turns them off.
+"""
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+__all__ = ["ABI", "describe", "library"]
+
+# Goes up with every change of a function's signature or of a structure that crosses; native.h has
+# the same. A library that was made from other sources is then not used.
+ABI = 1
+
+_LIBRARY = "libpenstock.so.1"
+
+_OFF = ("off", "0", "false", "no")
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The shared library; None if it was not built, is of another version, or is turned off."""
+    return _load()[0]
+
+
+def describe() -> str:
+    """Whether the kernels are used, and if not, why: for the log and `penstock check`."""
+    return _load()[1]
+
+
+@cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    if os.environ.get("PENSTOCK_NATIVE", "").lower() in _OFF:
+        return None, "turned off by PENSTOCK_NATIVE"
+    path = Path(__file__).with_name(_LIBRARY)
+    try:
+        found = ctypes.CDLL(str(path))
+        found.penstock_abi.argtypes = []
+        found.penstock_abi.restype = ctypes.c_int32
+        abi = found.penstock_abi()
+    except (OSError, AttributeError):
+        return None, "not built: everything works, more slowly"
+    if abi != ABI:
+        return None, f"built for another version ({abi} instead of {ABI}): install penstock again"
+    return found, "used"
