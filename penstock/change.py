@@ -11,13 +11,25 @@ import pyarrow as pa
 
 from penstock.position import Place
 
-__all__ = ["COLUMNS", "Images", "Operation", "event_id", "images_of", "schema"]
+__all__ = [
+    "COLUMNS", "ERROR", "Images", "OnError", "Operation", "event_id", "images_of", "schema",
+]  # fmt: skip
 
 Images = Literal["json", "msgpack"]
 
+# What becomes of a change that cannot be decoded, encoded or stored: it goes to the dead letters;
+# or its table is suspended as well; or nothing goes on until somebody acts.
+OnError = Literal["dead-letter", "suspend", "stop"]
+
 
 class Operation(StrEnum):
-    """What happened to the document; READ is a row of a snapshot."""
+    """What happened to the document; READ is a row of a snapshot.
+
+    ERROR: what happened cannot be read. The change has its place, and its table when that is
+    known; `after` is {"reason": a slug, "error": text without row data, "raw": the source's bytes
+    of it, "context": what a page that holds only it has as context} (bytes are base64 in JSON).
+    SUSPEND: the table is not followed from here to its next change; `after` says why.
+    """
 
     INSERT = "INSERT"
     UPDATE = "UPDATE"
@@ -26,6 +38,11 @@ class Operation(StrEnum):
     TRUNCATE = "TRUNCATE"
     READ = "READ"
     MESSAGE = "MESSAGE"
+    ERROR = "ERROR"
+    SUSPEND = "SUSPEND"
+
+
+ERROR = Operation.ERROR
 
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")

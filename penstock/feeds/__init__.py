@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.change import Images
+from penstock.change import Images, OnError
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
 from penstock.position import PartitionId, Place
@@ -96,8 +96,9 @@ class Feed(Protocol):
         be (a slot's confirmed position, a trim horizon), never silently "now"."""
         ...
 
-    def decoder(self, images: Images) -> Decoder:
-        """A pure decoder of this feed's pages. Pickles."""
+    def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
+        """A pure decoder of this feed's pages. Pickles. Unless `on_error` is `stop`, a change that
+        can't be read is a change with the operation ERROR, and the rest of its page as ever."""
         ...
 
     def check(self) -> Sequence[Finding]:

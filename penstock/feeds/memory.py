@@ -14,7 +14,7 @@ import ormsgpack
 import pyarrow as pa
 from pydantic import Field
 
-from penstock.change import Images, event_id, schema
+from penstock.change import Images, OnError, event_id, schema
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import FeedPlugin, Following, Lineage
 from penstock.finding import Finding
@@ -85,8 +85,8 @@ class MemoryFeed:
             raise SettingsError(f"there is no partition {partition}")
         return MemoryFollowing(self, partition, after or self.acknowledged.get(partition))
 
-    def decoder(self, images: Images) -> Decoder:
-        """See `feeds.Feed`."""
+    def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
+        """See `feeds.Feed`. What it makes up can be read."""
         return MemoryDecoder(self.settings, images)
 
     def check(self) -> Sequence[Finding]:

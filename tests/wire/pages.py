@@ -151,7 +151,7 @@ def places(messages: Sequence[bytes], context: Context) -> list[Place]:
     found: list[Place] = []
     lsn, ordinal = context.commit_lsn, context.ordinal
     for raw in messages:
-        match decode_message(raw, streamed=context.streamed):
+        match decode_message(raw, streamed=context.streamed, lenient=True):
             case Begin(final_lsn=final):
                 lsn, ordinal = final, 0
             case Commit():

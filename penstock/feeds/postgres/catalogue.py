@@ -54,9 +54,9 @@ class Catalogue:
         self._types: dict[int, TypeEntry] = {}
 
     def describe(self, raw: bytes) -> Known:
-        """What to remember of a Relation message (from `R`, no xid). Raises Malformed, or
-        Unavailable when the catalogue can't be asked."""
-        relation = decode_message(raw)
+        """What to remember of a Relation message (from `R`, no xid). Raises Unavailable when the
+        catalogue can't be asked. What a broken message is worth, the decoder says."""
+        relation = decode_message(raw, lenient=True)
         if not isinstance(relation, Relation):
             return Known(raw=raw)
         names = {column.name for column in relation.columns}

@@ -113,7 +113,7 @@ class Delivery:
             case b"Y":
                 collector.keep(piece)
             case b"T" | b"M" if not gone:
-                message = decode_message(piece[MESSAGE:], streamed=True)
+                message = decode_message(piece[MESSAGE:], streamed=True, lenient=True)
                 if isinstance(message, Truncate):
                     collector.truncate(message, piece)
                 elif isinstance(message, LogicalMessage):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.change import Images
+from penstock.change import Images, OnError
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Lineage
 from penstock.feeds.postgres.connect import address, connect_ordinary, database_name
@@ -95,7 +95,7 @@ class PostgresFeed:
                 f" SELECT pg_terminate_backend({slot.active_pid});",
             )
 
-    def decoder(self, images: Images) -> Decoder:
+    def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
         settings = self._settings
         return PgoutputDecoder(
@@ -105,6 +105,7 @@ class PostgresFeed:
                 tenant=settings.tenant,
                 tables=frozenset(map(split_table, settings.tables)) or None,
                 images=images,
+                on_error=on_error,
             )
         )
 

@@ -226,7 +226,8 @@ class Framer:
 
     def _other(self, piece: bytes, now: float) -> list[Page]:
         collector = self._collector
-        match message := decode_message(piece[MESSAGE:]):
+        # A name that is not UTF-8 is for the decoder to judge.
+        match message := decode_message(piece[MESSAGE:], lenient=True):
             case Relation():
                 self._streams.outdated(piece[MESSAGE + 1 : MESSAGE + 5])
                 return collector.relation(piece[MESSAGE:], piece, now)

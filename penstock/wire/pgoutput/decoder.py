@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import Images
-from penstock.errors import SettingsError
+from penstock.change import Images, OnError
+from penstock.errors import Malformed, SettingsError
 from penstock.page import Page
 from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.images import key_text, packer
 from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.poison import Poison
 from penstock.wire.pgoutput.scan import Scan
 from penstock.wire.pgoutput.waiting import Tenant
 
@@ -35,6 +36,8 @@ class DecoderSettings:
 
     `tenant` is a rule: `none`, `database`, or `field:<column>` (that column of the new row, of the
     old one for a delete; null where there is none). `tables` narrows to these (schema, table).
+    `on_error`: with `stop` a change that can't be read makes its page Malformed; else it is a
+    change of its own, with the operation ERROR, and all others are as ever.
     """
 
     backend: str
@@ -42,6 +45,7 @@ class DecoderSettings:
     tenant: str = "none"
     tables: frozenset[tuple[str, str]] | None = None
     images: Images = "json"
+    on_error: OnError = "stop"
 
     def __post_init__(self) -> None:
         if self.tenant not in ("none", "database") and not (
@@ -69,13 +73,16 @@ class PgoutputDecoder:
         """One batch of the page's changes, or none if the tables filter drops them all."""
         settings = self.settings
         context = Context.unpack(page.context)
+        pack, text_images = packer(settings.images), settings.images == "json"
+        tolerant = settings.on_error != "stop"
         scan = Scan(
             page.payload,
             context,
             resolve=lambda raw: self._resolve(raw, context),
             tenant=self._tenant,
-            pack=packer(settings.images),
-            text_images=settings.images == "json",
+            pack=pack,
+            text_images=text_images,
+            poison=Poison(context, pack=pack, text_images=text_images) if tolerant else None,
         )
         scan.run()
         batch = assemble(
@@ -93,15 +100,19 @@ class PgoutputDecoder:
         if layout is None or not layout.holds(context.types, context.keys):
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
-            layout = self._layouts[raw] = Layout.of(
-                raw,
-                types=context.types,
-                keys=context.keys,
-                images=self.settings.images,
-                tables=self.settings.tables,
-            )
+            layout = self._layouts[raw] = self._read(raw, context)
             self.unknown_types |= layout.unknown
         return layout
+
+    def _read(self, raw: bytes, context: Context) -> Layout:
+        settings = self.settings
+        keys, images, tables = context.keys, settings.images, settings.tables
+        try:
+            return Layout.of(raw, types=context.types, keys=keys, images=images, tables=tables)
+        except Malformed as fault:
+            if settings.on_error == "stop":
+                raise
+            return Layout.undecodable(raw, fault, keys=keys, images=images, tables=tables)
 
 
 def _tenant(settings: DecoderSettings) -> Tenant | None:

@@ -9,6 +9,7 @@ from penstock.errors import Malformed
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.images import Pack, key_text, packer
 from penstock.wire.pgoutput.messages import Relation, decode_message
+from penstock.wire.pgoutput.reader import Reader
 from penstock.wire.pgoutput.values import Converter, Types, converter
 
 __all__ = ["Layout"]
@@ -20,11 +21,12 @@ class Layout:
     `columns` are (name, converter) in the order of the wire; `key` names the columns that identify
     a row, () if nothing does; `build` makes a map of a whole row's values; `kept` is whether the
     table passes the filter; `unknown` are types delivered as text for want of knowing them.
+    `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message.
     """
 
     __slots__ = (
-        "_keys", "_place", "_single", "_types", "build", "columns", "kept", "key", "name",
-        "namespace", "oid", "old_key", "pack", "unknown",
+        "_keys", "_place", "_single", "_types", "build", "columns", "fault", "kept", "key",
+        "name", "namespace", "oid", "old_key", "pack", "raw", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +38,8 @@ class Layout:
         images: Images,
         tables: Collection[tuple[str, str]] | None,
     ) -> None:
+        self.raw = b""
+        self.fault: Malformed | None = None
         self.oid = relation.oid
         self.namespace = relation.namespace
         self.name = relation.name
@@ -76,7 +80,35 @@ class Layout:
         if not isinstance(relation, Relation):
             raise Malformed(f"a page's context has {type(relation).__name__} among its relations")
         names = keys.get(relation.oid)
-        return cls(relation, types=types, keys=names, images=images, tables=tables)
+        layout = cls(relation, types=types, keys=names, images=images, tables=tables)
+        layout.raw = raw
+        return layout
+
+    @classmethod
+    def undecodable(
+        cls,
+        raw: bytes,
+        fault: Malformed,
+        *,
+        keys: dict[int, tuple[str, ...]],
+        images: Images,
+        tables: Collection[tuple[str, str]] | None,
+    ) -> "Layout":
+        """In place of `of` when that raised `fault`: knows the table's OID, and its name as well
+        as it can be written. Raises Malformed if there is no OID."""
+        reader = Reader(raw, lenient=True)
+        reader.tag()
+        oid = reader.uint32()
+        try:
+            namespace, name = reader.string(), reader.string()
+        except Malformed:
+            namespace, name = "", f"relation {oid}"
+        relation = Relation(
+            xid=None, oid=oid, namespace=namespace, name=name, replica_identity="n", columns=()
+        )
+        layout = cls(relation, types={}, keys=keys.get(oid), images=images, tables=tables)
+        layout.raw, layout.fault = raw, fault
+        return layout
 
     def holds(self, types: Types, keys: dict[int, tuple[str, ...]]) -> bool:
         """Whether it would come out the same with these."""

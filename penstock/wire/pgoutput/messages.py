@@ -70,14 +70,15 @@ __all__ = [
 ]
 
 
-def decode_message(data: bytes, *, streamed: bool = False) -> Message:
+def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False) -> Message:
     """One pgoutput message, from its tag on.
 
     `streamed`: it came between Stream Start and Stream Stop, where rows, relations, types and
     logical messages carry an int32 xid behind their tag. Raises Malformed: an unknown tag, a
-    message that ends early, bytes behind its end, names that are not UTF-8.
+    message that ends early, bytes behind its end, names that are not UTF-8 (unless
+    `lenient`, which escapes them).
     """
-    reader = Reader(data)
+    reader = Reader(data, lenient=lenient)
     tag = reader.tag()
     if tag in _STREAMABLE:
         xid = reader.uint32() if streamed else None

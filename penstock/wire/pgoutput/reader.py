@@ -20,13 +20,17 @@ _UINT64 = struct.Struct(">Q")
 
 
 class Reader:
-    """Takes values off the front of `data`; network byte order. Every method raises Malformed."""
+    """Takes values off the front of `data`; network byte order. Every method raises Malformed.
 
-    __slots__ = ("_at", "_data")
+    `lenient`: names that are not UTF-8 are escaped instead (`caf\\xe9`).
+    """
 
-    def __init__(self, data: bytes) -> None:
+    __slots__ = ("_at", "_data", "_lenient")
+
+    def __init__(self, data: bytes, *, lenient: bool = False) -> None:
         self._data = data
         self._at = 0
+        self._lenient = lenient
 
     def take(self, size: int) -> bytes:
         """The next `size` bytes."""
@@ -71,7 +75,7 @@ class Reader:
         text = self.take(end - self._at)
         self._at += 1
         try:
-            return text.decode()
+            return text.decode(errors="backslashreplace" if self._lenient else "strict")
         except UnicodeDecodeError:
             raise Malformed("a name is not UTF-8") from None
 

@@ -6,7 +6,7 @@ again, slowly, by `explain`, which says what is Malformed and where.
 """
 
 import struct
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from penstock.errors import Malformed
 from penstock.wire.pgoutput.layout import Layout
@@ -21,7 +21,7 @@ from penstock.wire.pgoutput.messages import (
 )
 from penstock.wire.pgoutput.values import Converter
 
-__all__ = ["BROKEN", "NO_COLUMNS", "explain", "read_tuple"]
+__all__ = ["BROKEN", "NO_COLUMNS", "Diagnosis", "explain", "read_tuple"]
 
 # What reading or converting broken bytes can raise.
 BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
@@ -65,8 +65,20 @@ def read_tuple(
     return at, row, unchanged
 
 
-def explain(message: Message, layout: Layout) -> Malformed:
-    """Why a row message could not be read; never says what is in it."""
+class Diagnosis(NamedTuple):
+    """Why a change cannot be read: a machine-readable slug, and the error, which never says what is
+    in the row."""
+
+    reason: str
+    error: Malformed
+
+
+def explain(message: Message, layout: Layout) -> Diagnosis:
+    """Why a row message could not be read."""
+    table = f"{layout.namespace}.{layout.name}"
+    if layout.fault is not None:
+        what = f"the relation {table} can't be decoded: {layout.fault.message}"
+        return Diagnosis("broken-relation", Malformed(what, hint=layout.fault.hint))
     match message:
         case Insert():
             tuples = [message.new]
@@ -76,32 +88,33 @@ def explain(message: Message, layout: Layout) -> Malformed:
             tuples = [message.old]
         case _:
             tuples = []
-    table = f"{layout.namespace}.{layout.name}"
     for data in tuples:
         if len(data.columns) != len(layout.columns):
-            return Malformed(
+            what = (
                 f"a row of {table} has {len(data.columns)} columns, its relation has"
                 f" {len(layout.columns)}"
             )
+            return Diagnosis("broken-row", Malformed(what))
         broken = _broken_column(data, layout)
         if broken:
-            name, what, hint = broken
-            return Malformed(f"column {name} of {table} {what}", hint=hint)
-    return Malformed(f"a row of {table} can't be decoded")
+            name, reason, what, hint = broken
+            return Diagnosis(reason, Malformed(f"column {name} of {table} {what}", hint=hint))
+    return Diagnosis("broken-row", Malformed(f"a row of {table} can't be decoded"))
 
 
-def _broken_column(data: TupleData, layout: Layout) -> tuple[str, str, str] | None:
+def _broken_column(data: TupleData, layout: Layout) -> tuple[str, str, str, str] | None:
     for (name, convert), value in zip(layout.columns, data.columns, strict=True):
         if value is None or value is UNCHANGED:
             continue
         if isinstance(value, Binary):
-            return name, "came in binary format", "replicate without the option binary"
+            hint = "replicate without the option binary"
+            return name, "binary-format", "came in binary format", hint
         if not isinstance(value, bytes):
             assert_never(value)
         try:
             layout.pack({name: convert(value)})
         except UnicodeDecodeError:
-            return name, "is not UTF-8", _NOT_UTF8
+            return name, "not-utf8", "is not UTF-8", _NOT_UTF8
         except BROKEN:
-            return name, "does not read as its type", _NOT_ITS_TYPE
+            return name, "not-its-type", "does not read as its type", _NOT_ITS_TYPE
     return None

@@ -34,7 +34,8 @@ from penstock.wire.pgoutput.messages import (
     Update,
     decode_message,
 )
-from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, explain, read_tuple
+from penstock.wire.pgoutput.poison import Poison, data_frame
+from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, Diagnosis, explain, read_tuple
 from penstock.wire.pgoutput.values.binary import as_base64
 from penstock.wire.pgoutput.waiting import BrokenRow, Tenant, Waiting
 
@@ -63,7 +64,10 @@ _KEY, _OLD, _NEW = b"KON"
 
 
 class Scan:
-    """The state of reading one page. `rows` are tuples shaped like `batch.Row`."""
+    """The state of reading one page. `rows` are tuples shaped like `batch.Row`.
+
+    With `poison`, a change that can't be read becomes a row that says so; without, it is Malformed.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Scan:
         tenant: Tenant | None,
         pack: Pack,
         text_images: bool,
+        poison: Poison | None = None,
     ) -> None:
         self.rows: list[tuple[Any, ...]] = []
         self.constants = Constants()
@@ -87,6 +92,7 @@ class Scan:
         self._tenant = tenant
         self._pack = pack
         self._text_images = text_images
+        self._poison = poison
         self._layouts: dict[int, tuple[int, Layout]] = {}
         self._waiting: dict[int, Waiting] = {}
         self._unit = -1  # outside of a transaction
@@ -158,10 +164,11 @@ class Scan:
         return at
 
     def _complete(self, waiting: Waiting) -> None:
+        poisoned = self._poisoned if self._poison is not None else None
         try:
-            waiting.complete(self._data, self.rows, self._tenant, self._pack)
+            waiting.complete(self._data, self.rows, self._tenant, self._pack, poisoned)
         except BrokenRow as broken:
-            raise self._explain(broken.at, broken.stop, waiting.layout) from None
+            raise self._explain(broken.at, broken.stop, waiting.layout).error from None
 
     def _update(self, at: int, stop: int, oid: int) -> None:
         index, layout = self._layout(oid)
@@ -170,7 +177,7 @@ class Scan:
         try:
             middle, old = self._old(at, layout)
             end, row, unchanged = read_tuple(self._data, middle, _NEW, layout.columns)
-            if end != stop:
+            if end != stop or layout.fault is not None:
                 raise ValueError
             key, document_id = layout.identify(row, old)
             whole = {**old, **row} if unchanged else row
@@ -179,7 +186,7 @@ class Scan:
                 key, self._pack(old), self._pack(row), unchanged,
             ))  # fmt: skip
         except BROKEN:
-            raise self._explain(at, stop, layout) from None
+            self._broken(index, at, stop, layout)
         self._ordinal += 1
         return None
 
@@ -189,7 +196,7 @@ class Scan:
             return self._filtered()
         try:
             end, old = self._old(at, layout)
-            if end != stop:
+            if end != stop or layout.fault is not None:
                 raise ValueError
             key, document_id = layout.identify(old)
             self.rows.append((
@@ -197,7 +204,7 @@ class Scan:
                 key, self._pack(old), None, NO_COLUMNS,
             ))  # fmt: skip
         except BROKEN:
-            raise self._explain(at, stop, layout) from None
+            self._broken(index, at, stop, layout)
         self._ordinal += 1
         return None
 
@@ -227,13 +234,40 @@ class Scan:
         self.rows.append((self._unit, FILTERED, self._ordinal, *_NOTHING))
         self._ordinal += 1
 
-    def _explain(self, at: int, stop: int, layout: Layout) -> Malformed:
+    def _explain(self, at: int, stop: int, layout: Layout) -> Diagnosis:
         start = at - self._body + _MESSAGE
-        message = decode_message(self._data[start:stop], streamed=self._streamed)
+        try:
+            message = decode_message(self._data[start:stop], streamed=self._streamed)
+        except Malformed as error:
+            return Diagnosis("broken-row", error)
         return explain(message, layout)
 
+    def _broken(self, index: int, at: int, stop: int, layout: Layout) -> None:
+        """The next row can't be read."""
+        if self._poison is None:
+            raise self._explain(at, stop, layout).error from None
+        self.rows.append(self._poisoned((self._unit, index, self._ordinal), at, stop, layout))
+
+    def _poisoned(
+        self, place: tuple[Any, ...], at: int, stop: int, layout: Layout | None
+    ) -> tuple[Any, ...]:
+        assert self._poison is not None
+        assert layout is not None
+        return self._poison.row(
+            place,
+            self._explain(at, stop, layout),
+            self._data[at - self._body : stop],
+            constants=self.constants,
+            layout=layout,
+            tenant=self._owner({}),
+        )
+
     def _control(self, data: bytes) -> None:
-        message: Message = decode_message(data, streamed=self._streamed)
+        try:
+            message: Message = decode_message(data, streamed=self._streamed)
+        except Malformed as error:
+            self._unreadable(data, error)
+            return
         match message:
             case Begin():
                 self._begin(message.final_lsn, message.xid, message.committed_at)
@@ -256,6 +290,32 @@ class Scan:
                 raise Malformed("a row message came the wrong way")
             case _:
                 assert_never(message)
+
+    def _unreadable(self, data: bytes, error: Malformed) -> None:
+        """A message that is no row and can't be decoded. Its names are not UTF-8, in a database
+        that accepts any bytes; whatever else it is ends the page."""
+        if self._poison is None:
+            raise error
+        message = decode_message(data, streamed=self._streamed, lenient=True)
+        match message:
+            case Relation():
+                self._announce(data[:1] + data[5:] if self._streamed else data)
+            case LogicalMessage():
+                unit, ordinal = self._place(message)
+                self.rows.append(
+                    self._poison.row(
+                        (unit, NO_RELATION, ordinal),
+                        Diagnosis("not-utf8", error),
+                        data_frame(data),
+                        constants=self.constants,
+                        layout=None,
+                        tenant=self._owner({}),
+                    )
+                )
+            case Origin() | Type():
+                pass
+            case _:
+                raise error
 
     def _begin(self, lsn: int, xid: int, committed_at: int) -> None:
         if self._unit >= 0 or self._streamed:
@@ -289,20 +349,24 @@ class Scan:
     def _message(self, message: LogicalMessage) -> None:
         if message.prefix == HEARTBEAT_PREFIX:
             return
+        unit, ordinal = self._place(message)
+        self.rows.append((
+            unit, NO_RELATION, ordinal, "MESSAGE", self._owner({}), message.prefix,
+            None, None, None, self._pack(self._content(message)), NO_COLUMNS,
+        ))  # fmt: skip
+
+    def _place(self, message: LogicalMessage) -> tuple[int, int]:
+        """The unit and the ordinal of a logical message."""
         unit, ordinal = self._unit, self._ordinal
         if not message.transactional:
             if not message.lsn:
                 raise Malformed("a logical message has no LSN")
             # Its LSN is its record's end, where the next commit may be: see lsn.message_cursor.
-            unit, ordinal = self.constants.add_unit(message.lsn - 1, None, None), 0
-        elif unit < 0:
+            return self.constants.add_unit(message.lsn - 1, None, None), 0
+        if unit < 0:
             raise Malformed("a transactional message comes outside of a transaction")
-        else:
-            self._ordinal += 1
-        self.rows.append((
-            unit, NO_RELATION, ordinal, "MESSAGE", self._owner({}), message.prefix,
-            None, None, None, self._pack(self._content(message)), NO_COLUMNS,
-        ))  # fmt: skip
+        self._ordinal += 1
+        return unit, ordinal
 
     def _content(self, message: LogicalMessage) -> dict[str, Any]:
         content = message.content

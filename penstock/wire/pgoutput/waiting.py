@@ -13,10 +13,13 @@ from penstock.wire.pgoutput.images import Pack
 from penstock.wire.pgoutput.layout import Layout
 from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, read_tuple
 
-__all__ = ["BrokenRow", "Tenant", "Waiting"]
+__all__ = ["BrokenRow", "Poisoned", "Tenant", "Waiting"]
 
 # A row -> its tenant.
 Tenant = Callable[[dict[str, Any]], str | None]
+# A row that can't be read (its unit, relation and ordinal; its tuple's start; its message's end;
+# its layout) -> the row that takes its place.
+Poisoned = Callable[[tuple[Any, ...], int, int, Layout], tuple[Any, ...]]
 
 _NEW = b"N"[0]
 
@@ -49,9 +52,15 @@ class Waiting:
         self._stops.extend(stops)
 
     def complete(
-        self, data: bytes, rows: list[tuple[Any, ...]], tenant: Tenant | None, pack: Pack
+        self,
+        data: bytes,
+        rows: list[tuple[Any, ...]],
+        tenant: Tenant | None,
+        pack: Pack,
+        poisoned: Poisoned | None,
     ) -> None:
-        """Completes `rows`; raises BrokenRow."""
+        """Completes `rows`; one that can't be read is `poisoned`, without which it raises
+        BrokenRow."""
         left: Iterable[int] = range(len(self._slots))
         if len(self._slots) >= WORTH_IT and self.layout.columns:
             left = self._in_bulk(data, rows, tenant, pack)
@@ -59,17 +68,20 @@ class Waiting:
             start, stop = self._starts[number], self._stops[number]
             slot = self._slots[number]
             try:
-                rows[slot] += self._rest(data, start, stop, tenant, pack)
+                rest = self._rest(data, start, stop, tenant, pack)
+                if rest[-1] and rows[slot][3] == "INSERT":
+                    raise ValueError
+                rows[slot] += rest
             except BROKEN:
-                raise BrokenRow(start, stop) from None
-            if rows[slot][-1] and rows[slot][3] == "INSERT":
-                raise BrokenRow(start, stop)
+                if poisoned is None:
+                    raise BrokenRow(start, stop) from None
+                rows[slot] = poisoned(rows[slot][:3], start, stop, self.layout)
 
     def _rest(
         self, data: bytes, start: int, stop: int, tenant: Tenant | None, pack: Pack
     ) -> tuple[Any, ...]:
         end, row, unchanged = read_tuple(data, start, _NEW, self.layout.columns)
-        if end != stop:
+        if end != stop or self.layout.fault is not None:
             raise ValueError
         key, document_id = self.layout.identify(row)
         owner = tenant(row) if tenant else None
