@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
 from penstock.feeds import Feed, FeedPlugin
 from penstock.plugins import plugin
-from penstock.settings import Duration, Settings, Size
+from penstock.settings import Duration, Settings, Size, parse_duration
 from penstock.sinks import Sink, SinkPlugin
 
 __all__ = [
@@ -45,6 +45,16 @@ def _spark_text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
+
+
+def _trigger(value: Any) -> Any:
+    seconds = value if value == "realtime" else parse_duration(value)
+    if not isinstance(seconds, str) and seconds < 0:
+        raise ValueError("is a duration, or realtime")
+    return seconds
+
+
+Trigger = Annotated[float | Literal["realtime"], BeforeValidator(_trigger)]
 
 
 def state_folder(name: str) -> Path:
@@ -103,10 +113,13 @@ class Ops(Settings):
 
 
 class Spark(Settings):
-    """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done."""
+    """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done;
+    `realtime` writes changes as they come, in epochs of `epoch`."""
 
     master: str = "local[*]"
-    trigger: Duration = Field(default=0.0, ge=0)  # seconds
+    trigger: Trigger = 0.0  # seconds
+    # Seconds; between two epochs changes wait some 50 ms.
+    epoch: Duration = Field(default=30.0, ge=1)
     mode: Literal["auto", "rows", "packed"] = "auto"
     # Bounds of one micro-batch, per backend and partition; at least one page always passes.
     max_events: int = Field(default=50_000, ge=1)

@@ -26,7 +26,7 @@ from penstock.change import schema
 from penstock.sinks import Receipt
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.source import Source
-from penstock.spark.split import PACKED, Split
+from penstock.spark.split import Split
 from penstock.spark.task import (
     commit_receipts,
     read_split,
@@ -34,6 +34,7 @@ from penstock.spark.task import (
     settle_worker,
     write_changes,
 )
+from penstock.spark.ticket import TICKETS, Ticket
 
 __all__ = ["PenstockDataSource", "register"]
 
@@ -52,9 +53,9 @@ class PenstockDataSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """The change of DESIGN, or packed pages."""
+        """The change of DESIGN, or tickets."""
         source, _ = read_source(self.options)
-        return from_arrow_schema(PACKED if source.mode == "packed" else schema(source.images))
+        return from_arrow_schema(schema(source.images) if source.mode == "rows" else TICKETS)
 
     def streamReader(self, schema: StructType) -> "StreamReader":
         """The driver-side planner and the tasks' reader."""
@@ -98,8 +99,8 @@ class StreamReader(DataSourceStreamReader):
         return self.source.splits(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: pages, decoded or packed."""
-        assert isinstance(partition, Split)
+        """In a task: changes, or the ticket as it is."""
+        assert isinstance(partition, Split | Ticket)
         return read_split(self._options, partition)
 
     def stop(self) -> None:
@@ -124,7 +125,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:  # type: ignore[override]
-        """In a task: decodes packed pages and stores every change."""
+        """In a task: gets the pages of tickets, decodes them, and stores every change."""
         return Committed(write_changes(self._options, iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:

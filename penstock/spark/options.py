@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from penstock.change import Images
 from penstock.config import Checkpoint, settings_from_options
+from penstock.errors import SettingsError
 from penstock.feeds import Feed
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
@@ -21,8 +22,13 @@ class SourceOptions(Settings):
 
     # The feed's type, such as `postgres`.
     backend: str
-    # `rows`: the change DataFrame. `packed`: pages as they are, for penstock's own sink only.
-    mode: Literal["rows", "packed"] = "rows"
+    # `rows`: the change DataFrame. For penstock's own sink only, whose tasks get the pages from the
+    # planner and decode them: `packed` (a micro-batch at a time) and `realtime` (as they come).
+    mode: Literal["rows", "packed", "realtime"] = "rows"
+    # How long an epoch of `realtime` is.
+    epoch: Duration = 10.0
+    # Where executors reach the planner: the driver's host; empty: by a unix socket, on one machine.
+    outlet: str = ""
     # How key, before and after are encoded: JSON text, or MessagePack as binary.
     images: Images = "json"
     # Bounds of one micro-batch and partition; at least one page always passes.
@@ -57,6 +63,11 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
     """The source's own options and the feed; raises SettingsError that names the nearest key."""
     own, rest = _part(SourceOptions, options)
     source: SourceOptions = settings_from_options(SourceOptions, own)
+    if source.mode == "realtime" and source.positions is None:
+        raise SettingsError(
+            "mode realtime needs a positions store: Spark's checkpoint has no position then",
+            hint="use penstock run with spark.trigger: realtime, or the option positions",
+        )
     found = plugin("feeds", source.backend)
     return source, found.build(settings_from_options(found.settings, rest))
 

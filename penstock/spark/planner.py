@@ -21,6 +21,8 @@ from penstock.spark.split import Split
 __all__ = ["Limits", "Planner"]
 
 Offset = dict[PartitionId, Place]
+# What lies in a partition behind one place, up to another.
+Range = tuple[PartitionId, Place | None, Place]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Planner:
         # The drained partitions when the feed was last asked for its partitions.
         self._done: set[PartitionId] | None = None
 
-    def advance(self, start: Offset, *, patience: float | None = None) -> Offset:
+    def advance(self, start: Position, *, patience: float | None = None) -> Position:
         """The end of the next micro-batch; `start` itself if nothing came in time.
 
         Everything up to `start` is durable in the sink.
@@ -75,6 +77,17 @@ class Planner:
                     return end
                 self._wake.wait(left)
 
+    def ranges(
+        self, start: Position, end: Position
+    ) -> list[tuple[PartitionId, Place | None, Place]]:
+        """What lies between two offsets, where there may be changes."""
+        self._fill_from(start)
+        return [
+            (partition, start.get(partition), until)
+            for partition, until in end.items()
+            if until != start.get(partition)
+        ]
+
     def settle(self, durable: Position, *, force: bool = False) -> None:
         """Everything up to `durable` is in the sink: save it (now, if `force`), then tell the
         source what is saved."""
@@ -89,19 +102,16 @@ class Planner:
             if name in saved:
                 pool.acknowledge(saved[name])
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
+    def splits(self, start: Position, end: Position) -> list[Split]:
         """The changes between two offsets, a split for each partition; the same again each time.
 
         From a cold planner (after a crash) it reads them from the source again, and waits for
         them for as long as the source needs to come back.
         """
-        self._fill_from(start)
         made = []
+        ranges = self.ranges(start, end)
         with self._wake:
-            for partition, until in end.items():
-                after = start.get(partition)
-                if until == after:
-                    continue
+            for partition, after, until in ranges:
                 reservoir = self._reservoirs[partition]
                 while not reservoir.reaches(until):
                     self._wake.wait(1.0)
@@ -109,6 +119,40 @@ class Planner:
                 if pages:
                     made.append(Split(pages=pages, after=after, until=until))
         return made
+
+    def open(self, position: Position) -> Sequence[PartitionId]:
+        """Starts to read what may be read behind `position`; the partitions that are read."""
+        self._fill_from(position)
+        return [name for name in self._reservoirs if position.get(name) != DRAINED]
+
+    def draw(
+        self, partition: PartitionId, after: Place | None, until: Place | None, wait: float
+    ) -> tuple[Sequence[Page], bool]:
+        """The buffered pages behind `after` (up to `until`), waiting at most `wait` seconds for
+        the first; and whether nothing more will come. Any thread; raises what reading failed
+        with. Read in this way, a cold planner's pages go out as they come in."""
+        reservoir = self._reservoirs[partition]
+        with self._wake:
+            pages, over = _drawn(reservoir, after, until)
+            if not pages and not over and wait > 0:
+                self._wake.wait(wait)
+                pages, over = _drawn(reservoir, after, until)
+        return pages, over
+
+    def buffered(self, partition: PartitionId, after: Place | None, until: Place) -> int:
+        """How many changes the buffer holds between two places, by whole pages."""
+        with self._wake:
+            pages = self._reservoirs[partition].beyond(after)
+            return sum(page.count for page in _up_to(pages, until))
+
+    def ended(self, position: Position) -> set[PartitionId]:
+        """The partitions that have ended, with nothing left behind `position`."""
+        with self._wake:
+            return {
+                name
+                for name, pool in self._reservoirs.items()
+                if pool.drained and not any(pool.beyond(position.get(name)))
+            }
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON of every partition, summed where sums make sense."""
@@ -125,7 +169,7 @@ class Planner:
         for reservoir in self._reservoirs.values():
             reservoir.stop(timeout)
 
-    def _fill_from(self, start: Offset) -> None:
+    def _fill_from(self, start: Position) -> None:
         """Starts to read the partitions whose parents are done; looks for new ones only at the
         start and when one has ended, because looking is I/O."""
         done = {name for name, place in start.items() if place == DRAINED}
@@ -148,7 +192,7 @@ class Planner:
         )
         self._reservoirs[name].start()
 
-    def _end(self, start: Offset) -> Offset:
+    def _end(self, start: Position) -> Offset:
         end = dict(start)
         for partition, reservoir in self._reservoirs.items():
             pages = self._within(reservoir, start.get(partition))
@@ -168,6 +212,15 @@ class Planner:
                 break
             chosen.append(page)
         return chosen
+
+
+def _drawn(
+    reservoir: Reservoir, after: Place | None, until: Place | None
+) -> tuple[Sequence[Page], bool]:
+    beyond = reservoir.beyond(after)
+    if until is None:
+        return list(beyond), reservoir.drained
+    return _up_to(beyond, until), reservoir.reaches(until)
 
 
 def _up_to(pages: Iterable[Page], until: Place) -> Sequence[Page]:

@@ -6,7 +6,7 @@ thrown away with the run: positions are in the lease store, and a start resumes 
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,32 +16,44 @@ import penstock.errors
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 
-__all__ = ["failure", "is_packed", "start_query"]
+__all__ = ["Mode", "failure", "mode", "start_query"]
+
+Mode = Literal["rows", "packed", "realtime"]
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
 
 
-def is_packed(pipeline: Pipeline) -> bool:
-    """Whether pages go to the sink undecoded: always, unless a transform must see rows."""
-    if pipeline.spark.mode == "auto":
-        return not pipeline.transform
-    if pipeline.spark.mode == "packed" and pipeline.transform:
+def mode(pipeline: Pipeline) -> Mode:
+    """How changes go through Spark: as rows if a transform must see them, else as tickets.
+
+    Raises SettingsError for a combination that can't be.
+    """
+    chosen, realtime = pipeline.spark.mode, pipeline.spark.trigger == "realtime"
+    if pipeline.transform and (realtime or chosen == "packed"):
+        what = "trigger: realtime" if realtime else "mode: packed"
         raise SettingsError(
-            "spark.mode: packed pages can't be transformed", hint="use mode: auto or rows"
+            f"spark.{what} has no rows that a transform could see",
+            hint="leave the transform out, or use a duration as trigger and mode: auto",
         )
-    return pipeline.spark.mode == "packed"
+    if realtime and chosen == "rows":
+        raise SettingsError("spark.trigger: realtime makes no rows", hint="leave spark.mode out")
+    if realtime:
+        return "realtime"
+    return "rows" if pipeline.transform or chosen == "rows" else "packed"
 
 
 def start_query(
     spark: SparkSession, pipeline: Pipeline, backend: Backend, *, run: Path, attempt: int
 ) -> StreamingQuery:
     """Starts a backend's query; returns at once."""
-    frame = spark.readStream.format("penstock").options(**_source(pipeline, backend, run)).load()
+    source = _source(pipeline, backend, run) | _outlet(spark)
+    frame = spark.readStream.format("penstock").options(**source).load()
     for step in pipeline.transform:
         frame = _transformed(spark, frame, step.sql)
     checkpoint = run / f"checkpoint-{backend.name}-{attempt}"
-    milliseconds = round(pipeline.spark.trigger * 1000)
+    trigger = pipeline.spark.trigger
+    milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)
     return (
         frame.writeStream.format("penstock")
         .options(**_sink(pipeline, run))
@@ -69,8 +81,9 @@ def failure(query_error: Exception | None) -> PenstockError:
 def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
     return options_from_settings(backend.settings) | {
         "backend": backend.type,
-        "mode": "packed" if is_packed(pipeline) else "rows",
-        "images": "msgpack" if is_packed(pipeline) and _wants_msgpack(pipeline) else "json",
+        "mode": mode(pipeline),
+        "images": "msgpack" if mode(pipeline) != "rows" and _wants_msgpack(pipeline) else "json",
+        "epoch": f"{pipeline.spark.epoch}s",
         "max_events": str(pipeline.spark.max_events),
         "max_bytes": str(pipeline.spark.max_bytes),
         "buffer": str(pipeline.spark.buffer),
@@ -80,6 +93,14 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "checkpoint.event_count": str(pipeline.checkpoint.event_count),
         "runtime": str(run),
     }
+
+
+def _outlet(spark: SparkSession) -> dict[str, str]:
+    """On a cluster, executors reach the planner where they reach the driver."""
+    context = spark.sparkContext
+    if context.master == "local" or str(context.master).startswith("local["):
+        return {}
+    return {"outlet": context.getConf().get("spark.driver.host", "") or ""}
 
 
 def _wants_msgpack(pipeline: Pipeline) -> bool:

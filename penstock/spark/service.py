@@ -25,7 +25,7 @@ from penstock.ops.board import Board
 from penstock.spark.folder import STOP, run_folder
 from penstock.spark.operations import open_board, operations
 from penstock.spark.positions import Positions
-from penstock.spark.query import is_packed, start_query
+from penstock.spark.query import mode, start_query
 from penstock.spark.session import close_session, open_session
 from penstock.spark.supervised import Supervised
 from penstock.spark.task import UNKNOWN_TYPES
@@ -124,7 +124,7 @@ class Service:
             self._pipeline.name,
             master=settings.master,
             folder=run,
-            packed=is_packed(self._pipeline),
+            packed=mode(self._pipeline) != "rows",
             conf=settings.conf,
         )
         log.info("spark is ready", version=spark.version, master=settings.master)

@@ -4,6 +4,7 @@ A planner and its reservoirs live here, in the one Python process that Spark kee
 source. The service talks to it through a folder: the board's socket, and a stop file.
 """
 
+import os
 import sys
 import threading
 import time
@@ -14,17 +15,29 @@ from typing import Any
 
 from penstock.feeds import Feed
 from penstock.ops.board import Reporter
-from penstock.position import Position, position_from_json, position_to_json
+from penstock.position import (
+    PartitionId,
+    Place,
+    Position,
+    position_from_json,
+    position_to_json,
+)
+from penstock.spark.epochs import Epochs
 from penstock.spark.folder import BOARD, STOP
 from penstock.spark.options import SourceOptions, read_source
+from penstock.spark.outlet import Outlet
 from penstock.spark.planner import Limits, Planner
 from penstock.spark.positions import Positions, in_spark
 from penstock.spark.split import Split
+from penstock.spark.ticket import Ticket
 
 __all__ = ["Source"]
 
 # Seconds between two reports.
 REPORT = 0.5
+
+# The one key of an offset in realtime: which epoch.
+_EPOCH = "epoch"
 
 Json = dict[str, str]
 
@@ -54,6 +67,18 @@ class Source:
             save=positions.save if positions else in_spark,
             watch=self._report,
         )
+        self._epochs = (
+            Epochs(self._planner, seconds=options.epoch, closing=self._is_stopping)
+            if options.mode == "realtime"
+            else None
+        )
+        self._mode = options.mode
+        self._outlet = Outlet(
+            _address(options),
+            self._planner.draw,
+            stored=self._epochs.stored if self._epochs else _nobody_says,
+            closing=self._is_stopping,
+        )
 
     @classmethod
     def open(cls, options: Mapping[str, str]) -> "Source":
@@ -76,31 +101,64 @@ class Source:
         stored = self._positions.load() if self._positions else {}
         if not stored:
             self._feed.prepare()
+        if self._epochs is not None:
+            self._epochs.begin(stored)
+            return {_EPOCH: "0"}
         return position_to_json(stored)
 
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
-        if self._stop_file is not None and self._stop_file.exists():
-            self._finish(position_from_json(start))
+        durable = self._epochs.durable if self._epochs else position_from_json(start)
+        if self._is_stopping():
+            self._finish(durable)
             return start
-        end = position_to_json(self._planner.advance(position_from_json(start)))
+        if self._epochs is not None:
+            end = {_EPOCH: str(int(start[_EPOCH]) + 1)}
+        else:
+            end = position_to_json(self._planner.advance(durable))
         self._batches += end != start
-        self._position = start
+        self._position = position_to_json(durable)
         self._report()
         return end
 
-    def splits(self, start: Json, end: Json) -> list[Split]:
-        """The changes between two offsets."""
-        made = self._planner.splits(position_from_json(start), position_from_json(end))
-        if self._board is not None:
-            rows = sum(page.count for split in made for page in split.pages)
-            self._board.report("batch", self._feed.backend, {"rows": rows})
-        return made
+    def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
+        """The changes between two offsets, or tickets for them."""
+        if self._mode == "rows":
+            splits = self._planner.splits(position_from_json(start), position_from_json(end))
+            self._tell_rows(sum(page.count for split in splits for page in split.pages))
+            return splits
+        self._outlet.open()
+        address, key = self._outlet.address, self._outlet.key
+        if self._epochs is not None:
+            return [
+                Ticket(
+                    address=address,
+                    key=key,
+                    partition=epoch.partition,
+                    after=epoch.after,
+                    seconds=epoch.seconds,
+                )
+                for epoch in self._epochs.plan(int(end[_EPOCH]))
+            ]
+        ranges = self._planner.ranges(position_from_json(start), position_from_json(end))
+        self._tell_rows(sum(self._planner.buffered(*bounds) for bounds in ranges))
+        return [
+            Ticket(address=address, key=key, partition=partition, after=after, until=until)
+            for partition, after, until in ranges
+        ]
 
     def stop(self) -> None:
         """Stops reading."""
+        self._outlet.close()
         self._planner.stop()
+
+    def _is_stopping(self) -> bool:
+        return self._stop_file is not None and self._stop_file.exists()
+
+    def _tell_rows(self, rows: int) -> None:
+        if self._board is not None:
+            self._board.report("batch", self._feed.backend, {"rows": rows})
 
     def _finish(self, durable: Position) -> None:
         if self._stopped:
@@ -128,6 +186,16 @@ class Source:
             "position": self._position,
             "stopped": self._stopped,
         }
+
+
+def _address(options: SourceOptions) -> str:
+    if options.outlet:
+        return f"tcp:{options.outlet}"
+    return f"unix:{options.runtime}/outlet-{os.getpid()}" if options.runtime else "unix:"
+
+
+def _nobody_says(partition: PartitionId, place: Place) -> None:
+    """A micro-batch's task has nothing to say: Spark tells when its batch is done."""
 
 
 def _ended_quietly(

@@ -3,7 +3,9 @@
 import gc
 import logging
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,13 @@ from penstock.change import COLUMNS, images_of, schema
 from penstock.errors import SettingsError
 from penstock.ops.board import Reporter
 from penstock.page import Decoder, Page
+from penstock.position import position_from_json
 from penstock.sinks import Receipt, Sink
 from penstock.spark.folder import BOARD
+from penstock.spark.inlet import Inlet
 from penstock.spark.options import read_sink, read_source
-from penstock.spark.split import PACKED, Split, bounded, pack, unpack
+from penstock.spark.split import Split, bounded
+from penstock.spark.ticket import TICKETS, Ticket, punch, tickets
 
 __all__ = [
     "UNKNOWN_TYPES",
@@ -30,6 +35,9 @@ __all__ = [
 
 # The board's entry whose fields are the types that were delivered as their text.
 UNKNOWN_TYPES = "unknown types"
+
+# What a receipt counts.
+_COUNTS = ("published", "duplicates", "size")
 
 log = logging.getLogger("penstock")
 # What this process has said of its decoders' unknown types.
@@ -51,10 +59,10 @@ def settle_worker() -> None:
 
 
 @cache
-def _source(options: frozenset[tuple[str, str]]) -> tuple[str, bytes, Decoder, Reporter | None]:
+def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
     source, feed = read_source(dict(options))
     decoder = feed.decoder(source.images)
-    return source.mode, pickle.dumps(decoder), decoder, _board(source.runtime)
+    return pickle.dumps(decoder), decoder, _board(source.runtime)
 
 
 @cache
@@ -73,32 +81,64 @@ def _board(runtime: str | None) -> Reporter | None:
     return Reporter(Path(runtime) / BOARD) if runtime else None
 
 
-def read_split(options: Mapping[str, str], split: Split) -> Iterator[pa.RecordBatch]:
-    """The changes of a split as batches; in packed mode its pages as they are."""
-    mode, pickled, decoder, board = _source(frozenset(options.items()))
+def read_split(options: Mapping[str, str], split: Split | Ticket) -> Iterator[pa.RecordBatch]:
+    """The changes of a split as batches; a ticket as it is."""
+    pickled, decoder, board = _source(frozenset(options.items()))
     settle_worker()
-    if mode == "packed":
-        yield from pack(split, pickled)
+    if isinstance(split, Ticket):
+        yield punch(split, pickled)
         return
     for page in split.pages:
         yield from bounded(page, _decoded(decoder, page, board), split.after, split.until)
 
 
 def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Receipt:
-    """Stores the changes of one task and reports how it goes."""
+    """Stores the changes of one task and reports how it goes.
+
+    While an epoch of the realtime trigger runs, what is stored is told to the planner, and counted
+    here: its receipt only counts what is left.
+    """
     sink, name, board = _sink(frozenset(options.items()))
     settle_worker()
-    if board is None:
-        return sink.write(_changes(batches, None))
+    inlets: list[Inlet] = []
+    counted: Counter[str] = Counter()
 
     def notify(told: Mapping[str, Any]) -> None:
-        if told.get("connected", True):
-            board.report("sink", name, told)
-        else:
-            board.report("sink", name, {**told, "last_error": told.get("error", "")})
-            board.add("sink", name, {"errors": 1})
+        position = position_from_json(told.get("position", {}))
+        for inlet in inlets:
+            if inlet.is_open_ended and position:
+                inlet.stored(position)
+        if board is not None:
+            _report(board, name, told, counted)
 
-    return sink.write(_changes(batches, board), notify)
+    receipt = sink.write(_changes(batches, board, inlets), notify)
+    for inlet in inlets:
+        inlet.finish()
+    return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
+
+
+def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
+    """What a sink says of itself, on the board; its running totals as what is new of them."""
+    rest = {key: value for key, value in told.items() if key not in _COUNTS}
+    fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}
+    counted.update(fresh)
+    if told.get("connected", True):
+        board.report("sink", name, rest)
+    else:
+        board.report("sink", name, {**rest, "last_error": told.get("error", "")})
+        board.add("sink", name, {"errors": 1})
+    if any(fresh.values()):
+        board.add("sink", name, _totals(**fresh))
+
+
+def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
+    """The board's names for a receipt's counts."""
+    return {
+        "published": published,
+        "acknowledged": published,
+        "duplicates": duplicates,
+        "bytes": size,
+    }
 
 
 def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
@@ -109,24 +149,32 @@ def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> 
         return
     numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
     board.report("sink", name, {**numbers, "connected": True})
-    published = sum(receipt.published for receipt in receipts)
-    counts = {
-        "published": published,
-        "acknowledged": published,
-        "duplicates": sum(receipt.duplicates for receipt in receipts),
-        "bytes": sum(receipt.size for receipt in receipts),
-    }
-    board.add("sink", name, counts)
+    sums = {key: sum(getattr(receipt, key) for receipt in receipts) for key in _COUNTS}
+    board.add("sink", name, _totals(**sums))
 
 
-def _changes(batches: Iterable[pa.RecordBatch], board: Reporter | None) -> Iterator[pa.RecordBatch]:
+def _changes(
+    batches: Iterable[pa.RecordBatch], board: Reporter | None, inlets: list[Inlet]
+) -> Iterator[pa.RecordBatch]:
+    """Rows as they are; of tickets the changes of their pages. `inlets` gets one for each."""
     for batch in batches:
-        if batch.schema.names == PACKED.names:
-            for packed in unpack(batch):
-                decoded = _decoded(_decoder(packed.decoder), packed.page, board)
-                yield from bounded(packed.page, decoded, packed.after, packed.until)
+        if batch.schema.names == TICKETS.names:
+            for ticket, decoder in tickets(batch):
+                inlet = Inlet(ticket)
+                inlets.append(inlet)
+                yield from _from_pages(ticket, inlet, _decoder(decoder), board)
         elif batch.num_rows:
             yield _as_changes(batch)
+
+
+def _from_pages(
+    ticket: Ticket, inlet: Inlet, decoder: Decoder, board: Reporter | None
+) -> Iterator[pa.RecordBatch]:
+    for page in inlet.pages():
+        decoded = _decoded(decoder, page, board)
+        meant = list(bounded(page, decoded, ticket.after, ticket.until))
+        inlet.handed_on(page, meant)
+        yield from meant
 
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
@@ -148,9 +196,9 @@ def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def require_columns(names: Sequence[str]) -> None:
-    """Raises SettingsError unless these are packed pages or include every column of a change."""
+    """Raises SettingsError unless these are tickets or include every column of a change."""
     missing = [name for name in COLUMNS if name not in names]
-    if missing and list(names) != PACKED.names:
+    if missing and list(names) != TICKETS.names:
         raise SettingsError(
             f"the DataFrame lacks the columns {', '.join(missing)}",
             hint="penstock's sink needs every column of the change: transform values, keep columns",

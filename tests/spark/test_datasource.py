@@ -61,12 +61,15 @@ def test_the_package_that_pyspark_discovers_offers_it() -> None:
     assert PenstockDataSource.name() == "penstock"
 
 
-@pytest.mark.parametrize("mode", ["rows", "packed"])
+@pytest.mark.parametrize("mode", ["rows", "packed", "realtime"])
 @pytest.mark.parametrize("images", ["json", "msgpack"])
 def test_every_change_arrives_once_and_in_order(
     spark: SparkSession, tmp_path: Path, mode: str, images: str
 ) -> None:
-    frame = source(spark, mode=mode, images=images, max_events=300, fail_at="100,640")
+    positions = {"positions": f"sqlite:///{tmp_path}/positions.db"} if mode == "realtime" else {}
+    frame = source(
+        spark, mode=mode, images=images, max_events=300, fail_at="100,640", epoch="1s", **positions
+    )
     query = sink(frame, tmp_path, tmp_path / "checkpoint")
     try:
         wait(query, lambda: len(events(tmp_path)) >= CHANGES)

@@ -8,7 +8,7 @@ import pytest
 from penstock.change import event_id, schema
 from penstock.page import Page
 from penstock.position import PartitionId, Place
-from penstock.spark.split import Split, bounded, pack, unpack
+from penstock.spark.split import bounded
 
 PLACES = [Place("0A", 0), Place("0A", 1), Place("0A", 2), Place("0B", 0), Place("0C", 0)]
 
@@ -42,16 +42,6 @@ def changes(places: list[Place]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=schema())
 
 
-@pytest.mark.parametrize("after", [None, Place("0", 0)])
-def test_a_packed_page_comes_out_as_it_went_in(after: Place | None) -> None:
-    split = Split(pages=(page(PLACES[:2]), page(PLACES[2:])), after=after, until=PLACES[-1])
-    out = [packed for batch in pack(split, b"decoder") for packed in unpack(batch)]
-    assert [packed.page for packed in out] == list(split.pages)
-    assert {(packed.decoder, packed.after, packed.until) for packed in out} == {
-        (b"decoder", after, PLACES[-1])
-    }
-
-
 @pytest.mark.parametrize("low", range(-1, len(PLACES) - 1))
 @pytest.mark.parametrize("high", range(len(PLACES)))
 def test_only_changes_inside_the_bounds_are_delivered(low: int, high: int) -> None:
@@ -59,6 +49,12 @@ def test_only_changes_inside_the_bounds_are_delivered(low: int, high: int) -> No
     got = list(bounded(page(PLACES), [changes(PLACES)], after, PLACES[high]))
     ids = [value for batch in got for value in batch.column("event_id").to_pylist()]
     assert ids == [event_id("default", place) for place in PLACES[low + 1 : high + 1]]
+
+
+def test_without_an_end_everything_behind_the_start_is_delivered() -> None:
+    got = list(bounded(page(PLACES), [changes(PLACES)], PLACES[1], None))
+    ids = [value for batch in got for value in batch.column("event_id").to_pylist()]
+    assert ids == [event_id("default", place) for place in PLACES[2:]]
 
 
 def test_a_split_anywhere_yields_the_same_changes() -> None:

@@ -101,8 +101,14 @@ class Write:
         if now - self._told >= _PROGRESS and self._tally.position:
             self._told = now
             self._measure()
-            position = position_to_json(self._tally.position)
-            self._notify({"position": position, **self._latency})
+            tally = self._tally
+            self._notify({
+                "position": position_to_json(tally.position),
+                "published": tally.published,
+                "duplicates": tally.duplicates,
+                "size": tally.size,
+                **self._latency,
+            })  # fmt: skip
 
     def _measure(self) -> None:
         """From the commit at the source until now, over what was published lately: an upper bound,

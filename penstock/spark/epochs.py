@@ -1,0 +1,78 @@
+"""The realtime trigger: long epochs, each of them one ticket a partition.
+
+An epoch's end is known only when it is over, so Spark's offset is no position but a number. What is
+durable comes from the tasks while they write: it is saved and then acknowledged to the source
+during the epoch. A start resumes from the stored position, and repeats what the sink's own record
+of places (delivery `exactly-once`) or the message ids then drop.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.position import DRAINED, PartitionId, Place, Position
+from penstock.spark.planner import Planner
+
+__all__ = ["Epoch", "Epochs"]
+
+# The first epochs are short: Spark's code for turning one over is compiled while little waits.
+WARM_UP = 20
+SHORT = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One ticket: a partition from behind `after`, for `seconds`."""
+
+    partition: PartitionId
+    after: Place | None
+    seconds: float
+
+
+class Epochs:
+    """Plans epochs over a planner's buffer. `stored` is called by the outlet's threads."""
+
+    def __init__(self, planner: Planner, *, seconds: float, closing: Callable[[], bool]) -> None:
+        self._planner = planner
+        self._seconds = seconds
+        self._closing = closing
+        self._lock = threading.Lock()
+        self._durable: dict[PartitionId, Place] = {}
+
+    def begin(self, position: Position) -> None:
+        """Everything up to `position` is durable: the stored position of a start."""
+        self._durable = dict(position)
+
+    @property
+    def durable(self) -> Position:
+        """Everything up to here is in the sink."""
+        with self._lock:
+            return dict(self._durable)
+
+    def plan(self, number: int) -> list[Epoch]:
+        """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
+        with self._lock:
+            for partition in self._planner.ended(self._durable):
+                self._durable[partition] = DRAINED
+            reading = self._planner.open(self._durable)
+            seconds = SHORT if number <= WARM_UP else self._seconds
+            return [
+                Epoch(partition=name, after=self._durable.get(name), seconds=seconds)
+                for name in reading
+            ]
+
+    def stored(self, partition: PartitionId, place: Place) -> None:
+        """A task says that everything up to `place` is durable: save it, then acknowledge it.
+
+        Raises LeaseLost if another process saved meanwhile.
+        """
+        with self._lock:
+            known = self._durable.get(partition)
+            if known is None or place > known:
+                self._durable[partition] = place
+            self._planner.settle(self._durable)
+
+    def settle(self) -> None:
+        """Saves and acknowledges what is durable, now."""
+        with self._lock:
+            self._planner.settle(self._durable, force=True)

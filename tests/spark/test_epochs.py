@@ -1,0 +1,94 @@
+"""Epochs over the memory feed: what is durable is saved and acknowledged while they run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.position import DRAINED, PartitionId, Place, Position
+from penstock.spark.epochs import SHORT, WARM_UP, Epochs
+from penstock.spark.planner import Limits, Planner
+
+P0, P1 = PartitionId("p0"), PartitionId("p1")
+
+
+class Saved:
+    """A `Save` that notes what it was given, and saves it only if told to or forced."""
+
+    def __init__(self) -> None:
+        self.position: Position = {}
+        self.open = True
+
+    def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position:
+        if self.open or force:
+            self.position = dict(durable)
+        return self.position
+
+
+@contextmanager
+def epochs(feed: MemoryFeed, saved: Saved) -> Iterator[tuple[Epochs, Planner]]:
+    planner = Planner(feed, limits=Limits(), save=saved)
+    made = Epochs(planner, seconds=30.0, closing=lambda: False)
+    try:
+        yield made, planner
+    finally:
+        planner.stop()
+
+
+def feed(**settings: object) -> MemoryFeed:
+    return MemoryFeed(MemorySettings(changes=100, page=10, unit=1, **settings))  # type: ignore[arg-type]
+
+
+def test_the_first_epochs_are_short() -> None:
+    with epochs(feed(), Saved()) as (made, _):
+        assert [epoch.seconds for epoch in made.plan(1)] == [SHORT]
+        assert [epoch.seconds for epoch in made.plan(WARM_UP)] == [SHORT]
+        assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [30.0]
+
+
+def test_an_epoch_begins_behind_what_is_stored() -> None:
+    with epochs(feed(), Saved()) as (made, _):
+        assert [(epoch.partition, epoch.after) for epoch in made.plan(1)] == [(P0, None)]
+        made.stored(P0, Place("p0-000000000009", 0))
+        assert [epoch.after for epoch in made.plan(2)] == [Place("p0-000000000009", 0)]
+
+
+def test_a_start_goes_on_from_its_position() -> None:
+    with epochs(feed(), Saved()) as (made, planner):
+        made.begin({P0: Place("p0-000000000089", 0)})
+        (epoch,) = made.plan(1)
+        pages, _ = planner.draw(P0, epoch.after, None, 20.0)
+        assert pages[0].first == Place("p0-000000000090", 0)
+
+
+def test_what_is_stored_is_saved_and_only_then_acknowledged() -> None:
+    source, saved = feed(), Saved()
+    saved.open = False
+    with epochs(source, saved) as (made, _):
+        made.plan(1)
+        made.stored(P0, Place("p0-000000000019", 0))
+        assert source.acknowledged == {}
+        made.settle()
+        assert source.acknowledged == saved.position == {P0: Place("p0-000000000019", 0)}
+
+
+def test_late_word_of_an_earlier_place_takes_nothing_back() -> None:
+    with epochs(feed(), Saved()) as (made, _):
+        made.plan(1)
+        made.stored(P0, Place("p0-000000000019", 0))
+        made.stored(P0, Place("p0-000000000009", 0))
+        assert made.durable == {P0: Place("p0-000000000019", 0)}
+
+
+def test_children_begin_in_the_epoch_after_their_parent_is_drained_and_durable() -> None:
+    with epochs(feed(partitions=2, chained=True), Saved()) as (made, planner):
+        assert [epoch.partition for epoch in made.plan(1)] == [P0]
+        after: Place | None = None
+        over = False
+        while not over:
+            pages, over = planner.draw(P0, after, None, 20.0)
+            after = pages[-1].last if pages else after
+        assert [epoch.partition for epoch in made.plan(2)] == [P0]  # read, but not stored
+        assert after is not None
+        made.stored(P0, after)
+        assert [epoch.partition for epoch in made.plan(3)] == [P1]
+        assert made.durable[P0] == DRAINED

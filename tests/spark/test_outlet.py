@@ -1,0 +1,200 @@
+"""Outlet and inlet over real sockets: pages for a ticket, and word of what is stored."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LeaseLost, PositionLost, Unavailable
+from penstock.feeds import Following
+from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.position import PartitionId, Place
+from penstock.spark.inlet import Inlet
+from penstock.spark.outlet import Outlet
+from penstock.spark.planner import Limits, Planner
+from penstock.spark.positions import in_spark
+from penstock.spark.ticket import Ticket, punch, tickets
+
+P0 = PartitionId("p0")
+CHANGES = 500
+END = Place("p0-000000000499", 0)
+
+
+class Served:
+    """A planner over a memory feed with its outlet open."""
+
+    def __init__(self, address: str, feed: MemoryFeed) -> None:
+        self.told: list[Place] = []
+        self.failure: LeaseLost | None = None
+        self.stopping = threading.Event()
+        self.planner = Planner(feed, limits=Limits(), save=in_spark)
+        self.outlet = Outlet(
+            address, self.planner.draw, stored=self.hear, closing=self.stopping.is_set
+        )
+        self.outlet.open()
+        self.planner.open({})
+
+    def hear(self, partition: PartitionId, place: Place) -> None:
+        assert partition == P0
+        if self.failure is not None:
+            raise self.failure
+        self.told.append(place)
+
+    def ticket(
+        self, *, after: Place | None = None, until: Place | None = None, seconds: float = 0.0
+    ) -> Ticket:
+        return Ticket(
+            address=self.outlet.address,
+            key=self.outlet.key,
+            partition=P0,
+            after=after,
+            until=until,
+            seconds=seconds,
+        )
+
+
+@contextmanager
+def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[Served]:
+    served = Served(address, feed or MemoryFeed(MemorySettings(changes=CHANGES, page=64, unit=1)))
+    try:
+        yield served
+    finally:
+        served.outlet.close()
+        served.planner.stop()
+
+
+def count(inlet: Inlet) -> int:
+    return sum(page.count for page in inlet.pages())
+
+
+def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
+    ticket = Ticket(address="unix:/x", key=b"secret", partition=P0, after=None, until=END)
+    assert list(tickets(punch(ticket, b"decoder"))) == [(ticket, b"decoder")]
+    assert "secret" not in repr(ticket)
+
+
+@pytest.mark.parametrize("address", ["unix:", "tcp:127.0.0.1"])
+def test_a_ticket_with_an_end_gets_every_page_up_to_it_and_no_more(address: str) -> None:
+    with serving(address) as served:
+        pages = list(Inlet(served.ticket(until=Place("p0-000000000299", 0))).pages())
+        # Pages are whole: the last one may reach beyond the end, and is bounded by the task.
+        assert [page.first for page in pages] == [
+            Place(f"p0-{n:012d}", 0) for n in range(0, 300, 64)
+        ]
+        rest = Inlet(served.ticket(after=pages[-1].last, until=END))
+        assert sum(page.count for page in pages) + count(rest) == CHANGES
+
+
+def test_a_connection_serves_one_ticket_after_the_other() -> None:
+    with serving() as served:
+        before = threading.active_count()
+        for _ in range(5):
+            assert count(Inlet(served.ticket(until=END))) == CHANGES
+        assert threading.active_count() <= before + 1
+
+
+def test_pages_that_come_later_are_waited_for() -> None:
+    feed = MemoryFeed(MemorySettings(changes=CHANGES, page=50, unit=1, fail_at=(0, 100, 200)))
+    with serving(feed=feed) as served:
+        assert count(Inlet(served.ticket(until=END))) == CHANGES
+    assert len(feed.failures) == 3
+
+
+def test_an_epoch_ends_after_its_time() -> None:
+    with serving() as served:
+        begun = time.monotonic()
+        inlet = Inlet(served.ticket(seconds=0.5))
+        assert count(inlet) == CHANGES
+        assert 0.5 <= time.monotonic() - begun < 5
+
+
+def test_an_epoch_ends_when_the_service_stops() -> None:
+    with serving() as served:
+        threading.Timer(0.2, served.stopping.set).start()
+        begun = time.monotonic()
+        assert count(Inlet(served.ticket(seconds=60))) == CHANGES
+        assert time.monotonic() - begun < 30
+
+
+def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
+    with serving() as served:
+        inlet = Inlet(served.ticket(seconds=60))
+        pages = inlet.pages()
+        first = next(pages)
+        decoder = MemoryFeed(MemorySettings()).decoder("json")
+        inlet.handed_on(first, list(decoder.decode(first)))
+        inlet.stored({P0: first.first})  # not all of the page
+        inlet.stored({P0: first.last})
+        deadline = time.monotonic() + 20
+        while not served.told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert served.told == [first.last]
+
+
+def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are() -> None:
+    with serving() as served:
+        inlet = Inlet(served.ticket(seconds=0.3))
+        decoder = MemoryFeed(MemorySettings()).decoder("json")
+        pages = list(inlet.pages())
+        inlet.handed_on(pages[0], [])
+        inlet.handed_on(pages[1], list(decoder.decode(pages[1])))
+        inlet.handed_on(pages[2], [])
+        inlet.stored({})
+        inlet.stored({P0: pages[1].last})
+        inlet.handed_on(pages[3], list(decoder.decode(pages[3])))
+        inlet.finish()
+        assert served.told == [pages[0].last, pages[2].last, pages[3].last]
+        # And the connection is good for the next one.
+        assert count(Inlet(served.ticket(until=END))) == CHANGES
+
+
+def test_what_reading_failed_with_reaches_the_task() -> None:
+    class Gone(MemoryFeed):
+        def follow(self, partition: PartitionId, after: Place | None) -> Following:
+            raise PositionLost("the slot is gone", hint="look at it")
+
+    with serving(feed=Gone(MemorySettings())) as served, pytest.raises(PositionLost) as caught:
+        count(Inlet(served.ticket(until=END)))
+    assert caught.value.hint == "look at it"
+
+
+def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
+    with serving() as served:
+        served.failure = LeaseLost("somebody else saved")
+        inlet = Inlet(served.ticket(seconds=0.1))
+        for page in inlet.pages():
+            inlet.handed_on(page, [])
+        with pytest.raises(LeaseLost, match="somebody else"):
+            inlet.finish()
+
+
+def test_a_planner_that_is_gone_is_unavailable() -> None:
+    with serving("tcp:127.0.0.1") as served:
+        ticket = served.ticket(until=END)
+    with pytest.raises(Unavailable, match="can't be reached"):
+        count(Inlet(replace(ticket, key=b"another process's door")))
+
+
+def test_nobody_comes_in_without_the_key(tmp_path: Path) -> None:
+    with serving(f"unix:{tmp_path}/outlet") as served:
+        with pytest.raises(Unavailable, match="can't be reached"):
+            count(Inlet(replace(served.ticket(until=END), key=b"guessed")))
+        # One who says nothing keeps nobody from the door.
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(f"{tmp_path}/outlet")
+            assert count(Inlet(served.ticket(until=END))) == CHANGES
+
+
+def test_nonsense_ends_the_conversation_and_nothing_else() -> None:
+    with serving() as served:
+        path = served.outlet.address.removeprefix("unix:")
+        with Client(path, "AF_UNIX", authkey=served.outlet.key) as connection:
+            connection.send_bytes(b"?")
+            assert connection.recv_bytes()[:1] == b"f"
+        assert count(Inlet(served.ticket(until=END))) == CHANGES
