@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from penstock.feeds import Feed, FeedPlugin
 from penstock.plugins import plugin
@@ -144,6 +144,20 @@ class Pipeline(Settings):
     checkpoint: Checkpoint = Checkpoint()
     ops: Ops = Ops()
     spark: Spark = Spark()
+
+    @model_validator(mode="after")
+    def _rows(self) -> "Pipeline":
+        spark = self.spark
+        realtime = spark.trigger == "realtime"
+        if self.transform and (realtime or spark.mode == "packed"):
+            what = "trigger: realtime" if realtime else "mode: packed"
+            raise ValueError(
+                f"spark.{what} has no rows that a transform could see: leave the transform out, or"
+                " use a duration as trigger and mode: auto"
+            )
+        if realtime and spark.mode == "rows":
+            raise ValueError("spark.trigger: realtime makes no rows: leave spark.mode out")
+        return self
 
     @field_validator("state")
     @classmethod

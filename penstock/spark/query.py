@@ -25,22 +25,10 @@ _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """How changes go through Spark: as rows if a transform must see them, else as tickets.
-
-    Raises SettingsError for a combination that can't be.
-    """
-    chosen, realtime = pipeline.spark.mode, pipeline.spark.trigger == "realtime"
-    if pipeline.transform and (realtime or chosen == "packed"):
-        what = "trigger: realtime" if realtime else "mode: packed"
-        raise SettingsError(
-            f"spark.{what} has no rows that a transform could see",
-            hint="leave the transform out, or use a duration as trigger and mode: auto",
-        )
-    if realtime and chosen == "rows":
-        raise SettingsError("spark.trigger: realtime makes no rows", hint="leave spark.mode out")
-    if realtime:
+    """How changes go through Spark: as rows if a transform must see them, else as tickets."""
+    if pipeline.spark.trigger == "realtime":
         return "realtime"
-    return "rows" if pipeline.transform or chosen == "rows" else "packed"
+    return "rows" if pipeline.transform or pipeline.spark.mode == "rows" else "packed"
 
 
 def start_query(

@@ -124,15 +124,22 @@ def processes(run: Run, what: str) -> list[psutil.Process]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("victim", ["java", "python_streaming_source_runner", "pyspark.daemon"])
+@pytest.mark.parametrize(
+    ("victim", "trigger"),
+    [
+        ("java", "0s"),
+        ("python_streaming_source_runner", "0s"),
+        ("pyspark.daemon", "0s"),
+        ("python_streaming_source_runner", "realtime"),
+        ("pyspark.daemon", "realtime"),
+    ],
+)
 def test_kill_9_of_a_part_of_the_pipeline(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, victim: str
+    database: Database, nats: Nats, stream: str, tmp_path: Path, victim: str, trigger: str
 ) -> None:
     prepared(database)
-    with (
-        load(database) as writer,
-        running(tmp_path, document(tmp_path, database, nats, stream)) as run,
-    ):
+    pipeline = document(tmp_path, database, nats, stream, spark={"trigger": trigger})
+    with load(database) as writer, running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["last_batch"], run=run)
         found = processes(run, victim)
         assert found, f"there is no {victim}"

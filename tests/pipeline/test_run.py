@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -211,3 +212,60 @@ def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
     assert database.execute(
         "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
     ) == [(0,)]
+
+
+def realtime(pipeline: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {**pipeline, "spark": {"trigger": "realtime", "epoch": "60s", **more}}
+
+
+def test_in_realtime_the_slot_moves_while_the_epoch_runs_and_a_stop_ends_it(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    pipeline = realtime(document(tmp_path, database, nats, stream))
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        for number in range(20):
+            database.execute("INSERT INTO audit (what) VALUES (%s)", (str(number),))
+        eventually(lambda: len(messages(nats, stream)) == 20, run=run)
+        target = slot_of(database)[1]
+        database.execute("INSERT INTO audit (what) VALUES ('last')")
+        eventually(lambda: slot_of(database)[0] >= target, seconds=40, run=run)
+        counted = eventually(lambda: run.status()["sinks"], run=run)
+        assert json.dumps(counted).count('"published": 21') == 1
+        assert run.get("/health")[0] == 200
+        begun = time.monotonic()
+        assert run.stop() == 0
+        assert time.monotonic() - begun < 30  # not the epoch's 60
+    database.execute("INSERT INTO audit (what) SELECT 'more' FROM generate_series(1, 30)")
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: len(messages(nats, stream)) == 51, run=run)
+        assert run.stop() == 0
+    ids = [message.body["data"]["id"] for message in messages(nats, stream)]
+    assert ids == list(range(1, 52))
+
+
+def test_realtime_works_on_a_cluster_master(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    pipeline = realtime(
+        document(tmp_path, database, nats, stream), master="local-cluster[2,1,1024]"
+    )
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO audit (what) SELECT 'x' FROM generate_series(1, 500)")
+        eventually(lambda: len(messages(nats, stream)) == 500, run=run)
+        assert run.stop() == 0
+    ids = [message.body["data"]["id"] for message in messages(nats, stream)]
+    assert ids == list(range(1, 501))
+
+
+def test_realtime_with_a_transform_is_refused(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    sql = "SELECT * FROM changes"
+    pipeline = realtime(document(tmp_path, database, nats, stream, transform=[{"sql": sql}]))
+    with running(tmp_path, pipeline) as run:
+        assert run.process.wait(60) != 0
+        assert "no rows that a transform could see" in run.log
