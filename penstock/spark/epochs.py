@@ -18,6 +18,8 @@ __all__ = ["Epoch", "Epochs"]
 # The first epochs are short: Spark's code for turning one over is compiled while little waits.
 WARM_UP = 20
 SHORT = 0.2
+# Seconds between two looks at whether it is time to save.
+SETTLE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +32,14 @@ class Epoch:
 
 
 class Epochs:
-    """Plans epochs over a planner's buffer. `stored` is called by the outlet's threads."""
+    """Plans epochs over a planner's buffer. `stored` and `watch` are called by the outlet's
+    threads; `clock` is monotonic seconds."""
 
-    def __init__(self, planner: Planner, *, seconds: float, closing: Callable[[], bool]) -> None:
+    def __init__(self, planner: Planner, *, seconds: float, clock: Callable[[], float]) -> None:
         self._planner = planner
         self._seconds = seconds
-        self._closing = closing
+        self._clock = clock
+        self._settled = clock()
         self._lock = threading.Lock()
         self._durable: dict[PartitionId, Place] = {}
 
@@ -70,9 +74,19 @@ class Epochs:
             known = self._durable.get(partition)
             if known is None or place > known:
                 self._durable[partition] = place
-            self._planner.settle(self._durable)
+            self._settle()
+
+    def watch(self) -> None:
+        """Now and then: what was durable before it was time to save it is saved."""
+        if self._clock() - self._settled >= SETTLE:
+            with self._lock:
+                self._settle()
 
     def settle(self) -> None:
         """Saves and acknowledges what is durable, now."""
         with self._lock:
             self._planner.settle(self._durable, force=True)
+
+    def _settle(self) -> None:
+        self._settled = self._clock()
+        self._planner.settle(self._durable)

@@ -94,7 +94,8 @@ class Outlet:
     folder) or `tcp:HOST`; after `open` the attributes
     `address` and `key` are what tickets must carry.
 
-    `stored` hears what tasks say is durable; when `closing` is true, epochs end.
+    `stored` hears what tasks say is durable, `watch` is called in every round of an epoch; when
+    `closing` is true, epochs end.
     """
 
     def __init__(
@@ -104,10 +105,12 @@ class Outlet:
         *,
         stored: Callable[[PartitionId, Place], None] = lambda _, __: None,
         closing: Callable[[], bool] = lambda: False,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         self._draw = draw
         self._stored = stored
         self._closing = closing
+        self._watch = watch
         self._wanted = address
         self._listener: Listener | None = None
         self.key = secrets.token_bytes(32)
@@ -171,6 +174,7 @@ class Outlet:
             while connection.poll():
                 self._hear(connection.recv_bytes())
             if request.until is None:
+                self._watch()
                 over = over or self._closing() or time.monotonic() >= deadline
 
     def _hear(self, message: bytes) -> None:

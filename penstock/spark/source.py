@@ -68,7 +68,7 @@ class Source:
             watch=self._report,
         )
         self._epochs = (
-            Epochs(self._planner, seconds=options.epoch, closing=self._is_stopping)
+            Epochs(self._planner, seconds=options.epoch, clock=time.monotonic)
             if options.mode == "realtime"
             else None
         )
@@ -78,6 +78,7 @@ class Source:
             self._planner.draw,
             stored=self._epochs.stored if self._epochs else _nobody_says,
             closing=self._is_stopping,
+            watch=self._epochs.watch if self._epochs else lambda: None,
         )
 
     @classmethod

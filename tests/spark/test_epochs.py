@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from penstock.feeds.memory import MemoryFeed, MemorySettings
 from penstock.position import DRAINED, PartitionId, Place, Position
-from penstock.spark.epochs import SHORT, WARM_UP, Epochs
+from penstock.spark.epochs import SETTLE, SHORT, WARM_UP, Epochs
 from penstock.spark.planner import Limits, Planner
 
 P0, P1 = PartitionId("p0"), PartitionId("p1")
@@ -17,6 +17,7 @@ class Saved:
     def __init__(self) -> None:
         self.position: Position = {}
         self.open = True
+        self.now = 0.0
 
     def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position:
         if self.open or force:
@@ -27,7 +28,7 @@ class Saved:
 @contextmanager
 def epochs(feed: MemoryFeed, saved: Saved) -> Iterator[tuple[Epochs, Planner]]:
     planner = Planner(feed, limits=Limits(), save=saved)
-    made = Epochs(planner, seconds=30.0, closing=lambda: False)
+    made = Epochs(planner, seconds=30.0, clock=lambda: saved.now)
     try:
         yield made, planner
     finally:
@@ -69,6 +70,20 @@ def test_what_is_stored_is_saved_and_only_then_acknowledged() -> None:
         assert source.acknowledged == {}
         made.settle()
         assert source.acknowledged == saved.position == {P0: Place("p0-000000000019", 0)}
+
+
+def test_what_was_stored_too_soon_to_be_saved_is_saved_later_in_the_epoch() -> None:
+    source, saved = feed(), Saved()
+    saved.open = False
+    with epochs(source, saved) as (made, _):
+        made.plan(1)
+        made.stored(P0, Place("p0-000000000019", 0))
+        saved.open = True
+        made.watch()
+        assert source.acknowledged == {}  # it was just looked at
+        saved.now += SETTLE
+        made.watch()
+        assert source.acknowledged == {P0: Place("p0-000000000019", 0)}
 
 
 def test_late_word_of_an_earlier_place_takes_nothing_back() -> None:

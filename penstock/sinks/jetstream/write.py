@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.backoff import delays
 from penstock.errors import Malformed, Unavailable
-from penstock.position import position_to_json
+from penstock.position import PartitionId, Place, position_to_json
 from penstock.sinks import Notify, Receipt
 from penstock.sinks.jetstream.atomic import Atomic
 from penstock.sinks.jetstream.connection import Connection
@@ -39,6 +39,7 @@ class Write:
         self._publisher: Publisher
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
+        self._said: dict[PartitionId, Place] = {}
         self._committed: list[
             pa.Array[Any]
         ] = []  # at the source, of what was published since `_told`
@@ -49,7 +50,7 @@ class Write:
         with Pull(changes) as pull:
             while True:
                 try:
-                    batch = pull.next(_TICK if self._gather.rows or self._flying else None)
+                    batch = pull.next(_TICK if self._gather.rows or self._flying else _PROGRESS)
                 except StopIteration:
                     break
                 self._go_on(batch)
@@ -73,6 +74,8 @@ class Write:
             self._flush()
         if self._flying:
             self._retried(self._publisher.poll)
+        elif batch is None:
+            self._session.refresh()  # an idle server wants its PING answered
         self._progress()
 
     def _flush(self) -> None:
@@ -98,8 +101,8 @@ class Write:
     def _progress(self) -> None:
         """Says how far it is, for those who acknowledge a source before an open end."""
         now = time.monotonic()
-        if now - self._told >= _PROGRESS and self._tally.position:
-            self._told = now
+        if now - self._told >= _PROGRESS and self._tally.position != self._said:
+            self._told, self._said = now, dict(self._tally.position)
             self._measure()
             tally = self._tally
             self._notify({
