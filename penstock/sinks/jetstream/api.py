@@ -13,7 +13,7 @@ from penstock.sinks.jetstream.protocol import headers_of, status_of
 
 __all__ = ["ApiError", "JetStream", "Stored", "error_of"]
 
-_NOT_FOUND = {10059, 10037}
+_NOT_FOUND = {10059, 10037, 10043}
 # err_code -> (what to raise, remedy). Codes: errors.json of nats-server.
 _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10039: (SettingsError, "enable JetStream for the account"),
@@ -35,6 +35,17 @@ class Stored:
     sequence: int
     subject: str
     headers: Mapping[str, str]
+    payload: bytes = b""
+    time: str = ""  # when it was stored, RFC 3339 in UTC
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> "Stored":
+        """From the `message` of an answer to STREAM.MSG.GET."""
+        headers = headers_of(base64.b64decode(message.get("hdrs") or ""))
+        payload = base64.b64decode(message.get("data") or "")
+        return cls(
+            message["seq"], message["subject"], headers, payload, str(message.get("time", ""))
+        )
 
 
 class ApiError(Exception):
@@ -84,12 +95,34 @@ class JetStream:
 
     def last(self, stream: str, subject: str) -> Stored | None:
         """The last message stored under `subject` (may have wildcards), as its leader has it."""
-        answer = self._maybe(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject})
-        if answer is None:
-            return None
-        message = answer["message"]
-        headers = base64.b64decode(message.get("hdrs") or "")
-        return Stored(message["seq"], message["subject"], headers_of(headers))
+        return self._get(stream, {"last_by_subj": subject})
+
+    def next(self, stream: str, subject: str, sequence: int) -> Stored | None:
+        """The first message under `subject` (may have wildcards) from `sequence` on."""
+        return self._get(stream, {"seq": sequence, "next_by_subj": subject})
+
+    def message(self, stream: str, sequence: int) -> Stored | None:
+        """The message with this sequence."""
+        return self._get(stream, {"seq": sequence})
+
+    def remove(self, stream: str, sequence: int) -> None:
+        """Deletes a message; one that is gone is no error."""
+        self._maybe(f"STREAM.MSG.DELETE.{stream}", {"seq": sequence})
+
+    def publish(self, subject: str, headers: bytes, payload: bytes) -> Mapping[str, Any]:
+        """Stores one message and returns its acknowledgement (`seq`, `duplicate`). `headers` are
+        whole. Raises ApiError when the stream refuses it."""
+        answer = self._connection.request(subject, payload, headers=headers)
+        if status_of(answer.headers) == 503:
+            raise Unavailable(f"no stream takes {subject} now")
+        document: Mapping[str, Any] = orjson.loads(answer.payload)
+        if failure := document.get("error"):
+            raise ApiError.of(failure)
+        return document
+
+    def _get(self, stream: str, which: Mapping[str, Any]) -> Stored | None:
+        answer = self._maybe(f"STREAM.MSG.GET.{stream}", which)
+        return None if answer is None else Stored.of(answer["message"])
 
     def _maybe(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
         try:

@@ -111,12 +111,23 @@ class Connection:
         self._messages.clear()
         return messages
 
-    def request(self, subject: str, payload: bytes = b"", timeout: float | None = None) -> Msg:
-        """One question, one answer; other messages stay for `receive`. Raises Unavailable (no
-        answer), SettingsError (may not ask). An answer with status 503 means nobody listens."""
+    def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | None = None,
+        *,
+        headers: bytes = b"",
+    ) -> Msg:
+        """One question, one answer; other messages stay for `receive`. `headers` are whole, or
+        none. Raises Unavailable (no answer), SettingsError (may not ask). An answer with status
+        503 means nobody listens."""
         self._requests += 1
         reply = f"{self.inbox}.r{self._requests}"
-        self.send(protocol.pub(subject, reply, payload))
+        if headers:
+            self.send(protocol.hpub(subject.encode(), reply.encode(), headers, payload))
+        else:
+            self.send(protocol.pub(subject, reply, payload))
         deadline = time.monotonic() + (timeout or self._timeout)
         kept: list[Msg] = []
         try:
