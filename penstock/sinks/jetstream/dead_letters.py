@@ -61,9 +61,7 @@ class _Mark:
 class DeadLetters:
     """Of one stream, over one open connection."""
 
-    def __init__(
-        self, connection: Connection, api: JetStream, settings: JetStreamSettings
-    ) -> None:
+    def __init__(self, connection: Connection, api: JetStream, settings: JetStreamSettings) -> None:
         self._connection = connection
         self._api = api
         self._settings = settings

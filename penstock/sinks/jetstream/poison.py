@@ -6,7 +6,7 @@ a bad change only when it is safe elsewhere, and while it cannot be, nothing goe
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -113,9 +113,7 @@ class Poison:
             return sift.UNENCODABLE
         return sift.TOO_LARGE
 
-    def _letters(
-        self, batch: pa.RecordBatch, faults: Iterable[Fault]
-    ) -> list[tuple[int, Letter]]:
+    def _letters(self, batch: pa.RecordBatch, faults: Iterable[Fault]) -> list[tuple[int, Letter]]:
         letters, images = [], images_of(batch.schema)
         for row, reason, error in faults:
             (values,) = batch.slice(row, 1).to_pylist()
@@ -205,9 +203,14 @@ class Poison:
         """What of these rows of a table is hidden, each with the record if it begins a hole."""
         partition = batch.column("partition")[0].as_py()
         places = {row: sift.place_of(batch, row) for row in rows}
-        resumes = self._resumes(batch, rows, record, partition, places)
-        skipped = [places[row] for row in rows if resumes is None or row < resumes]
-        if record.state is not State.FOLLOWING:
+        fresh = [
+            row
+            for row, place in places.items()
+            if record.hides(partition, place) and not record.skipped_before(partition, place)
+        ]
+        resumes = self._resumes(batch, fresh, record)
+        skipped = [places[row] for row in fresh if resumes is None or row < resumes]
+        if fresh:
 
             def step(known: Suspension) -> Suspension:
                 if known.state is State.FOLLOWING:
@@ -226,23 +229,13 @@ class Poison:
             if record.hides(partition, place)
         }
 
-    def _resumes(
-        self,
-        batch: pa.RecordBatch,
-        rows: list[int],
-        record: Suspension,
-        partition: str,
-        places: Mapping[int, Place],
-    ) -> int | None:
+    def _resumes(self, batch: pa.RecordBatch, fresh: list[int], record: Suspension) -> int | None:
         """The first of the rows with which a suspended table is followed again."""
-        fresh = [row for row in rows if not record.skipped_before(partition, places[row])]
         if record.state is State.RESUMING:
             return fresh[0] if fresh else None
-        if record.state is State.SUSPENDED:
-            # Causes go for good: what the last change still shows, no earlier one can disprove.
-            if fresh and self._mended(batch, fresh[-1], record):
-                return next(row for row in fresh if self._mended(batch, row, record))
-        return None
+        if record.state is State.FOLLOWING:
+            return None
+        return next((row for row in fresh if self._mended(batch, row, record)), None)
 
     def _mended(self, batch: pa.RecordBatch, row: int, record: Suspension) -> bool:
         (values,) = batch.slice(row, 1).to_pylist()

@@ -12,16 +12,20 @@ from contextlib import contextmanager
 from penstock.errors import PenstockError
 from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.dead_letters import DeadLetters
 from penstock.sinks.jetstream.dialect import dialect
 from penstock.sinks.jetstream.message import Encoder
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, ensure
 from penstock.sinks.jetstream.subject import Template, parse_template
+from penstock.sinks.jetstream.suspension import Table
+from penstock.sinks.jetstream.suspensions import Suspensions
 
 __all__ = ["Session", "borrowed"]
 
 # Bytes of headers that a publisher adds to a message.
 _RESERVED = 512
+_ANY_SIZE = 1 << 40
 
 
 class Session:
@@ -38,6 +42,11 @@ class Session:
         self.made = False
         self._stepped_down = ""
         self.encoder: Encoder
+        self.unlimited: Encoder  # tells what is too large from what cannot be encoded
+        self.limit = 0
+        self.dead_letters: DeadLetters
+        self.suspensions: Suspensions
+        self.streaks: dict[Table, int] = {}  # changes in a row that were too large
 
     @property
     def is_open(self) -> bool:
@@ -58,13 +67,20 @@ class Session:
         self.delivery, self.reason = choice.delivery, choice.reason
         if self._stepped_down and self.delivery == "exactly-once":
             self.delivery, self.reason = "deduplicated", self._stepped_down
-        self.encoder = Encoder(
+        self.limit = self._limit(stream)
+        self.encoder = self._encoder(self.limit)
+        self.unlimited = self._encoder(_ANY_SIZE)
+        self.dead_letters = DeadLetters(self.connection, self.api, self.settings)
+        self.suspensions = Suspensions(self.api, self.settings)
+        self.stream = stream
+
+    def _encoder(self, limit: int) -> Encoder:
+        return Encoder(
             self.template,
             dialect(self.settings.encoding),
             ids=self.delivery != "at-least-once",
-            limit=self._limit(stream),
+            limit=limit,
         )
-        self.stream = stream
 
     def step_down(self, reason: str) -> None:
         """Delivers by message ids from now on, although batches would be possible."""

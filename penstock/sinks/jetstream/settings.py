@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.change import OnError
 from penstock.errors import SettingsError
 from penstock.settings import Duration, Secret, Settings, Size
 from penstock.sinks.jetstream.subject import parse_template
@@ -60,6 +61,12 @@ class JetStreamSettings(Settings):
     )  # seconds without an answer until the server counts as gone
     window: int = Field(default=8000, ge=1)  # messages in flight; exactly-once has 4 batches
     window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)  # bytes in flight
+
+    # What becomes of a change that cannot be encoded or stored, or came as an ERROR; `penstock run`
+    # has one for each backend instead.
+    on_error: OnError = "stop"
+    # Changes of one table in a row that are too large, until the table is suspended.
+    suspend_after: int = Field(default=10, ge=1)
 
     @field_validator("subject")
     @classmethod

@@ -14,8 +14,8 @@ from penstock.position import Place
 from penstock.sinks.jetstream.suspension import Suspension, Table
 
 __all__ = [
-    "IMMEDIATE", "NO_KEY", "TOO_LARGE", "UNENCODABLE", "Fault", "columns_of", "errors", "keyless",
-    "is_mended", "marked", "place_of", "rows_of", "table_of",
+    "IMMEDIATE", "NO_KEY", "TOO_LARGE", "UNENCODABLE", "Fault", "columns_of", "errors",
+    "is_mended", "keyless", "marked", "place_of", "rows_of", "table_of",
 ]  # fmt: skip
 
 TOO_LARGE = "too-large"
@@ -26,7 +26,7 @@ BROKEN_RELATION = "broken-relation"
 IMMEDIATE = frozenset({NO_KEY, BROKEN_RELATION})
 
 _ROWS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
-_IDENTIFIED = pa.array([Operation.UPDATE, Operation.DELETE])
+_IDENTIFIED: Any = pa.array([Operation.UPDATE, Operation.DELETE])
 _NO_KEY_TEXT = (
     "{} comes without a key and without its old row, so nobody can tell which row it is "
     "(give the table a primary key, or REPLICA IDENTITY FULL; with publish_via_partition_root the "
@@ -44,22 +44,22 @@ class Fault(NamedTuple):
 
 def errors(batch: pa.RecordBatch) -> list[int]:
     """The rows with the operation ERROR."""
-    found = np.flatnonzero(pc.equal(batch.column("operation"), ERROR.value))
+    found = np.flatnonzero(_same(_column(batch, "operation"), ERROR.value))
     return [int(row) for row in found]
 
 
 def keyless(batch: pa.RecordBatch) -> list[Fault]:
     """Updates and deletes of a relation that say neither by a key nor by the old row which row
     they mean."""
-    key, before = batch.column("key"), batch.column("before")
+    key, before = _column(batch, "key"), _column(batch, "before")
     if not key.null_count:
         return []
     empty = _empty(batch)
     nameless = pc.and_(
-        pc.and_(pc.is_null(key), pc.is_in(batch.column("operation"), value_set=_IDENTIFIED)),
+        pc.and_(pc.is_null(key), pc.is_in(_column(batch, "operation"), value_set=_IDENTIFIED)),
         pc.and_(
-            pc.is_valid(batch.column("relation_id")),
-            pc.or_(pc.is_null(before), pc.fill_null(pc.equal(before, empty), False)),
+            pc.is_valid(_column(batch, "relation_id")),
+            pc.or_(pc.is_null(before), pc.fill_null(_same(before, empty), False)),
         ),
     )
     operation = batch.column("operation")
@@ -69,21 +69,31 @@ def keyless(batch: pa.RecordBatch) -> list[Fault]:
     ]
 
 
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    return batch.column(name)
+
+
+def _same(column: Any, value: Any) -> Any:
+    return pc.equal(column, value)
+
+
 def _empty(batch: pa.RecordBatch) -> Any:
     return b"\x80" if images_of(batch.schema) == "msgpack" else "{}"
 
 
 def rows_of(batch: pa.RecordBatch, record: Suspension) -> list[int]:
     """The rows of a table: by its name, or by its number if it was renamed."""
-    mine = pc.and_(
-        pc.equal(batch.column("backend"), record.backend),
-        pc.and_(
-            pc.equal(pc.fill_null(batch.column("namespace"), ""), record.schema),
-            pc.equal(pc.fill_null(batch.column("collection"), ""), record.collection),
-        ),
+    names = {
+        "backend": record.backend,
+        "namespace": record.schema,
+        "collection": record.collection,
+    }
+    backend, schema, collection = (
+        _same(pc.fill_null(_column(batch, name), ""), value) for name, value in names.items()
     )
+    mine = pc.and_(backend, pc.and_(schema, collection))
     if record.relation_id is not None:
-        same = pc.equal(batch.column("relation_id"), record.relation_id)
+        same = _same(_column(batch, "relation_id"), record.relation_id)
         mine = pc.or_(mine, pc.fill_null(same, False))
     return [int(row) for row in np.flatnonzero(mine)]
 
@@ -99,11 +109,14 @@ def place_of(batch: pa.RecordBatch, row: int) -> Place:
 
 
 def columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a whole new row's columns; () where there is none."""
+    """The names of a new row's columns; () where there is none that can be read."""
     if row["operation"] not in _ROWS or row["after"] is None:
         return ()
     load: Any = ormsgpack.unpackb if isinstance(row["after"], bytes) else orjson.loads
-    return tuple(sorted({*load(row["after"]), *(row["unchanged"] or ())}))
+    try:
+        return tuple(sorted({*load(row["after"]), *(row["unchanged"] or ())}))
+    except (ValueError, TypeError):
+        return ()
 
 
 def is_mended(record: Suspension, row: Mapping[str, Any], limit: int) -> bool:
@@ -111,7 +124,7 @@ def is_mended(record: Suspension, row: Mapping[str, Any], limit: int) -> bool:
     what the server takes, in bytes."""
     if row["operation"] not in _ROWS:
         return False
-    if row["relation_id"] != record.relation_id:
+    if len({row["relation_id"], record.relation_id} - {None}) > 1:
         return True  # dropped, and made again
     if record.reason == NO_KEY:
         return row["key"] is not None or row["before"] not in (None, "{}", b"\x80")

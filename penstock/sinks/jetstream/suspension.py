@@ -1,4 +1,4 @@
-"""Whether a table is followed: a state machine, as a table, and the record that it is kept in. Pure.
+"""Whether a table is followed: a state machine and the record of it. Pure.
 
 While a table is suspended its changes are not published. They are counted, and the record says from
 where to where they are missing, so that nobody takes the hole for nothing.
@@ -115,8 +115,14 @@ class Suspension:
         return replace(self, state=state, since=since, holes=holes, **fields)
 
     def hides(self, partition: str, place: Place) -> bool:
-        """True when the change at this place is not to be published."""
-        return self.state is not State.FOLLOWING or self.skipped_before(partition, place)
+        """True when the change at this place is not to be published. One that is before its
+        suspension and is offered again is none of it."""
+        if self.skipped_before(partition, place):
+            return True
+        begun = [hole for hole in self.holes if hole.open and hole.partition == partition]
+        return self.state is not State.FOLLOWING and all(
+            Place.parse(hole.first) <= place for hole in begun
+        )
 
     def skip(self, partition: str, places: "list[Place]") -> "Suspension":
         """The record when the changes at these places, in order, are skipped; one that was counted
@@ -125,9 +131,7 @@ class Suspension:
         if not fresh:
             return self
         if any(hole.open and hole.partition == partition for hole in self.holes):
-            return replace(
-                self, holes=tuple(_grown(hole, partition, fresh) for hole in self.holes)
-            )
+            return replace(self, holes=tuple(_grown(hole, partition, fresh) for hole in self.holes))
         hole = Hole(
             partition=partition,
             first=str(fresh[0]),
@@ -139,9 +143,7 @@ class Suspension:
 
     def begins(self, partition: str, place: Place) -> bool:
         """True when the change at this place is the first of a hole."""
-        return any(
-            hole.partition == partition and hole.first == str(place) for hole in self.holes
-        )
+        return any(hole.partition == partition and hole.first == str(place) for hole in self.holes)
 
     def skipped_before(self, partition: str, place: Place) -> bool:
         """True when the change at this place was skipped, and counted."""

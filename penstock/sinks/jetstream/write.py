@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.backoff import delays
-from penstock.errors import Malformed, Unavailable
+from penstock.errors import Malformed, Rejected, Unavailable
 from penstock.position import PartitionId, Place, position_to_json
 from penstock.sinks import Notify, Receipt
 from penstock.sinks.jetstream.atomic import Atomic
@@ -17,6 +17,7 @@ from penstock.sinks.jetstream.gather import Gather
 from penstock.sinks.jetstream.individual import Individual
 from penstock.sinks.jetstream.message import Messages
 from penstock.sinks.jetstream.order import Order
+from penstock.sinks.jetstream.poison import Poison
 from penstock.sinks.jetstream.publisher import Publisher, Tally
 from penstock.sinks.jetstream.pull import Pull
 from penstock.sinks.jetstream.session import Session
@@ -35,6 +36,7 @@ class Write:
         self._session, self._notify = session, notify
         self._tally = Tally()
         self._order = Order()
+        self._poison = Poison(session, notify)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
         self._gather = Gather(session.settings.batch)
@@ -57,6 +59,7 @@ class Write:
         self._flush()
         if self._connected is not None:
             self._retried(lambda: self._publisher.pump(drain=True))
+        self._pass()
         self._measure()
         return self._receipt()
 
@@ -86,8 +89,22 @@ class Write:
                 if not self._publisher.flying:
                     self._session.connection.expect_anew()
                 self._committed.append(part.column("committed_at"))
-                self._add(self._session.encoder.encode(part))
+                for messages in self._clean(part):
+                    self._add(messages)
                 self._retried(lambda: self._publisher.pump(drain=False))
+
+    def _clean(self, part: pa.RecordBatch) -> list[Messages]:
+        """What can be published of it; the rest is safe elsewhere."""
+        found: list[Messages] = []
+        self._insist(lambda: found.extend(self._poison.clean(part)))
+        return found
+
+    def _pass(self) -> None:
+        """Nothing is in flight: what was seen to otherwise counts as done as well."""
+        for partition, place in self._poison.passed.items():
+            known = self._tally.position.get(partition, place)
+            self._tally.position[partition] = max(known, place)
+        self._poison.passed.clear()
 
     def _add(self, messages: Messages) -> None:
         try:
@@ -101,6 +118,8 @@ class Write:
     def _progress(self) -> None:
         """Says how far it is, for those who acknowledge a source before an open end."""
         now = time.monotonic()
+        if not self._flying:
+            self._pass()
         if now - self._told >= _PROGRESS and self._tally.position != self._said:
             self._told, self._said = now, dict(self._tally.position)
             self._measure()
@@ -132,6 +151,12 @@ class Write:
         except NotAlone as error:
             self._step_down(error)
             self._insist(step)
+        except Rejected as error:
+            if self._session.settings.on_error == "stop":
+                raise
+            # The stream takes less than it said when we looked: a new session looks again, and
+            # then what is too large is set aside.
+            raise Unavailable(error.message, hint=error.hint) from error
 
     def _step_down(self, error: NotAlone) -> None:
         """From atomic batches to message ids, if we may choose."""
