@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
+from penstock.change import OnError
 from penstock.feeds import Feed, FeedPlugin
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size, parse_duration
@@ -68,6 +69,10 @@ class Backend(Settings):
 
     name: Name
     type: str
+    # What becomes of a change that cannot be decoded, encoded or stored.
+    on_error: Annotated[OnError, BeforeValidator(lambda value: value or "dead-letter")] = (
+        "dead-letter"
+    )
     settings: SerializeAsAny[Settings]
 
     def feed(self) -> Feed:
@@ -81,6 +86,13 @@ class SinkChoice(Settings):
 
     type: str
     settings: SerializeAsAny[Settings]
+
+    @field_validator("settings")
+    @classmethod
+    def _no_policy(cls, settings: Settings) -> Settings:
+        if "on_error" in settings.model_fields_set:
+            raise ValueError("on_error belongs to each backend: backends[].on_error")
+        return settings
 
     def sink(self) -> Sink:
         """Builds the sink; does no I/O."""

@@ -22,7 +22,7 @@ from penstock.errors import SettingsError
 
 __all__ = ["COUNTERS", "Board", "Entry", "Kind", "Reporter", "Snapshot"]
 
-Kind = Literal["pipeline", "source", "sink", "batch"]
+Kind = Literal["pipeline", "source", "sink", "batch", "table"]
 
 # Below the kernel's default buffer (208 KiB), which holds some of them.
 _LIMIT = 32_768

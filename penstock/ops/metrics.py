@@ -91,6 +91,8 @@ class _Metrics(Collector):
         for series in SERIES:
             yield _family(series, self.status)
         yield _latency(self.status.sinks)
+        yield _dead_letters(self.status.sinks)
+        yield _suspended(self.status)
         if self.bridge:
             yield from _bridge(self.status)
 
@@ -130,6 +132,26 @@ def _latency(sinks: Sequence[SinkStatus]) -> Metric:
         for quantile, value in (("0.5", sink.latency_p50_ms), ("0.99", sink.latency_p99_ms)):
             if value is not None:
                 made.add_metric([sink.name, quantile], value / 1000)
+    return made
+
+
+def _dead_letters(sinks: Sequence[SinkStatus]) -> Metric:
+    made = CounterMetricFamily(
+        "penstock_dead_letters", "Changes set aside, by reason.", labels=["sink", "reason"]
+    )
+    for sink in sinks:
+        for reason, count in sorted(sink.dead_letters.items()):
+            made.add_metric([sink.name, reason], count)
+    return made
+
+
+def _suspended(status: Status) -> Metric:
+    made = GaugeMetricFamily(
+        "penstock_suspended_tables", "Tables that are not followed.", labels=["backend"]
+    )
+    for backend in status.backends:
+        found = [table for table in status.tables if table.backend == backend.name]
+        made.add_metric([backend.name], sum(table.state == "suspended" for table in found))
     return made
 
 

@@ -6,7 +6,7 @@ healthy, however connected it is; an idle one that has nothing to do is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from penstock.ops.board import Entry, Snapshot
@@ -17,6 +17,7 @@ __all__ = [
     "Health",
     "SinkStatus",
     "Status",
+    "TableStatus",
     "Thresholds",
     "assess",
 ]
@@ -94,6 +95,7 @@ class SinkStatus:
     published: int = 0
     acknowledged: int = 0
     duplicates: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
     errors: int = 0
     reconnects: int = 0
     last_error: str = ""
@@ -101,6 +103,22 @@ class SinkStatus:
     latency_p99_ms: float | None = None
     age_seconds: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """A table that is or was suspended: since when it is in its `state`, and why it was; how many
+    of its changes are missing in the sink, and the places of the last hole's ends."""
+
+    backend: str
+    table: str
+    state: str
+    reason: str = ""
+    error: str = ""
+    since: str = ""
+    skipped: int = 0
+    first_skipped: str | None = None
+    last_skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +133,7 @@ class Status:
     backends: Sequence[BackendStatus]
     sinks: Sequence[SinkStatus]
     last_batch: BatchStatus | None
+    tables: Sequence[TableStatus] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -154,6 +173,8 @@ def assess(
     ]
     for sink, entry in sinks.items():
         complaints += _sink_complaints(sink, entry, now, limits)
+    tables = _tables(snapshot)
+    complaints += _table_complaints(tables)
     batches = [
         (entry.changed.get("id", entry.since), _batch(entry, now))
         for key, entry in snapshot.items()
@@ -166,7 +187,8 @@ def assess(
         health=max((c.health for c in complaints), key=_ORDER.index, default="ok"),
         reasons=tuple(c.reason for c in complaints),
         backends=tuple(_backend(backend, snapshot, now) for backend in backends),
-        sinks=tuple(_shown(SinkStatus, sink, entry, now) for sink, entry in sorted(sinks.items())),
+        sinks=tuple(_sink(sink, entry, now) for sink, entry in sorted(sinks.items())),
+        tables=tables,
         last_batch=max(batches, key=lambda pair: pair[0])[1] if batches else None,
     )
 
@@ -176,6 +198,39 @@ def _backend(name: str, snapshot: Snapshot, now: float) -> BackendStatus:
     shown = batch is not None and "id" in batch.fields
     more = {"batch": _batch(batch, now)} if batch is not None and shown else {}
     return _shown(BackendStatus, name, snapshot.get(("source", name)), now, more)
+
+
+# Counters of the board: one for each reason of a dead letter.
+_LETTERS = "dead_letters."
+
+
+def _sink(name: str, entry: Entry, now: float) -> SinkStatus:
+    letters = {
+        key.removeprefix(_LETTERS): value
+        for key, value in entry.fields.items()
+        if key.startswith(_LETTERS)
+    }
+    rest = {key: v for key, v in entry.fields.items() if not key.startswith(_LETTERS)}
+    return _shown(SinkStatus, name, replace(entry, fields=rest), now, {"dead_letters": letters})
+
+
+def _tables(snapshot: Snapshot) -> tuple[TableStatus, ...]:
+    own = {item.name for item in fields(TableStatus)}
+    return tuple(
+        TableStatus(**{key: value for key, value in entry.fields.items() if key in own})
+        for (kind, _), entry in sorted(snapshot.items())
+        if kind == "table"
+    )
+
+
+def _table_complaints(tables: Sequence[TableStatus]) -> Iterator[_Complaint]:
+    for table in tables:
+        if table.state == "suspended":
+            yield _Complaint(
+                "degraded",
+                f"backend {table.backend}: table {table.table} is suspended since {table.since}"
+                f" ({table.reason})",
+            )
 
 
 def _batch(entry: Entry, now: float) -> BatchStatus:
@@ -203,7 +258,7 @@ def _shown(
         item.name
         for item in fields(kind)
         if item.default is not MISSING or item.default_factory is not MISSING
-    } - {"details", "batch", "age_seconds"}
+    } - {"details", "batch", "age_seconds", "dead_letters"}
     return kind(
         name=name,
         age_seconds=round(now - entry.at, 3),

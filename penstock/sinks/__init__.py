@@ -1,16 +1,17 @@
 """Sinks: where changes go. The contract is here; each implementation has its own folder."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.finding import Finding
+from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
-__all__ = ["Notify", "Receipt", "Sink", "SinkPlugin", "TellsOfStreams", "ignore"]
+__all__ = ["Notify", "Receipt", "SetsAside", "Sink", "SinkPlugin", "TellsOfStreams", "ignore"]
 
 # Receives plain JSON about what a sink is going through (a retry, an outage, a recovery).
 Notify = Callable[[Mapping[str, Any]], None]
@@ -71,6 +72,39 @@ class TellsOfStreams(Protocol):
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """The stream as its server tells it; None if there is none. Raises Unavailable."""
+        ...
+
+
+@runtime_checkable
+class SetsAside(Protocol):
+    """A sink that keeps what it cannot store, and suspends tables. Everything is plain JSON;
+    everything raises Unavailable and SettingsError.
+
+    An ERROR change, and one that cannot be encoded or is too large, is a dead letter, durable
+    before the position passes it; see docs/explanation/poison.md.
+    """
+
+    def dead_letters(self) -> Iterator[Mapping[str, Any]]:
+        """All dead letters, oldest first; without their bytes."""
+        ...
+
+    def dead_letter(self, id: str) -> Mapping[str, Any]:
+        """One, by its number or event id, with its bytes."""
+        ...
+
+    def replay(
+        self, id: str, decode: Callable[[Page], Sequence[pa.RecordBatch]]
+    ) -> Mapping[str, Any]:
+        """Stores a dead letter's change after all, and takes the letter away. Raises Malformed or
+        Rejected when that is still not possible. `decode` reads a page of its feed."""
+        ...
+
+    def tables(self) -> Sequence[Mapping[str, Any]]:
+        """Every table that is or was suspended."""
+        ...
+
+    def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
+        """The table (`schema.table`) is followed again from its next change on."""
         ...
 
 

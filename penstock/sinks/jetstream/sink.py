@@ -1,13 +1,16 @@
 """The JetStream sink: changes in, acknowledged messages out, for as long as it takes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.finding import Finding
+from penstock.page import Page
 from penstock.sinks import Notify, Receipt, ignore
 from penstock.sinks.jetstream.check import check
+from penstock.sinks.jetstream.mending import Mending
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.write import Write
@@ -44,3 +47,37 @@ class JetStreamSink:
             if not session.is_open:
                 session.open()
             return session.api.stream(name)
+
+    def dead_letters(self) -> Iterator[Mapping[str, Any]]:
+        """See `SetsAside`."""
+        with self._mending() as mending:
+            yield from mending.letters()
+
+    def dead_letter(self, id: str) -> Mapping[str, Any]:
+        """See `SetsAside`."""
+        with self._mending() as mending:
+            return mending.letter(id)
+
+    def replay(
+        self, id: str, decode: Callable[[Page], Sequence[pa.RecordBatch]]
+    ) -> Mapping[str, Any]:
+        """See `SetsAside`."""
+        with self._mending() as mending:
+            return mending.replay(id, decode)
+
+    def tables(self) -> Sequence[Mapping[str, Any]]:
+        """See `SetsAside`."""
+        with self._mending() as mending:
+            return mending.tables()
+
+    def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
+        """See `SetsAside`."""
+        with self._mending() as mending:
+            return mending.resume(backend, table)
+
+    @contextmanager
+    def _mending(self) -> Iterator[Mending]:
+        with borrowed(self.settings) as session:
+            if not session.is_open:
+                session.open()
+            yield Mending(session)

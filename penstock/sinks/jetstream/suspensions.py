@@ -51,15 +51,9 @@ class Suspensions:
         """Every record, as known here. Raises Unavailable."""
         return {table: record for table, (_, record) in self._known().items()}
 
-    def of(self, table: Table, relation_id: int | None) -> Suspension | None:
-        """The record of a table by its name, or of one that had another name."""
-        known = self._known()
-        if table in known:
-            return known[table][1]
-        for _, record in known.values() if relation_id is not None else ():
-            if (record.backend, record.relation_id) == (table.backend, relation_id):
-                return record
-        return None
+    def forget(self) -> None:
+        """Reads all records anew when it is asked next."""
+        self._records = None
 
     def refreshed(self, record: Suspension) -> Suspension:
         """The record as the stream has it, asked at most once a second."""

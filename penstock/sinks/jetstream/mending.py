@@ -1,0 +1,192 @@
+"""What operators do about poison: look at dead letters, publish them after all, resume tables.
+
+A replayed change is published behind everything that is in the stream, not where it belonged, with
+the event id that it always had. It does not move the record of how far the stream is: its
+`Penstock-Position` is that of the message before it, and a running pipeline goes on undisturbed.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.page import Page
+from penstock.position import Place
+from penstock.sinks.jetstream.api import ApiError, error_of
+from penstock.sinks.jetstream.dead_letter import Letter, page_of, row_of
+from penstock.sinks.jetstream.dead_letters import Kept
+from penstock.sinks.jetstream.message import POSITION, Messages, Origin
+from penstock.sinks.jetstream.poison import summary
+from penstock.sinks.jetstream.session import Session
+from penstock.sinks.jetstream.shard import Mark, read_mark
+from penstock.sinks.jetstream.suspension import Event, State, Suspension
+from penstock.sinks.jetstream.suspensions import now
+
+__all__ = ["Decode", "Mending"]
+
+# A page of one change -> its batches; raises Malformed.
+Decode = Callable[[Page], Sequence[pa.RecordBatch]]
+
+_WRONG_SEQUENCE = {10071, 10164}
+_ATTEMPTS = 20
+# Before every place of every feed: a stream that lost its last message is still nowhere.
+_NOWHERE = Place("0", 0)
+_PLACE = re.compile(rb"(\r\n%b: \S+ \S+) [^\r\n]+" % POSITION.encode())
+
+
+class Mending:
+    """Over an open session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def letters(self) -> Iterator[dict[str, Any]]:
+        """The dead letters as plain JSON, oldest first."""
+        return (_shown(kept) for kept in self._session.dead_letters.kept())
+
+    def letter(self, id: str) -> dict[str, Any]:
+        """One, by its id or event id, with its raw bytes; raises SettingsError."""
+        kept = self._find(id)
+        return _shown(kept) | _contents(kept.letter)
+
+    def replay(self, id: str, decode: Decode) -> dict[str, Any]:
+        """Decodes, encodes and publishes a dead letter's change, and takes the letter away.
+
+        Raises Malformed or Rejected when that is still not possible, SettingsError, Unavailable.
+        """
+        kept = self._find(id)
+        letter = kept.letter
+        if letter.truncated:
+            raise Rejected(
+                f"the dead letter {kept.id} holds the first {len(letter.raw)} of "
+                f"{letter.raw_bytes} bytes only",
+                hint="correct the consumers by hand, or copy the table anew",
+            )
+        batches = decode(page_of(letter)) if letter.kind == "source" else [row_of(letter)]
+        messages = [self._session.encoder.encode(batch) for batch in batches if len(batch)]
+        if sum(map(len, messages)) != 1:
+            raise SettingsError(
+                f"the dead letter {kept.id} is of a table that the pipeline does not follow",
+                hint="add it to `tables`",
+            )
+        answer = self._publish(messages[0])
+        self._session.dead_letters.replayed(kept, int(answer["seq"]))
+        return {
+            "id": kept.id,
+            "event_id": letter.event_id,
+            "sequence": answer["seq"],
+            "duplicate": bool(answer.get("duplicate")),
+        }
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Every table that is or was suspended, as plain JSON."""
+        self._session.suspensions.forget()
+        return [summary(record) for record in self._session.suspensions.all().values()]
+
+    def resume(self, backend: str | None, table: str) -> dict[str, Any]:
+        """Asks for a suspended table to be followed from its next change on; SettingsError when
+        there is none of that name."""
+        self._session.suspensions.forget()
+        known = self._session.suspensions.all().values()
+        found = [
+            record
+            for record in known
+            if str(record.table) == table
+            and backend in (None, record.backend)
+            and record.state is not State.FOLLOWING
+        ]
+        if len(found) != 1:
+            raise _no_such(table, backend, found, known)
+
+        def ask(record: Suspension) -> Suspension:
+            if record.state is State.FOLLOWING:
+                return record  # it resumed meanwhile
+            return record.after(Event.ASKED, now())
+
+        return summary(self._session.suspensions.change(found[0].table, ask))
+
+    def _find(self, id: str) -> Kept:
+        dead = self._session.dead_letters
+        if id.isdecimal():
+            kept = dead.get(int(id))
+        else:
+            kept = next((one for one in dead.kept() if one.letter.event_id == id), None)
+        if kept is None:
+            raise SettingsError(
+                f"there is no dead letter {id} in {dead.name}",
+                hint="`penstock dead-letters list` names those that there are",
+            )
+        return kept
+
+    def _publish(self, messages: Messages) -> Mapping[str, Any]:
+        session = self._session
+        subject = messages.subjects[0].as_py().decode()
+        for _ in range(_ATTEMPTS):
+            fenced = session.delivery == "exactly-once"
+            mark = self._mark(messages.origin) if fenced else None
+            headers = _as_at(bytes(messages.headers[0].as_py()), mark)
+            if mark is not None:
+                headers += (
+                    b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
+                    b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n"
+                ) % (mark.shard_sequence, session.template.shard(*messages.origin).encode())
+            own = f"Penstock-Replayed: {messages.place(0)}\r\n\r\n".encode()
+            try:
+                return session.api.publish(subject, headers + own, messages.bodies[0].as_py())
+            except ApiError as error:
+                if error.code not in _WRONG_SEQUENCE:
+                    raise error_of(error, f"the change at {messages.place(0)}") from None
+        raise Unavailable("the pipeline writes all the time", hint="try again")
+
+    def _mark(self, origin: Origin) -> Mark:
+        session = self._session
+        return read_mark(session.api, session.settings.stream, session.template, origin)
+
+
+def _as_at(headers: bytes, mark: Mark | None) -> bytes:
+    """Headers that say how far the stream is, and not where their change belongs."""
+    if mark is None:
+        return headers
+    place = str(mark.place or _NOWHERE).encode()
+    return _PLACE.sub(rb"\1 " + place, headers, count=1)
+
+
+def _shown(kept: Kept) -> dict[str, Any]:
+    letter = kept.letter
+    return {
+        "id": kept.id,
+        "event_id": letter.event_id,
+        "stored_at": kept.stored_at,
+        "backend": letter.backend,
+        "partition": letter.partition,
+        "position": letter.position,
+        "table": letter.table,
+        "operation": letter.operation,
+        "reason": letter.reason,
+        "error": letter.error,
+        "raw_bytes": letter.raw_bytes,
+        "truncated": letter.truncated,
+        "committed_at": letter.committed_at,
+    }
+
+
+def _contents(letter: Letter) -> dict[str, Any]:
+    fields = orjson.loads(letter.body(1 << 40))
+    return {name: fields[name] for name in ("kind", "raw", "context", "transaction", "relation_id")}
+
+
+def _no_such(table: str, backend: str | None, found: list[Suspension], known: Any) -> SettingsError:
+    if found:
+        names = ", ".join(sorted(record.backend for record in found))
+        return SettingsError(
+            f"several backends have a suspended table {table}: {names}", hint="say --backend"
+        )
+    suspended = [str(each.table) for each in known if each.state is not State.FOLLOWING]
+    whose = f" of the backend {backend}" if backend else ""
+    return SettingsError(
+        f"no table {table}{whose} is suspended",
+        hint=f"suspended: {', '.join(sorted(suspended)) or 'none'}",
+    )
