@@ -21,6 +21,11 @@ _COMMANDS = {
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
     "positions": ("penstock.cli.positions:command", "Show where a pipeline has got to."),
+    "dead-letters": (
+        "penstock.cli.dead_letters:command",
+        "Show and replay what could not be published.",
+    ),
+    "tables": ("penstock.cli.tables:command", "Show tables, and resume suspended ones."),
     "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
 }
 

@@ -6,7 +6,7 @@ it returns are pages, and a page is decoded elsewhere, by the feed's pure decode
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from penstock.change import Images, OnError
 from penstock.finding import Finding
@@ -14,7 +14,7 @@ from penstock.page import Decoder, Page
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
-__all__ = ["Feed", "FeedPlugin", "Following", "Lineage"]
+__all__ = ["Feed", "FeedPlugin", "Following", "Lineage", "TellsOfTables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,15 @@ class Feed(Protocol):
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this feed from running or make it lose data."""
+        ...
+
+
+@runtime_checkable
+class TellsOfTables(Protocol):
+    """A feed that knows which tables it follows."""
+
+    def tables(self) -> Sequence[tuple[str, str]]:
+        """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
         ...
 
 

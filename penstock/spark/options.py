@@ -6,7 +6,7 @@ Option names are those of the pipeline file, flattened with dots (`batch.max_siz
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from penstock.change import Images
+from penstock.change import Images, OnError
 from penstock.config import Checkpoint, settings_from_options
 from penstock.errors import SettingsError
 from penstock.feeds import Feed
@@ -31,6 +31,9 @@ class SourceOptions(Settings):
     outlet: str = ""
     # How key, before and after are encoded: JSON text, or MessagePack as binary.
     images: Images = "json"
+    # What becomes of a change that cannot be decoded: with `stop` the query fails; otherwise it is
+    # a row with the operation ERROR. `penstock run` has another default: dead-letter.
+    on_error: OnError = "stop"
     # Bounds of one micro-batch and partition; at least one page always passes.
     max_events: int = 50_000
     max_bytes: Size = 16 * 2**20

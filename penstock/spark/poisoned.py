@@ -1,6 +1,6 @@
 """What a sink tells of poison, on the board: dead letters are counted, tables have their state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.ops.board import Board, Reporter
@@ -20,7 +20,7 @@ def report_poison(board: Reporter, sink: str, told: Mapping[str, Any]) -> dict[s
     return {key: value for key, value in told.items() if key not in _KEYS}
 
 
-def post_tables(board: Board, tables: "list[Mapping[str, Any]]") -> None:
+def post_tables(board: Board, tables: Sequence[Mapping[str, Any]]) -> None:
     """What is known of tables before anybody writes."""
     for table in tables:
         board.post("table", _name(table), table)

@@ -44,7 +44,7 @@ def start_query(
     milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)
     return (
         frame.writeStream.format("penstock")
-        .options(**_sink(pipeline, run))
+        .options(**_sink(pipeline, run) | _policy(pipeline, backend))
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{milliseconds} milliseconds")
         .queryName(backend.name)
@@ -80,6 +80,7 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "checkpoint.interval": f"{pipeline.checkpoint.interval}s",
         "checkpoint.event_count": str(pipeline.checkpoint.event_count),
         "runtime": str(run),
+        "on_error": backend.on_error,
     }
 
 
@@ -89,6 +90,12 @@ def _outlet(spark: SparkSession) -> dict[str, str]:
     if context.master == "local" or str(context.master).startswith("local["):
         return {}
     return {"outlet": context.getConf().get("spark.driver.host", "") or ""}
+
+
+def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
+    """What the sink does with poison, if it can do anything but stop."""
+    known = "on_error" in type(pipeline.sink.settings).model_fields
+    return {"on_error": backend.on_error} if known else {}
 
 
 def _wants_msgpack(pipeline: Pipeline) -> bool:

@@ -22,8 +22,10 @@ from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import Unavailable
 from penstock.ops.board import Board
+from penstock.sinks import SetsAside
 from penstock.spark.folder import STOP, run_folder
 from penstock.spark.operations import open_board, operations
+from penstock.spark.poisoned import post_tables
 from penstock.spark.positions import Positions
 from penstock.spark.query import mode, start_query
 from penstock.spark.session import close_session, open_session
@@ -67,7 +69,7 @@ class Service:
             )
             thread = stack.enter_context(ThreadPoolExecutor(1))
             stack.callback(self._stop.set)
-            preparing = thread.submit(self._prepare)
+            preparing = thread.submit(self._prepare, board)
             spark = stack.enter_context(self._session(run))
             # A SparkContext puts a SIGINT handler of its own in place of ours.
             stack.enter_context(self._signals())
@@ -95,13 +97,16 @@ class Service:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _prepare(self) -> None:
+    def _prepare(self, board: Board) -> None:
         """Makes the slots of a first start and the stream, or fails early and clearly; waits for
         servers. Behind a stored position nothing is made: that would be a silent hole."""
         for backend in self._pipeline.backends:
             if not self._stored(backend).load():
                 self._patiently(backend.feed().prepare)
-        self._patiently(self._pipeline.sink.sink().prepare)
+        sink = self._pipeline.sink.sink()
+        self._patiently(sink.prepare)
+        if isinstance(sink, SetsAside):
+            self._patiently(lambda: post_tables(board, sink.tables()))
 
     def _stored(self, backend: Backend) -> Positions:
         pipeline = self._pipeline

@@ -21,6 +21,7 @@ from penstock.sinks import Receipt, Sink
 from penstock.spark.folder import BOARD
 from penstock.spark.inlet import Inlet
 from penstock.spark.options import read_sink, read_source
+from penstock.spark.poisoned import report_poison
 from penstock.spark.split import Split, bounded
 from penstock.spark.ticket import TICKETS, Ticket, punch, tickets
 
@@ -61,7 +62,7 @@ def settle_worker() -> None:
 @cache
 def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
     source, feed = read_source(dict(options))
-    decoder = feed.decoder(source.images)
+    decoder = feed.decoder(source.images, source.on_error)
     return pickle.dumps(decoder), decoder, _board(source.runtime)
 
 
@@ -119,6 +120,7 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
 
 def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
     """What a sink says of itself, on the board; its running totals as what is new of them."""
+    told = report_poison(board, name, told)
     rest = {key: value for key, value in told.items() if key not in _COUNTS}
     fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}
     counted.update(fresh)

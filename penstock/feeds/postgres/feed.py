@@ -7,6 +7,7 @@ from penstock.change import Images, OnError
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Lineage
 from penstock.feeds.postgres.connect import address, connect_ordinary, database_name
+from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.following import PostgresFollowing
 from penstock.feeds.postgres.preflight import check
 from penstock.feeds.postgres.publication import ensure_publication
@@ -18,6 +19,7 @@ from penstock.feeds.postgres.slot import (
     refuse_ahead,
     refuse_unusable,
 )
+from penstock.feeds.postgres.tables import followed_tables
 from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import PartitionId, Place
@@ -108,6 +110,11 @@ class PostgresFeed:
                 on_error=on_error,
             )
         )
+
+    def tables(self) -> Sequence[tuple[str, str]]:
+        """See `feeds.TellsOfTables`: what the publication covers, narrowed by our settings."""
+        with connect_ordinary(self._settings) as connection, translating("reading the tables"):
+            return followed_tables(connection, self._settings)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

@@ -10,7 +10,7 @@ from penstock.feeds.postgres.publication import create_statement, publication_ex
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.finding import Finding
 
-__all__ = ["check_tables"]
+__all__ = ["check_tables", "followed_tables"]
 
 _PUBLICATION = """
 SELECT pubinsert, pubupdate, pubdelete, pubtruncate
@@ -78,6 +78,13 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
             message="it has no tables yet",
             remedy=f"ALTER PUBLICATION {quoted} ADD TABLE <table>;",
         )
+
+
+def followed_tables(connection: Ordinary, settings: PostgresSettings) -> list[tuple[str, str]]:
+    """(schema, table) of all that the publication covers and the settings do not leave out."""
+    wanted = {split_table(each) for each in settings.tables}
+    covered = [(each.schema, each.name) for each in _published(connection, settings.publication)]
+    return [table for table in covered if not wanted or table in wanted]
 
 
 def _absent(settings: PostgresSettings, subject: str) -> Finding:

@@ -1,0 +1,141 @@
+"""`penstock dead-letters`: what could not be published, why, and once more."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.tables import set_aside
+from penstock.config import Pipeline, load_pipeline
+from penstock.errors import Malformed, Rejected, SettingsError
+from penstock.sinks import SetsAside
+from penstock.tail.start import Since, parse_start
+
+__all__ = ["command"]
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+@click.group("dead-letters")
+def command() -> None:
+    """Show, and publish once more, the changes that could not be published.
+
+    A change that cannot be decoded, encoded or stored is in the dead-letter stream of its
+    pipeline's stream (STREAM_DLQ), and everything else flows.
+    """
+
+
+@command.command("list")
+@_file
+@_json
+@click.option("--table", help="Only of this schema.table.")
+@click.option("--reason", help="Only with this reason, such as too-large.")
+@click.option("--since", help="Only those stored since then: 10m (ago), or an ISO 8601 time.")
+def list_(
+    *, file: Path, as_json: bool, table: str | None, reason: str | None, since: str | None
+) -> None:
+    """List the dead letters of the pipeline in FILE, oldest first."""
+    rows = list(_chosen(set_aside(load_pipeline(file)), table, reason, since))
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo("no dead letters")
+    else:
+        _table(rows)
+
+
+@command.command("show")
+@_file
+@click.argument("id")
+def show(*, file: Path, id: str) -> None:
+    """Show one dead letter as JSON; ID is its number, or an event id.
+
+    Its raw bytes are base64. They are row data.
+    """
+    click.echo(json.dumps(set_aside(load_pipeline(file)).dead_letter(id), indent=2))
+
+
+@command.command("replay")
+@_file
+@click.argument("id", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every dead letter, oldest first.")
+@click.option("--table", help="With --all: only of this schema.table.")
+@click.option("--reason", help="With --all: only with this reason.")
+@click.option("--since", help="With --all: only those stored since then.")
+def replay(
+    *,
+    file: Path,
+    id: str | None,
+    everything: bool,
+    table: str | None,
+    reason: str | None,
+    since: str | None,
+) -> None:
+    """Publish a dead letter's change after all, and take the letter away.
+
+    It is published behind what the stream has by now, not where it belonged, with the event id
+    that it always had. What still cannot be published stays, and the exit code is 1.
+    """
+    if (id is None) is not everything:
+        raise SettingsError("which one?", hint="name an ID, or say --all")
+    pipeline = load_pipeline(file)
+    sink = set_aside(pipeline)
+    chosen = [str(each["id"]) for each in _chosen(sink, table, reason, since)]
+    failed = sum(not _replayed(pipeline, sink, each) for each in (chosen if id is None else [id]))
+    if failed:
+        raise SystemExit(1)
+
+
+def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
+    letter = sink.dead_letter(id)
+    try:
+        decoder = _decoder(pipeline, str(letter["backend"]))
+        done = sink.replay(id, decoder.decode)
+    except (Malformed, Rejected) as error:
+        click.echo(f"{letter['id']}: {error}", err=True)
+        return False
+    known = " (it was there already)" if done["duplicate"] else ""
+    click.echo(f"{letter['id']}: {letter['event_id']} is message {done['sequence']}{known}")
+    return True
+
+
+def _decoder(pipeline: Pipeline, backend: str) -> Any:
+    for each in pipeline.backends:
+        if each.name == backend:
+            return each.feed().decoder("json", "stop")
+    known = ", ".join(each.name for each in pipeline.backends)
+    raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")
+
+
+def _chosen(
+    sink: SetsAside, table: str | None, reason: str | None, since: str | None
+) -> Iterator[Mapping[str, Any]]:
+    begin = _time(since) if since else None
+    for letter in sink.dead_letters():
+        fits = table in (None, letter["table"]) and reason in (None, letter["reason"])
+        if fits and (begin is None or datetime.fromisoformat(letter["stored_at"]) >= begin):
+            yield letter
+
+
+def _time(text: str) -> datetime:
+    start = parse_start(text, datetime.now(UTC))
+    if not isinstance(start, Since):
+        raise SettingsError(f"{text!r} is no time", hint="write 10m (ago), or 2026-01-31T12:00")
+    return start.time
+
+
+def _table(rows: list[Mapping[str, Any]]) -> None:
+    table = Table("id", "stored", "backend", "table", "position", "reason", "bytes", box=None)
+    for row in rows:
+        size = f"{row['raw_bytes']}{' (cut)' if row['truncated'] else ''}"
+        table.add_row(
+            str(row["id"]), row["stored_at"][:19], row["backend"], row["table"] or "-",
+            row["position"], row["reason"], size,
+        )  # fmt: skip
+    Console(soft_wrap=True).print(table)

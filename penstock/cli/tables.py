@@ -1,0 +1,100 @@
+"""`penstock tables`: which tables are followed, which are suspended and why, and resuming them."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from penstock.config import Backend, Pipeline, load_pipeline
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds import TellsOfTables
+from penstock.sinks import SetsAside
+
+__all__ = ["command", "set_aside"]
+
+
+@click.group("tables")
+def command() -> None:
+    """Show the tables of a pipeline, and resume suspended ones.
+
+    A table that cannot be followed is suspended: its changes are not published but counted, and
+    all other tables flow. It resumes when the cause is gone, or by command.
+    """
+
+
+@command.command("list")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+def list_(*, file: Path, as_json: bool) -> None:
+    """List the tables of the pipeline in FILE, each with its state."""
+    rows = list(_rows(load_pipeline(file)))
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo("no tables")
+    else:
+        _table(rows)
+
+
+@command.command("resume")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("table")
+@click.option("--backend", help="Where several backends have such a table.")
+def resume(*, file: Path, table: str, backend: str | None) -> None:
+    """Follow a suspended TABLE (schema.table) again, from its next change on.
+
+    What was skipped stays missing in the stream; `penstock tables list` says from where to where.
+    """
+    done = set_aside(load_pipeline(file)).resume_table(backend, table)
+    click.echo(
+        f"{table} resumes with its next change; {done['skipped']} changes from "
+        f"{done['first_skipped']} to {done['last_skipped']} were skipped"
+    )
+
+
+def set_aside(pipeline: Pipeline) -> SetsAside:
+    """The pipeline's sink; raises SettingsError if it sets nothing aside."""
+    sink = pipeline.sink.sink()
+    if not isinstance(sink, SetsAside):
+        raise SettingsError(
+            f"the sink {pipeline.sink.type} keeps no dead letters and suspends no tables",
+            hint="they are in the stream itself there, with the operation ERROR",
+        )
+    return sink
+
+
+def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
+    known = {(each["backend"], each["table"]): each for each in set_aside(pipeline).tables()}
+    for backend in pipeline.backends:
+        for name in _followed(backend):
+            usual = {"backend": backend.name, "table": name, "state": "following"}
+            yield known.pop((backend.name, name), None) or usual
+    yield from known.values()
+
+
+def _followed(backend: Backend) -> list[str]:
+    feed = backend.feed()
+    if not isinstance(feed, TellsOfTables):
+        return []
+    try:
+        return [f"{schema}.{table}" for schema, table in feed.tables()]
+    except Unavailable as error:
+        click.echo(f"backend {backend.name}: {error}", err=True)
+        return []
+
+
+def _table(rows: list[Mapping[str, Any]]) -> None:
+    table = Table("backend", "table", "state", "since", "reason", "skipped", "from", "to", box=None)
+    for row in rows:
+        shown = [row.get(name) for name in ("since", "reason", "skipped")]
+        ends = [row.get(name) for name in ("first_skipped", "last_skipped")]
+        cells = ["-" if value in (None, "") else str(value) for value in (*shown, *ends)]
+        table.add_row(row["backend"], row["table"], row["state"], *cells)
+    Console(soft_wrap=True).print(table)
+    for row in rows:
+        if row["state"] == "suspended" and row.get("error"):
+            click.echo(f"{row['table']}: {row['error']}")
