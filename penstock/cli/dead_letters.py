@@ -108,7 +108,8 @@ def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
 def _decoder(pipeline: Pipeline, backend: str) -> Any:
     for each in pipeline.backends:
         if each.name == backend:
-            return each.feed().decoder("json", "stop")
+            packed = getattr(pipeline.sink.settings, "encoding", "json") == "msgpack"
+            return each.feed().decoder("msgpack" if packed else "json", "stop")
     known = ", ".join(each.name for each in pipeline.backends)
     raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")
 

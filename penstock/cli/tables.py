@@ -68,11 +68,17 @@ def set_aside(pipeline: Pipeline) -> SetsAside:
 
 
 def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
-    known = {(each["backend"], each["table"]): each for each in set_aside(pipeline).tables()}
+    known: dict[tuple[str, str], Mapping[str, Any]] = {
+        (each["backend"], each["table"]): each for each in set_aside(pipeline).tables()
+    }
     for backend in pipeline.backends:
         for name in _followed(backend):
-            usual = {"backend": backend.name, "table": name, "state": "following"}
-            yield known.pop((backend.name, name), None) or usual
+            usual: Mapping[str, Any] = {
+                "backend": backend.name,
+                "table": name,
+                "state": "following",
+            }
+            yield known.pop((backend.name, name), usual)
     yield from known.values()
 
 

@@ -18,7 +18,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import BRIDGE_SERIES, SERIES
 from penstock.ops.respond import ENDPOINTS
-from penstock.ops.status import BackendStatus, SinkStatus, Status
+from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.plugins import known, plugin
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -48,6 +48,7 @@ def tables(page: str) -> dict[str, list[Row]]:
 PIPELINE = tables("pipeline.md")
 OPERATIONS = tables("operations.md")
 CLI = tables("cli.md")
+TEXT = (REFERENCE / "cli.md").read_text()
 
 
 def leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
@@ -119,7 +120,8 @@ def test_every_default_is_the_one_documented(field: FieldInfo, row: Row) -> None
 
 
 def test_the_keys_of_every_backend_and_sink_are_documented() -> None:
-    assert [row.key for row in PIPELINE["Every backend"]] == ["backends[].name", "backends[].type"]
+    keys = ["backends[].name", "backends[].type", "backends[].on_error"]
+    assert [row.key for row in PIPELINE["Every backend"]] == keys
     assert [row.key for row in PIPELINE["Every sink"]] == ["sink.type"]
 
 
@@ -141,8 +143,9 @@ def test_every_series_is_documented() -> None:
         f"penstock_{series.name}{'_total' if series.kind == 'counter' else ''}": series.kind
         for series in SERIES
     }
-    extra = {"info", "uptime_seconds", "health", "latency_seconds"}
-    assert documented == ours | {f"penstock_{name}": "gauge" for name in extra}
+    extra = {"info", "uptime_seconds", "health", "latency_seconds", "suspended_tables"}
+    gauges = {f"penstock_{name}": "gauge" for name in extra}
+    assert documented == ours | gauges | {"penstock_dead_letters_total": "counter"}
 
 
 def test_every_series_of_the_bridge_is_documented() -> None:
@@ -152,10 +155,11 @@ def test_every_series_of_the_bridge_is_documented() -> None:
 
 def test_every_field_of_the_status_is_documented() -> None:
     cells = {row.key: " ".join(row.cells) for row in OPERATIONS["Status"]}
-    for kind, key in ((BackendStatus, "backends[]"), (SinkStatus, "sinks[]")):
+    lists = ((BackendStatus, "backends[]"), (SinkStatus, "sinks[]"), (TableStatus, "tables[]"))
+    for kind, key in lists:
         assert [name for name in kind.__dataclass_fields__ if f"`{name}`" not in cells[key]] == []
     everything = " ".join(cells.values())
-    names = [name for name in Status.__dataclass_fields__ if name not in ("backends", "sinks")]
+    names = [name for name in Status.__dataclass_fields__ if f"{name}[]" not in cells]
     assert [name for name in names if f"`{name}`" not in everything] == []
 
 
@@ -186,10 +190,20 @@ def heading_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", _COMMANDS)
 def test_every_option_is_documented_with_its_default(name: str) -> None:
-    options = {
-        param.opts[0]: param for param in command(name).params if isinstance(param, click.Option)
-    }
-    rows = {row.key: row for row in CLI[heading_of(name)] if row.key.startswith("--")}
+    found = command(name)
+    if not isinstance(found, click.Group):
+        documented(found, heading_of(name))
+        return
+    for below, each in found.commands.items():
+        start = f"`penstock {name} {below} "
+        documented(
+            each, next(h for h in re.findall(r"^### (.*)$", TEXT, re.M) if h.startswith(start))
+        )
+
+
+def documented(found: click.Command, heading: str) -> None:
+    options = {param.opts[0]: param for param in found.params if isinstance(param, click.Option)}
+    rows = {row.key: row for row in CLI.get(heading, []) if row.key.startswith("--")}
     assert rows.keys() == options.keys()
     for key, row in rows.items():
         default = options[key].default
