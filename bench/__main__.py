@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from .deliveries import Row, deliveries
 from .drain import Drain, drain
 from .latency import Latency, latency
 from .usage import OURS
@@ -22,7 +23,7 @@ console = Console()
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("what", type=click.Choice(["all", "drain", "latency"]), default="all")
+@click.argument("what", type=click.Choice(["all", "drain", "latency", "deliveries"]), default="all")
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows of the backlog.")
 @click.option("--per-transaction", default=1000, show_default=True, help="Rows a transaction.")
 @click.option("--rate", default=10_000, show_default=True, help="Rows a second for the latency.")
@@ -83,6 +84,10 @@ def main(
             )
             _show_latency(measured)
             results["latency"] = asdict(measured)
+        if what == "deliveries":
+            rows_of_it = deliveries(seconds=seconds / 12, runs=runs)
+            _show_deliveries(rows_of_it)
+            results["deliveries"] = [asdict(row) for row in rows_of_it]
     output = output or Path("bench/results") / f"{results['at'].replace(':', '')}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(results, indent=2) + "\n")
@@ -112,6 +117,21 @@ def _show_latency(one: Latency) -> None:
     table.add_row("the writer was late by at most, s", f"{one.late:.2f}")
     table.add_row("peak memory of ours (PSS), MB", f"{one.peak_rss / 1e6:,.0f}")
     _cpu_rows(table, one.cpu)
+    console.print(table)
+
+
+def _show_deliveries(rows: list[Row]) -> None:
+    table = Table(title="deliveries: the sink alone", title_justify="left")
+    for name in ("delivery", "servers", "sync"):
+        table.add_column(name)
+    for name in ("events/s", "client us", "server us", "p50 ms", "p99 ms", "behind"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.delivery, str(row.servers), row.sync, f"{row.events_per_second:,.0f}",
+            f"{row.client_cpu:.1f}", f"{row.server_cpu:.1f}", f"{row.p50:.1f}", f"{row.p99:.1f}",
+            str(row.behind),
+        )  # fmt: skip
     console.print(table)
 
 

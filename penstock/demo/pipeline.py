@@ -30,6 +30,7 @@ sink:
   stream: {stream}
   subject: "cdc.{{collection}}.{{operation}}"
   encoding: msgpack
+  breaker: {{timeout: 2s}}
 ops: {{bind: 127.0.0.1, port: {port}}}
 """
 

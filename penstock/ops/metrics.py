@@ -17,7 +17,7 @@ from penstock.errors import Malformed
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 from penstock.wire.pgoutput.lsn import parse_lsn
 
-__all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "SERIES", "metrics_text"]
+__all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "SERIES", "STATES", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -69,9 +69,56 @@ SERIES: tuple[_Series, ...] = (
     _Series("sink", "counter", "duplicates", "Changes that were stored before.", "duplicates"),
     _Series("sink", "counter", "sink_errors", "Refusals and failures of the sink.", "errors"),
     _Series("sink", "counter", "sink_reconnects", "Connections made anew.", "reconnects"),
+    _Series(
+        "sink",
+        "gauge",
+        "sink_answer_seconds",
+        "Longest that the sink's server took for an answer lately.",
+        "answer_ms",
+        1e-3,
+    ),
+    _Series(
+        "sink",
+        "counter",
+        "sink_pressure_transitions",
+        "Changes of the back-pressure's state.",
+        "pressure_transitions",
+    ),
+    _Series(
+        "sink",
+        "counter",
+        "sink_breaker_transitions",
+        "Changes of the circuit breaker's state.",
+        "breaker_transitions",
+    ),
 )
 
 _HEALTH = ("ok", "degraded", "unhealthy")
+
+
+class _States(NamedTuple):
+    """A series with one sample for each state: 1 for the one that the sink is in."""
+
+    name: str
+    help: str
+    field: str
+    states: tuple[str, ...]
+
+
+STATES: tuple[_States, ...] = (
+    _States(
+        "sink_pressure_state",
+        "Back-pressure: 1 for the state it is in.",
+        "pressure",
+        ("normal", "slow", "critical"),
+    ),
+    _States(
+        "sink_breaker_state",
+        "Circuit breaker: 1 for the state it is in.",
+        "breaker",
+        ("closed", "open", "half-open"),
+    ),
+)
 
 
 def metrics_text(status: Status, *, bridge: bool = False) -> bytes:
@@ -90,6 +137,8 @@ class _Metrics(Collector):
         yield from _pipeline(self.status)
         for series in SERIES:
             yield _family(series, self.status)
+        for states in STATES:
+            yield _state_set(states, self.status.sinks)
         yield _latency(self.status.sinks)
         yield _dead_letters(self.status.sinks)
         yield _suspended(self.status)
@@ -119,6 +168,15 @@ def _family(series: _Series, status: Status) -> Metric:
         value = _number(getattr(source, series.field, None))
         if value is not None:
             made.add_metric([owner.name], value * series.scale)
+    return made
+
+
+def _state_set(series: _States, sinks: Sequence[SinkStatus]) -> Metric:
+    made = GaugeMetricFamily(f"penstock_{series.name}", series.help, labels=["sink", "state"])
+    for sink in sinks:
+        current = getattr(sink, series.field)
+        for state in series.states if current is not None else ():
+            made.add_metric([sink.name, state], float(state == current))
     return made
 
 

@@ -87,7 +87,8 @@ class BackendStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStatus:
     """Where changes go; latencies in milliseconds, from the commit at the source to the
-    acknowledgement, over the last micro-batch."""
+    acknowledgement, over the last micro-batch. `answer_ms` is the longest that the sink's server
+    took for an answer lately; `pressure` and `breaker` are what the sink makes of it."""
 
     name: str
     connected: bool | None = None
@@ -101,6 +102,11 @@ class SinkStatus:
     last_error: str = ""
     latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
+    answer_ms: float | None = None
+    pressure: str | None = None
+    pressure_transitions: int = 0
+    breaker: str | None = None
+    breaker_transitions: int = 0
     age_seconds: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -302,6 +308,29 @@ def _sink_complaints(
 ) -> Iterator[_Complaint]:
     # A sink that is idle has nothing to report, so its silence means nothing.
     yield from _disconnected(f"sink {name}", entry, now, limits)
+    for field_name, state in _STRAINED:
+        if entry.fields.get(field_name) != state:
+            continue
+        if state in _PASSING and now - entry.at >= limits.stalled_after:
+            continue
+        since = now - entry.changed.get(field_name, entry.since)
+        lasting = state not in _MILD and since >= limits.stalled_after
+        why = entry.fields.get(f"{field_name}_reason") or entry.fields.get("last_error")
+        yield _Complaint(
+            "unhealthy" if lasting else "degraded",
+            f"sink {name}: {_SAID[field_name]} {state} for {since:.0f} s"
+            + (f": {why}" if why else ""),
+        )
+
+
+# States of a sink's machines that are a complaint, and how it is called.
+_STRAINED = (
+    ("pressure", "slow"), ("pressure", "critical"), ("breaker", "open"), ("breaker", "half-open"),
+)  # fmt: skip
+_SAID = {"pressure": "back-pressure is", "breaker": "the circuit breaker is"}
+_MILD = ("slow",)  # never unhealthy: changes flow
+# What is judged by answers says nothing once the sink, with nothing to do, gets none.
+_PASSING = ("slow", "critical")
 
 
 def _disconnected(who: str, entry: Entry, now: float, limits: Thresholds) -> Iterator[_Complaint]:

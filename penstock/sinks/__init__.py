@@ -13,7 +13,8 @@ from penstock.settings import Settings
 
 __all__ = ["Notify", "Receipt", "SetsAside", "Sink", "SinkPlugin", "TellsOfStreams", "ignore"]
 
-# Receives plain JSON about what a sink is going through (a retry, an outage, a recovery).
+# Receives plain JSON about what a sink is going through (a retry, an outage, a recovery): fields of
+# its status, and under `counts` what to add to its counters.
 Notify = Callable[[Mapping[str, Any]], None]
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import Unavailable
+from penstock.ops.announce import Announcer
 from penstock.ops.board import Board
 from penstock.sinks import SetsAside
 from penstock.spark.folder import STOP, run_folder
@@ -141,6 +142,7 @@ class Service:
     def _supervise(self, spark: SparkSession, board: Board, run: Path) -> None:
         queries = [self._supervised(spark, backend, run) for backend in self._pipeline.backends]
         unknown: set[str] = set()
+        announcer = Announcer()
         while not self._stop.wait(TICK):
             for query in queries:
                 query.tick(time.monotonic())
@@ -148,6 +150,7 @@ class Service:
                 if query.restarts:
                     board.post("source", query.name, {"restarts": query.restarts})
             unknown |= _log_unknown_types(board, unknown)
+            announcer.look(board.snapshot())
         (run / STOP).touch()
         _drain(queries, board)
 

@@ -121,7 +121,7 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
 def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
     """What a sink says of itself, on the board; its running totals as what is new of them."""
     told = report_poison(board, name, told)
-    rest = {key: value for key, value in told.items() if key not in _COUNTS}
+    rest = {key: value for key, value in told.items() if key not in (*_COUNTS, "counts")}
     fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}
     counted.update(fresh)
     if told.get("connected", True):
@@ -131,6 +131,8 @@ def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counte
         board.add("sink", name, {"errors": 1})
     if any(fresh.values()):
         board.add("sink", name, _totals(**fresh))
+    if "counts" in told:
+        board.add("sink", name, told["counts"])
 
 
 def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:

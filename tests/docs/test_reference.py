@@ -16,7 +16,7 @@ from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED
 from penstock.config import Pipeline, parse_pipeline
 from penstock.ops.logs import metrics_fields
-from penstock.ops.metrics import BRIDGE_SERIES, SERIES
+from penstock.ops.metrics import BRIDGE_SERIES, SERIES, STATES
 from penstock.ops.respond import ENDPOINTS
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.plugins import known, plugin
@@ -144,6 +144,7 @@ def test_every_series_is_documented() -> None:
         for series in SERIES
     }
     extra = {"info", "uptime_seconds", "health", "latency_seconds", "suspended_tables"}
+    extra |= {states.name for states in STATES}
     gauges = {f"penstock_{name}": "gauge" for name in extra}
     assert documented == ours | gauges | {"penstock_dead_letters_total": "counter"}
 

@@ -34,6 +34,11 @@ SINK = SinkStatus(
     reconnects=3,
     latency_p50_ms=1.5,
     latency_p99_ms=20,
+    answer_ms=250,
+    pressure="slow",
+    pressure_transitions=3,
+    breaker="half-open",
+    breaker_transitions=2,
 )
 STATUS = Status(
     name="shop",
@@ -96,6 +101,24 @@ def test_numbers_of_a_sink() -> None:
     assert found["penstock_sink_errors_total", ("jetstream",)] == 2
     assert found["penstock_sink_reconnects_total", ("jetstream",)] == 3
     assert found["penstock_latency_seconds", ("0.99", "jetstream")] == 0.02
+
+
+def test_each_state_of_a_sink_has_a_sample_and_one_is_1() -> None:
+    found = samples()
+    for machine, states in (
+        ("pressure", {"normal": 0, "slow": 1, "critical": 0}),
+        ("breaker", {"closed": 0, "open": 0, "half-open": 1}),
+    ):
+        name = f"penstock_sink_{machine}_state"
+        assert {state: found[name, ("jetstream", state)] for state in states} == states
+    assert found["penstock_sink_pressure_transitions_total", ("jetstream",)] == 3
+    assert found["penstock_sink_breaker_transitions_total", ("jetstream",)] == 2
+    assert found["penstock_sink_answer_seconds", ("jetstream",)] == 0.25
+
+
+def test_a_sink_without_such_machines_has_no_states() -> None:
+    other = replace(STATUS, sinks=(SinkStatus(name="memory"),))
+    assert not [key for key in samples(other) if key[0].endswith("_state")]
 
 
 def test_the_pipelines_own_numbers() -> None:

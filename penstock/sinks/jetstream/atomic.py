@@ -19,9 +19,10 @@ from penstock.position import Place
 from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dialect import BINARY, join
+from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.message import EVENT_ID, MSG_ID, Messages, Origin
 from penstock.sinks.jetstream.protocol import Msg, status_of
-from penstock.sinks.jetstream.publisher import Tally, frames
+from penstock.sinks.jetstream.publisher import LOOK, Tally, frames
 from penstock.sinks.jetstream.shard import Batch, Mark, Shard, read_mark, shared
 from penstock.sinks.jetstream.subject import Template
 
@@ -53,9 +54,16 @@ class Atomic:
     """
 
     def __init__(
-        self, tally: Tally, *, stream: str, template: Template, limits: Limits | None = None
+        self,
+        tally: Tally,
+        flow: Flow,
+        *,
+        stream: str,
+        template: Template,
+        limits: Limits | None = None,
     ) -> None:
         self._tally, self._stream, self._template = tally, stream, template
+        self._flow = flow
         self._limits = limits or Limits()
         self._connection: Connection | None = None
         self._api: JetStream | None = None
@@ -87,8 +95,12 @@ class Atomic:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection.receive(0))
+        self._expect(connection)
+
+    def _expect(self, connection: Connection) -> None:
         if self.flying:
             connection.expect(self._tally.batches)
+            self._flow.waiting()
 
     def release(self) -> list[Messages]:
         """Gives up: everything that is not known to be stored."""
@@ -99,6 +111,8 @@ class Atomic:
     def resume(self, connection: Connection, api: JetStream) -> None:
         """See Publisher."""
         self._connection, self._api = connection, api
+        self._flow.forget()
+        connection.watch = self._flow.waiting
         for shard in self._shards.values():
             self._tally.resent += sum(map(len, shard.flight))
             self._careful = self._careful or bool(shard.flight)
@@ -109,15 +123,29 @@ class Atomic:
         """See Publisher."""
         connection = self._open()
         while True:
-            sent = [self._send_next(connection, shard) for shard in self._shards.values()]
+            held = self._flow.held(self.flying)
+            sent = [not held and self._send_next(connection, s) for s in self._shards.values()]
             self._take_all(connection.receive(0))
             if any(sent):
                 continue
-            queued = any(shard.queue for shard in self._shards.values())
-            if not queued and not (drain and self.flying):
+            if not self._queued and not (drain and self.flying):
                 return
-            if self.flying:
+            if held or self.flying:
                 self._await(connection)
+
+    def probe(self) -> None:
+        """See Publisher."""
+        connection = self._open()
+        while self._queued and not self.flying:
+            for shard in self._shards.values():
+                if not self.flying:
+                    self._send_next(connection, shard)
+        while self.flying:
+            self._await(connection)
+
+    @property
+    def _queued(self) -> bool:
+        return any(shard.queue for shard in self._shards.values())
 
     def _open(self) -> Connection:
         if self._connection is None:
@@ -125,10 +153,14 @@ class Atomic:
         return self._connection
 
     def _await(self, connection: Connection) -> None:
-        messages = connection.receive()
-        if not messages:
-            raise Unavailable(f"{connection.address} acknowledges nothing any more")
+        """Waits for an answer, or a while."""
+        if not self.flying:  # a pause: silence is no fault
+            connection.expect_anew()
+        pause = self._flow.pause
+        messages = connection.receive(min(pause, LOOK) if pause and not self.flying else LOOK)
         self._take_all(messages)
+        if not messages:
+            self._expect(connection)
 
     def _send_next(self, connection: Connection, shard: Shard) -> bool:
         if not shard.queue or len(shard.flight) >= self._depth:
@@ -138,7 +170,8 @@ class Atomic:
                 return False
             self._look(shard)
             return True
-        pieces = shard.take(self._limits.size, self._limits.bytes)
+        scaled = self._flow.scaled
+        pieces = shard.take(scaled(self._limits.size), scaled(self._limits.bytes))
         batch = Batch(self._numbers, pieces)
         self._numbers += 1
         shard.flight.append(batch)
@@ -146,6 +179,7 @@ class Atomic:
         data = self._encode(connection, shard, batch, shard.expected)
         # In a chain the sequences of a batch are known before it is stored.
         shard.expected = shard.expected + len(batch) if self._chained else None
+        self._flow.sent()
         connection.send(data)
         return True
 
@@ -241,6 +275,8 @@ class Atomic:
     def _take(self, shard: Shard, message: Msg) -> None:
         if status_of(message.headers) == 503:
             raise Unavailable(f"the stream {self._stream} does not answer now")
+        assert self._connection is not None
+        self._flow.answered(self._connection.quiet_at, more=self.flying > len(shard.flight[0]))
         answer = orjson.loads(message.payload)
         if failure := answer.get("error"):
             self._refuse(shard, failure)
@@ -267,6 +303,7 @@ class Atomic:
             return
         self._tally.resent += sum(map(len, shard.flight))
         shard.requeue()
+        self._flow.forget()
         shard.sent = shard.stored  # refused: if it is there after all, it is not from us
         self._careful = True
         self._refused += 1

@@ -9,6 +9,7 @@ from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
 from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.protocol import hpub
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, problems, wanted
@@ -47,6 +48,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         yield from _others(api, settings, template)
         yield from _sanity(stream, settings, connection)
         yield _delivery(settings, stream, connection)
+        yield _durability(settings, stream, connection)
         yield from _permission(connection, template)
     except PenstockError as error:
         yield _finding("error", "NATS", error.message, error.hint)
@@ -170,6 +172,19 @@ def _delivery(settings: JetStreamSettings, stream: Stream, connection: Connectio
     asked = ("exactly-once", settings.delivery)
     level: Level = "ok" if choice.delivery in asked else "warning"
     return _finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
+
+
+def _durability(settings: JetStreamSettings, stream: Stream, connection: Connection) -> Finding:
+    if settings.durability == "default":
+        return _finding(
+            "ok", "durability", "default: a power loss can take what was acknowledged last, unless "
+            "the servers sync always",
+        )  # fmt: skip
+    try:
+        reason = synced(settings, stream, str(connection.info.get("server_name", "")))
+    except PenstockError as error:
+        return _finding("error", "durability", error.message, error.hint)
+    return _finding("ok", "durability", f"fsync: {reason}")
 
 
 def _permission(connection: Connection, template: Template) -> Iterator[Finding]:

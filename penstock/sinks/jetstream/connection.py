@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
@@ -21,6 +22,7 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 __all__ = ["Connection", "version_of"]
 
 _CHUNK = 1 << 18
+_LOOK = 0.1  # seconds between calls of `watch`
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 _REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 
@@ -41,6 +43,8 @@ class Connection:
         self._pongs = 0
         self._progress = -1, 0.0
         self._requests = 0
+        self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
+        self.watch: Callable[[], None] = _nothing  # called while the server takes no data
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
         self.info: dict[str, Any] = {}
         self.address = ""
@@ -92,12 +96,19 @@ class Connection:
             try:
                 view = view[sock.send(view) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
-                self._wait(write=True)
+                self._wait_for_room()
                 self._read()
             except ssl.SSLWantReadError:
                 self._wait(write=False)
             except OSError as error:
                 raise self._lost(error) from error
+
+    def _wait_for_room(self) -> None:
+        deadline = time.monotonic() + self._timeout
+        while not self._wait(write=True, timeout=min(_LOOK, self._timeout)):
+            self.watch()
+            if time.monotonic() >= deadline:
+                raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
 
     def receive(self, timeout: float | None = None) -> list[Msg]:
         """The messages that are there; waits up to `timeout` seconds (0 does not wait; None is
@@ -226,6 +237,8 @@ class Connection:
         poll = select.poll()
         poll.register(self._open_socket(), _READ | (select.POLLOUT if write else 0))
         ready = poll.poll((self._timeout if timeout is None else timeout) * 1000)
+        if not write:
+            self.quiet_at = time.monotonic()
         if not ready and timeout is None:
             raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
         return bool(ready)
@@ -237,6 +250,7 @@ class Connection:
             try:
                 data = sock.recv(_CHUNK)
             except (BlockingIOError, ssl.SSLWantReadError):
+                self.quiet_at = time.monotonic()
                 return
             except ssl.SSLWantWriteError:
                 self._wait(write=True)
@@ -265,6 +279,10 @@ class Connection:
 
     def _lost(self, error: OSError) -> Unavailable:
         return Unavailable(f"the connection to {self.address} is lost: {_reason(error)}")
+
+
+def _nothing() -> None:
+    """Nobody watches."""
 
 
 def error_of(text: str, address: str) -> PenstockError:

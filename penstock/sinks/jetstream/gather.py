@@ -2,9 +2,12 @@
 
 import pyarrow as pa
 
+from penstock.sinks.jetstream.pressure import Pace
 from penstock.sinks.jetstream.settings import Batch
 
 __all__ = ["Gather"]
+
+_USUAL = Pace()
 
 
 class Gather:
@@ -29,12 +32,13 @@ class Gather:
         self.rows += len(batch)
         self._bytes += batch.nbytes
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self, now: float, pace: Pace = _USUAL) -> bool:
         """True when there is enough (changes or bytes), or its first has waited long enough."""
+        limits = self._limits
         return self.rows > 0 and (
-            self.rows >= self._limits.max_size
-            or self._bytes >= self._limits.max_bytes
-            or now - self._since >= self._limits.max_wait
+            self.rows * pace.divisor >= limits.max_size
+            or self._bytes * pace.divisor >= limits.max_bytes
+            or now - self._since >= limits.max_wait * pace.patience
         )
 
     def take(self) -> list[pa.RecordBatch]:

@@ -14,9 +14,10 @@ from penstock.errors import Unavailable
 from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dialect import BINARY, join
+from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.message import Messages
 from penstock.sinks.jetstream.protocol import Msg, status_of
-from penstock.sinks.jetstream.publisher import Tally, frames
+from penstock.sinks.jetstream.publisher import LOOK, Tally, frames
 
 __all__ = ["Individual"]
 
@@ -27,8 +28,8 @@ class Individual:
     Messages are numbered from 0 in the order they were added: the last token of the reply subject.
     """
 
-    def __init__(self, tally: Tally, *, window: int, window_bytes: int) -> None:
-        self._tally = tally
+    def __init__(self, tally: Tally, flow: Flow, *, window: int, window_bytes: int) -> None:
+        self._tally, self._flow = tally, flow
         self._window, self._window_bytes = window, window_bytes
         self._connection: Connection | None = None
         self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
@@ -52,12 +53,18 @@ class Individual:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection, connection.receive(0))
+        self._expect(connection)
+
+    def _expect(self, connection: Connection) -> None:
         if self.flying:
             connection.expect(self._acknowledged)
+            self._flow.waiting()
 
     def resume(self, connection: Connection, api: JetStream) -> None:
         """See Publisher."""
         self._connection = connection
+        self._flow.forget()
+        connection.watch = self._flow.waiting
         self._tally.resent += self._sent - self._acknowledged
         self._careful = self._sent > 0
         self._sent = self._acknowledged
@@ -69,12 +76,22 @@ class Individual:
         """See Publisher."""
         connection = self._open()
         while True:
-            sending = self._send_next(connection)
+            held = self._flow.held(self.flying)
+            sending = not held and self._send_next(connection)
             self._take_all(connection, connection.receive(0))
             if sending:
                 continue
-            if self._sent == self._added and (not drain or self._acknowledged == self._added):
+            if self._sent == self._added and (not drain or not self.flying):
                 return
+            if held or self.flying:
+                self._await(connection)
+
+    def probe(self) -> None:
+        """See Publisher: one message."""
+        connection = self._open()
+        self._careful = True
+        self._send_next(connection)
+        while self.flying:
             self._await(connection)
 
     def _open(self) -> Connection:
@@ -83,12 +100,14 @@ class Individual:
         return self._connection
 
     def _await(self, connection: Connection) -> None:
-        if self._acknowledged == self._sent:
-            return
-        messages = connection.receive()
-        if not messages:
-            raise Unavailable(f"{connection.address} acknowledges nothing any more")
+        """Waits for an acknowledgement, or a while."""
+        if not self.flying:  # a pause: silence is no fault
+            connection.expect_anew()
+        pause = self._flow.pause
+        messages = connection.receive(min(pause, LOOK) if pause and not self.flying else LOOK)
         self._take_all(connection, messages)
+        if not messages:
+            self._expect(connection)
 
     def _send_next(self, connection: Connection) -> bool:
         piece = self._next_piece()
@@ -102,6 +121,7 @@ class Individual:
         self._sent += len(piece)
         self._flight.append((self._sent, size))
         self._flying += size
+        self._flow.sent()
         connection.send(memoryview(frames(piece, replies, b"\r\n")))
         return True
 
@@ -112,10 +132,11 @@ class Individual:
         first, chunk = self._chunk_of(self._sent)
         start = self._sent - first
         flying = self._sent - self._acknowledged
-        count = min(len(chunk) - start, 1 if self._careful else self._window)
+        window = 1 if self._careful else self._flow.scaled(self._window)
+        count = min(len(chunk) - start, window)
         size = int(chunk.sizes[start : start + count].sum())
-        full = flying + count > (1 if self._careful else self._window)
-        if flying and (full or self._flying + size > self._window_bytes):
+        full = flying + count > window
+        if flying and (full or self._flying + size > self._flow.scaled(self._window_bytes)):
             return None
         return chunk.slice(start, start + count)
 
@@ -134,6 +155,8 @@ class Individual:
             taken = self._acknowledged + len(self._early) - known
             tally.published += taken - (tally.duplicates - duplicates)
             self._careful = self._careful and not taken
+            if taken:
+                self._flow.answered(connection.quiet_at, more=self.flying > 0)
             self._settle()
 
     def _count(self, connection: Connection, messages: list[Msg]) -> None:

@@ -12,7 +12,9 @@ from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dialect import BINARY, Column, join, sized
 from penstock.sinks.jetstream.message import Messages
 
-__all__ = ["Publisher", "Tally", "frames"]
+__all__ = ["LOOK", "Publisher", "Tally", "frames"]
+
+LOOK = 0.1  # seconds between looks at how long an answer has been due
 
 
 @dataclass(slots=True)
@@ -52,10 +54,15 @@ class Publisher(Protocol):
 
     def pump(self, *, drain: bool) -> None:
         """Sends what is queued, as far as the window allows; with `drain` returns when all is
-        acknowledged, without when all is on its way.
+        acknowledged, without when all is on its way. Sends nothing while the flow pauses.
 
         Raises Unavailable, Rejected, SettingsError or LeaseLost.
         """
+        ...
+
+    def probe(self) -> None:
+        """Sends one batch, if anything is queued, and returns when it is answered. Raises as
+        `pump` does."""
         ...
 
     def resume(self, connection: Connection, api: JetStream) -> None:

@@ -14,6 +14,8 @@ from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dead_letters import DeadLetters
 from penstock.sinks.jetstream.dialect import dialect
+from penstock.sinks.jetstream.durability import synced
+from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.message import Encoder
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, ensure
@@ -39,7 +41,9 @@ class Session:
         self.stream: Stream | None = None
         self.delivery: Delivery = settings.delivery
         self.reason = ""
+        self.durability_reason = ""
         self.made = False
+        self.flow = Flow(settings)
         self._stepped_down = ""
         self.encoder: Encoder
         self.unlimited: Encoder  # tells what is too large from what cannot be encoded
@@ -63,6 +67,9 @@ class Session:
         self.api = JetStream(self.connection)
         self.connection.open()
         stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
+        if self.settings.durability == "fsync":
+            name = str(self.connection.info.get("server_name", ""))
+            self.durability_reason = synced(self.settings, stream, name)
         choice = choose(self.settings.delivery, stream, self.connection.version)
         self.delivery, self.reason = choice.delivery, choice.reason
         if self._stepped_down and self.delivery == "exactly-once":

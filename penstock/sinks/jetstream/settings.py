@@ -9,22 +9,54 @@ from penstock.errors import SettingsError
 from penstock.settings import Duration, Secret, Settings, Size
 from penstock.sinks.jetstream.subject import parse_template
 
-__all__ = ["Batch", "Delivery", "Encoding", "JetStreamSettings"]
+__all__ = [
+    "Batch",
+    "BreakerSettings",
+    "Delivery",
+    "Durability",
+    "Encoding",
+    "JetStreamSettings",
+    "PressureSettings",
+]  # fmt: skip
 
 Delivery = Literal["auto", "exactly-once", "deduplicated", "at-least-once"]
+Durability = Literal["default", "fsync"]
 Encoding = Literal["msgpack", "json"]
 
 
 class Batch(Settings):
     """When a batch goes out: whichever limit is reached first.
 
-    The limits stop gathering; a batch that is already there is not held back. Under
-    `exactly-once` a backlog goes out in batches of up to 1,000, which is what servers do fastest.
+    The limits stop gathering. Under `exactly-once` they also bound what is sent as one, with one
+    exception: where `max_size` or `max_bytes` has its default, a backlog goes in batches of up to
+    1,000 changes or 4 MiB, which is what servers do fastest.
     """
 
     max_size: int = Field(default=500, ge=1, le=1000)  # changes; 1,000 is the server's limit
     max_wait: Duration = Field(default=0.1, ge=0)  # seconds that a change may wait for company
     max_bytes: Size = Field(default=256 * 1024, ge=1)  # a larger single change goes alone
+
+
+class PressureSettings(Settings):
+    """When the server counts as slow. Seconds that it takes to acknowledge what is its turn;
+    exactly at a threshold counts as above it."""
+
+    slow_threshold: Duration = Field(default=0.1, gt=0)  # smaller batches, longer waits
+    critical_threshold: Duration = Field(default=0.5, gt=0)  # pause, and alert
+    pause: Duration = Field(default=1, ge=0)  # seconds
+
+    @model_validator(mode="after")
+    def _rising(self) -> "PressureSettings":
+        if self.critical_threshold < self.slow_threshold:
+            raise ValueError("critical_threshold must not be below slow_threshold")
+        return self
+
+
+class BreakerSettings(Settings):
+    """When a server that fails is left alone, and for how long."""
+
+    threshold: int = Field(default=5, ge=1)  # failures in a row
+    timeout: Duration = Field(default=30, gt=0)  # seconds until a probe
 
 
 class JetStreamSettings(Settings):
@@ -48,7 +80,12 @@ class JetStreamSettings(Settings):
     subject: str = "cdc.{collection}.{operation}"
     encoding: Encoding = "msgpack"
     batch: Batch = Batch()
+    pressure: PressureSettings = PressureSettings()
+    breaker: BreakerSettings = BreakerSettings()
     delivery: Delivery = "auto"
+    durability: Durability = "default"
+    monitoring: str | None = None  # http://host:8222 of each server of the stream, by commas
+    assume_synced: bool = False  # the operator's word, where no monitoring can be asked
     replicas: int = Field(default=1, ge=1, le=5)
     storage: Literal["file", "memory"] = "file"
     max_age: Duration = Field(default=0, ge=0)  # seconds; 0 keeps for ever
@@ -81,4 +118,13 @@ class JetStreamSettings(Settings):
     def _window(self) -> "JetStreamSettings":
         if self.max_age and self.max_age < self.duplicate_window:
             raise ValueError("max_age must not be shorter than duplicate_window")
+        return self
+
+    @model_validator(mode="after")
+    def _durable(self) -> "JetStreamSettings":
+        if self.durability == "fsync" and self.storage == "memory":
+            raise ValueError("durability fsync needs storage: file")
+        for url in (self.monitoring or "").split(","):
+            if url.strip() and not url.strip().startswith(("http://", "https://")):
+                raise ValueError("monitoring must be http:// or https:// URLs, with commas")
         return self

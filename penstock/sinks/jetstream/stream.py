@@ -23,11 +23,19 @@ class Stream:
     name: str
     config: Mapping[str, Any]
     last_sequence: int
+    servers: tuple[str, ...] = ()  # who has a copy; nobody says so outside of a cluster
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> "Stream":
         """From the answer to STREAM.INFO or STREAM.CREATE."""
-        return cls(info["config"]["name"], info["config"], int(info["state"]["last_seq"]))
+        cluster = info.get("cluster") or {}
+        names = [cluster.get("leader"), *(one["name"] for one in cluster.get("replicas") or ())]
+        return cls(
+            info["config"]["name"],
+            info["config"],
+            int(info["state"]["last_seq"]),
+            tuple(str(name) for name in names if name),
+        )
 
     @property
     def atomic(self) -> bool:

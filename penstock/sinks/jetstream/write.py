@@ -1,7 +1,7 @@
 """One call of `write`: gathers, sends, retries, and counts until everything is acknowledged."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
 from penstock.position import PartitionId, Place, position_to_json
 from penstock.sinks import Notify, Receipt
-from penstock.sinks.jetstream.atomic import Atomic
+from penstock.sinks.jetstream.atomic import LARGEST, Atomic, Limits
+from penstock.sinks.jetstream.breaker import BreakerState
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.gather import Gather
 from penstock.sinks.jetstream.individual import Individual
@@ -21,6 +22,7 @@ from penstock.sinks.jetstream.poison import Poison
 from penstock.sinks.jetstream.publisher import Publisher, Tally
 from penstock.sinks.jetstream.pull import Pull
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.jetstream.settings import Batch
 from penstock.sinks.jetstream.shard import NotAlone
 
 __all__ = ["Write"]
@@ -39,6 +41,8 @@ class Write:
         self._poison = Poison(session, notify)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
+        self._flow = session.flow
+        self._flow.listen(notify)
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
         self._said: dict[PartitionId, Place] = {}
@@ -60,6 +64,7 @@ class Write:
         if self._connected is not None:
             self._retried(lambda: self._publisher.pump(drain=True))
         self._pass()
+        self._flow.idle()
         self._measure()
         return self._receipt()
 
@@ -73,12 +78,17 @@ class Write:
                 self._flush()
             self._gather.add(batch, time.monotonic())
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
-        if not self._flying or self._gather.is_due(time.monotonic()):
+        # Under pressure a smaller one waits for company all the same.
+        pace = self._flow.pace
+        eager = pace.patience == 1 and not self._flying
+        if eager or self._gather.is_due(time.monotonic(), pace):
             self._flush()
         if self._flying:
             self._retried(self._publisher.poll)
-        elif batch is None:
-            self._session.refresh()  # an idle server wants its PING answered
+        else:
+            self._flow.idle()
+            if batch is None:
+                self._session.refresh()  # an idle server wants its PING answered
         self._progress()
 
     def _flush(self) -> None:
@@ -130,6 +140,7 @@ class Write:
                 "duplicates": tally.duplicates,
                 "size": tally.size,
                 **self._latency,
+                **self._answers(),
             })  # fmt: skip
 
     def _measure(self) -> None:
@@ -144,6 +155,10 @@ class Write:
                 "latency_p50_ms": round(float(p50), 1),
                 "latency_p99_ms": round(float(p99), 1),
             }
+
+    def _answers(self) -> dict[str, float]:
+        slowest = self._flow.slowest()
+        return {} if slowest is None else {"answer_ms": slowest}
 
     def _retried(self, step: Callable[[], None]) -> None:
         try:
@@ -172,22 +187,43 @@ class Write:
 
     def _insist(self, step: Callable[[], None]) -> None:
         """Does a step over an open session, again and again until it succeeds."""
-        waits, attempts, before = delays(), 0, dict(self._tally.position)
+        waits, attempts, before = _delays(), 0, self._tally.batches
         while True:
+            self._leave_alone()
             try:
-                self._connect()
-                step()
+                self._try(step)
             except (Unavailable, Malformed) as error:
                 self._session.close()
-                if self._tally.position != before:
-                    waits, before = delays(), dict(self._tally.position)
+                if self._tally.batches != before:
+                    waits, before = _delays(), self._tally.batches
                 attempts += 1
+                self._flow.failed(error.message)
                 self._notify({"connected": False, "error": str(error), "attempts": attempts})
-                time.sleep(next(waits))
+                if self._flow.breaker.state is BreakerState.CLOSED:
+                    time.sleep(next(waits))
             else:
                 break
         if attempts:
             self._notify({"connected": True, "attempts": attempts})
+
+    def _leave_alone(self) -> None:
+        """While the breaker is open nothing is tried."""
+        while (left := self._flow.closed_for()) > 0:
+            time.sleep(min(left, _PROGRESS))
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A step, and before it the probe of a breaker that is half-open."""
+        before = self._tally.batches
+        self._connect()
+        if self._flow.breaker.state is BreakerState.HALF_OPEN:
+            self._publisher.probe()
+            self._flow.succeeded()
+        try:
+            step()
+        finally:
+            # Failures in a row: what the server stored in between ends the row.
+            if self._tally.batches != before and self._flow.breaker.failures:
+                self._flow.succeeded()
 
     def _connect(self) -> None:
         session = self._session
@@ -211,6 +247,9 @@ class Write:
             "stream_made": session.made,
             "delivery": session.delivery,
             "reason": session.reason,
+            "durability": session.settings.durability,
+            "durability_reason": session.durability_reason,
+            **self._flow.states,
         })  # fmt: skip
 
     def _receipt(self) -> Receipt:
@@ -225,7 +264,9 @@ class Write:
                 "reason": session.reason,
                 "batches": tally.batches,
                 "resent": tally.resent,
+                **self._flow.states,
                 **self._latency,
+                **self._answers(),
             },
         )
 
@@ -234,8 +275,29 @@ def _nothing() -> None:
     """The step that only needs the session to be open."""
 
 
+def _delays() -> Iterator[float]:
+    """Spread so that the failures of one short outage (a restart, an election of a leader) do not
+    open the breaker."""
+    return delays(first=0.2, factor=3.0)
+
+
 def _publisher(session: Session, tally: Tally) -> Publisher:
-    settings = session.settings
+    settings, flow = session.settings, session.flow
     if session.delivery == "exactly-once":
-        return Atomic(tally, stream=settings.stream, template=session.template)
-    return Individual(tally, window=settings.window, window_bytes=settings.window_bytes)
+        return Atomic(
+            tally,
+            flow,
+            stream=settings.stream,
+            template=session.template,
+            limits=_limits(settings.batch),
+        )
+    return Individual(tally, flow, window=settings.window, window_bytes=settings.window_bytes)
+
+
+def _limits(batch: Batch) -> Limits:
+    """What the settings say of a batch; see `Batch` for what their defaults mean."""
+    usual, most = Batch(), Limits()
+    return Limits(
+        size=LARGEST if batch.max_size == usual.max_size else batch.max_size,
+        bytes=most.bytes if batch.max_bytes == usual.max_bytes else batch.max_bytes,
+    )

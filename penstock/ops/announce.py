@@ -1,0 +1,69 @@
+"""What the log says when a sink changes how it delivers: the board's reports, one line a change.
+
+Tasks only report; the service, which holds the board, logs each change once for all of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import structlog
+
+from penstock.ops.board import Snapshot
+
+__all__ = ["Announcement", "Announcer", "announcements"]
+
+Level = Literal["info", "warning", "error"]
+
+log = structlog.get_logger("penstock")
+
+# Field of a sink's entry -> the event, and which others are told with it.
+_EVENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "delivery": ("the sink's delivery is chosen", ("reason", "stream", "version")),
+    "durability": ("the sink's durability is verified", ("durability_reason",)),
+    "pressure": ("the sink's back-pressure changed", ("pressure_reason", "answer_ms")),
+    "breaker": ("the sink's circuit breaker changed", ("breaker_reason",)),
+}
+# States that an operator should hear of; the rest is information.
+_ALARMS: Mapping[str, Level] = {
+    "slow": "warning", "critical": "error", "open": "error", "half-open": "warning",
+}  # fmt: skip
+# What a start begins with is no news.
+_USUAL = {"pressure": "normal", "breaker": "closed", "durability": "default"}
+
+
+class Announcement(NamedTuple):
+    """One line of the log."""
+
+    level: Level
+    event: str
+    fields: Mapping[str, Any]
+
+
+def announcements(known: Mapping[tuple[str, str], Any], now: Snapshot) -> Iterator[Announcement]:
+    """What changed from `known`, (sink, field) -> value, to `now`. Pure."""
+    for (kind, name), entry in now.items():
+        if kind != "sink":
+            continue
+        for field, (event, more) in _EVENTS.items():
+            value = entry.fields.get(field)
+            if value is None or value == known.get((name, field), _USUAL.get(field)):
+                continue
+            told = {key: entry.fields[key] for key in more if entry.fields.get(key)}
+            level: Level = _ALARMS.get(str(value), "info")
+            yield Announcement(level, event, {"sink": name, field: value, **told})
+
+
+class Announcer:
+    """Remembers what was said."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Logs what changed since it looked last."""
+        for told in announcements(self._known, snapshot):
+            getattr(log, told.level)(told.event, **told.fields)
+        for (kind, name), entry in snapshot.items():
+            if kind == "sink":
+                seen = {(name, field): entry.fields.get(field) for field in _EVENTS}
+                self._known.update({key: value for key, value in seen.items() if value is not None})

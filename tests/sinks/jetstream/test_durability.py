@@ -1,0 +1,203 @@
+"""`durability: fsync` runs only where somebody can tell that an acknowledged change is on disk."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from penstock.demo.servers import Nats, free_port
+from penstock.errors import PenstockError, SettingsError
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.durability import synced
+from penstock.sinks.jetstream.stream import Stream
+
+ALWAYS = {"sync_always": True, "sync_interval": 120_000_000_000}
+USUAL = {"sync_interval": 120_000_000_000}
+
+
+def settings_for(*servers: str, **others: Any) -> JetStreamSettings:
+    return JetStreamSettings(
+        url="nats://h",
+        durability="fsync",
+        monitoring=",".join(f"http://{name}:8222" for name in servers) or None,
+        **others,
+    )
+
+
+def stream_of(*servers: str, **config: Any) -> Stream:
+    return Stream("S", {"storage": "file", **config}, 0, servers)
+
+
+def asking(**servers: Any) -> Any:
+    """Monitoring endpoints: name -> JetStream's configuration, a version, or nothing."""
+
+    def ask(url: str, timeout: float) -> Mapping[str, Any]:
+        name = url.removeprefix("http://").removesuffix(":8222")
+        told = servers.get(name)
+        if told is None:
+            raise ConnectionRefusedError(url)
+        if isinstance(told, str):
+            return {"server_name": name, "version": told, "jetstream": {"config": {}}}
+        return {"server_name": name, "version": "2.15.1", "jetstream": {"config": told}}
+
+    return ask
+
+
+def test_a_server_that_syncs_always_is_enough() -> None:
+    reason = synced(settings_for("a"), stream_of(), "a", asking(a=ALWAYS))
+    assert reason == "a of 1 syncs always"
+
+
+@pytest.mark.parametrize(
+    ("settings", "stream", "servers", "says"),
+    [
+        (settings_for(), stream_of(), {}, "nobody can tell"),
+        (settings_for("a"), stream_of(), {"a": USUAL}, "a does not sync always"),
+        (settings_for("a"), stream_of(), {"a": "2.9.10"}, "a is too old to tell"),
+        (settings_for("a"), stream_of(), {}, "no answer from a:8222"),
+        (settings_for("b"), stream_of(), {"b": ALWAYS}, "a could not be asked"),
+        (settings_for("a"), stream_of(storage="memory"), {"a": ALWAYS}, "kept in memory"),
+        (settings_for("a"), stream_of(persist_mode="async"), {"a": ALWAYS}, "before it writes"),
+        (
+            settings_for("a", "b", "c"),
+            stream_of("a", "b", "c"),
+            {"a": ALWAYS, "b": ALWAYS, "c": USUAL},
+            "c does not sync always",
+        ),
+        (settings_for("a", "b"), stream_of("a", "b", "c"), {"a": ALWAYS}, "b, c could not"),
+        (settings_for("a", "b"), stream_of("a", "b"), {"a": ALWAYS}, "b could not be asked"),
+        (
+            settings_for(assume_synced=True),
+            stream_of(persist_mode="async"),
+            {},
+            "before it writes",
+        ),
+    ],
+)
+def test_what_does_not_sync_or_cannot_be_asked_is_refused_with_the_remedy(
+    settings: JetStreamSettings, stream: Stream, servers: Any, says: str
+) -> None:
+    with pytest.raises(SettingsError, match=says) as caught:
+        synced(settings, stream, "a", asking(**servers))
+    assert caught.value.hint
+
+
+def test_one_of_three_may_be_down_because_it_acknowledges_nothing() -> None:
+    settings, stream = settings_for("a", "b", "c"), stream_of("a", "b", "c")
+    assert synced(settings, stream, "a", asking(a=ALWAYS, c=ALWAYS)) == "a, c of 3 sync always"
+
+
+def test_the_operators_word_is_taken() -> None:
+    assert "assume_synced" in synced(settings_for(assume_synced=True), stream_of(), "a", asking())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"storage": "memory"}, {"monitoring": "localhost:8222"}, {"monitoring": "file:///x"}]
+)
+def test_settings_that_cannot_be_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValidationError):
+        JetStreamSettings(url="nats://h", durability="fsync", **wrong)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Any]:
+    """`servers(name, jetstream)`: a server with monitoring, and its URL."""
+    with ExitStack() as stack:
+        known: dict[str, tuple[Nats, str]] = {}
+
+        def make(name: str, jetstream: Any) -> tuple[Nats, str]:
+            if name not in known:
+                port = free_port()
+                config = {"http": f"127.0.0.1:{port}", "jetstream": jetstream}
+                known[name] = (
+                    stack.enter_context(Nats(config=config)),
+                    f"http://127.0.0.1:{port}",
+                )
+            return known[name]
+
+        yield make
+
+
+@pytest.mark.live
+def test_a_real_server_that_syncs_always_is_verified_and_told(
+    servers: Any, settings_of: Any, batch_of: Any
+) -> None:
+    server, monitoring = servers("always", {"sync_interval": "always"})
+    sink = JetStreamSink(settings_of(server.url, durability="fsync", monitoring=monitoring))
+    told: list[Any] = []
+    assert sink.write([batch_of(10)], told.append).published == 10
+    assert told[0]["durability"] == "fsync"
+    assert "syncs always" in told[0]["durability_reason"]
+    assert [f.level for f in sink.check() if f.subject == "durability"] == ["ok"]
+
+
+@pytest.mark.live
+def test_a_real_server_with_the_default_is_refused(
+    servers: Any, settings_of: Any, batch_of: Any
+) -> None:
+    server, monitoring = servers("usual", {})
+    sink = JetStreamSink(settings_of(server.url, durability="fsync", monitoring=monitoring))
+    with pytest.raises(SettingsError, match="does not sync always"):
+        sink.write([batch_of(10)])
+    with pytest.raises(SettingsError):
+        sink.prepare()
+    (finding,) = [f for f in sink.check() if f.subject == "durability"]
+    assert (finding.level, "sync_interval: always" in finding.remedy) == ("error", True)
+
+
+@pytest.mark.live
+def test_a_restart_without_syncing_is_noticed_at_the_next_connection(
+    own_nats: Any, settings_of: Any, batch_of: Any
+) -> None:
+    port = free_port()
+    server: Nats = own_nats({"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}})
+    sink = JetStreamSink(
+        settings_of(server.url, durability="fsync", monitoring=f"http://127.0.0.1:{port}")
+    )
+    assert sink.write([batch_of(1, 1)]).published == 1
+    server.stop()
+    server.config = {"http": f"127.0.0.1:{port}"}
+    server.start()
+    with pytest.raises(SettingsError, match="does not sync always"):
+        sink.write([batch_of(1, 2)])
+
+
+@pytest.mark.live
+def test_every_server_of_a_replicated_stream_is_asked(settings_of: Any, batch_of: Any) -> None:
+    ports = [(free_port(), free_port()) for _ in range(3)]
+    routes = [f"nats://127.0.0.1:{port}" for port, _ in ports]
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(
+                Nats(
+                    config={
+                        "server_name": f"disk{number}",
+                        "http": f"127.0.0.1:{http}",
+                        "jetstream": {"sync_interval": "always"},
+                        "cluster": {
+                            "name": "c", "listen": f"127.0.0.1:{port}", "routes": routes,
+                        },
+                    }
+                )
+            )
+            for number, (port, http) in enumerate(ports)
+        ]  # fmt: skip
+        urls = [f"http://127.0.0.1:{http}" for _, http in ports]
+        fields = {"durability": "fsync", "replicas": 3}
+        sink = JetStreamSink(settings_of(nodes[0].url, monitoring=",".join(urls), **fields))
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                sink.prepare()
+                break
+            except PenstockError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        told: list[Any] = []
+        assert sink.write([batch_of(100)], told.append).published == 100
+        lone = JetStreamSink(settings_of(nodes[0].url, monitoring=urls[0], **fields))
+        with pytest.raises(SettingsError, match="could not be asked"):
+            lone.prepare()
