@@ -99,7 +99,7 @@ def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
 
 
 def _wants_msgpack(pipeline: Pipeline) -> bool:
-    return getattr(pipeline.sink.settings, "encoding", "json") == "msgpack"
+    return getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:

@@ -1,27 +1,19 @@
-"""One message of the stream, decoded: the consumer's view of a change. Pure.
-
-Understands the `penstock` layout, MessagePack or JSON, told apart by the first byte.
-"""
+"""One change of the stream, decoded: the consumer's view of it. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import orjson
-import ormsgpack
-
-from penstock.errors import Malformed
 from penstock.position import Place
 
-__all__ = ["Message", "decode_body"]
-
-_KNOWN = ("event_id", "operation", "backend")
+__all__ = ["Message"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A stored message: where and when JetStream stored it, and its decoded body."""
+    """A change: where and when JetStream stored the message that it is in, and the change as the
+    layout `penstock` has it. Changes that share a message share its sequence and headers."""
 
     sequence: int
     subject: str
@@ -54,17 +46,3 @@ class Message:
         """When the source committed the change."""
         text = self.body.get("committed_at")
         return datetime.fromisoformat(text) if text else None
-
-
-def decode_body(data: bytes) -> Mapping[str, Any]:
-    """MessagePack or JSON -> the change as a map; raises Malformed."""
-    try:
-        # No MessagePack map starts with 0x7b, which is "{".
-        body = orjson.loads(data) if data[:1] in (b"{", b"") else ormsgpack.unpackb(data)
-    except ValueError as error:
-        raise Malformed(
-            f"a message of {len(data)} bytes is neither JSON nor MessagePack"
-        ) from error
-    if not isinstance(body, dict) or any(name not in body for name in _KNOWN):
-        raise Malformed(f"a message of {len(data)} bytes is not a change")
-    return body

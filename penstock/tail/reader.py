@@ -21,7 +21,8 @@ from nats.aio.subscription import Subscription
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
-from penstock.tail.message import Message, decode_body
+from penstock.tail.bodies import changes_of
+from penstock.tail.message import Message
 from penstock.tail.start import ALL, Since, Start
 
 __all__ = ["Reader"]
@@ -59,7 +60,8 @@ class Reader:
         return self._given
 
     def fetch(self, count: int = 500, timeout: float = 1.0) -> list[Message]:
-        """The next messages, at most `count`; waits at most `timeout` seconds for the first.
+        """The changes of the next messages, at most `count` messages; waits at most `timeout`
+        seconds for the first.
 
         Raises Unavailable (cannot reach the server, the first time; later it reconnects for
         ever and returns none), SettingsError (no such stream, wrong password), or Malformed for a
@@ -69,8 +71,8 @@ class Reader:
         messages: list[Message] = []
         for place, raw in enumerate(raws):
             try:
-                messages.append(_message(raw))
-                self._given = messages[-1].sequence
+                messages += _changes(raw)
+                self._given = raw.metadata.sequence.stream
             except Malformed:
                 # What came before it is given out first; the next fetch raises for it alone.
                 self._rest = raws[place if messages else place + 1 :]
@@ -251,14 +253,18 @@ def _is_login(error: Exception) -> bool:
     return "authorization" in str(error).lower()
 
 
-def _message(raw: Msg) -> Message:
-    return Message(
-        sequence=raw.metadata.sequence.stream,
-        subject=raw.subject,
-        stored_at=_stored_at(raw),
-        headers=dict(raw.headers or {}),
-        body=decode_body(raw.data),
-    )
+def _changes(raw: Msg) -> list[Message]:
+    headers = dict(raw.headers or {})
+    return [
+        Message(
+            sequence=raw.metadata.sequence.stream,
+            subject=raw.subject,
+            stored_at=_stored_at(raw),
+            headers=headers,
+            body=body,
+        )
+        for body in changes_of(headers, raw.data)
+    ]
 
 
 def _stored_at(raw: Msg) -> datetime:

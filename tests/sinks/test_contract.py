@@ -16,8 +16,17 @@ from penstock.position import PartitionId, Place
 from penstock.sinks import Receipt, Sink
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySettings, MemorySink, stored
+from penstock.tail.bodies import changes_of
 
-EXACT = ["memory", "folder", "exactly-once", "deduplicated", "auto"]
+# The ways in which messages differ, all stored exactly once.
+SHAPES: dict[str, dict[str, Any]] = {
+    "batch": {"messages": "batch"},
+    "batch-json": {"messages": "batch", "encoding": "json"},
+    "arrow": {"messages": "batch", "encoding": "arrow"},
+    "debezium": {"layout": "debezium", "encoding": "json"},
+    "cloudevents-batch": {"layout": "cloudevents", "encoding": "json", "messages": "batch"},
+}
+EXACT = ["memory", "folder", "exactly-once", "deduplicated", "auto", *SHAPES]
 
 
 @dataclass
@@ -51,8 +60,21 @@ def _case(request: pytest.FixtureRequest, kind: str) -> Case:
     stream = request.getfixturevalue("stream")
     read = request.getfixturevalue("read")
     settings_of = request.getfixturevalue("settings_of")
-    sink = JetStreamSink(settings_of(nats.url, delivery=kind))
-    return Case(sink, lambda: [message.event_id for message in read(nats.url, stream)])
+    delivery = "exactly-once" if kind in SHAPES else kind
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery, **SHAPES.get(kind, {})))
+
+    def ids() -> list[str]:
+        messages = read(nats.url, stream)
+        if "messages" not in SHAPES.get(kind, {}):
+            return [message.event_id for message in messages]
+        changes = [changes_of(message.headers, message.data) for message in messages]
+        said = [int(message.headers["Penstock-Count"]) for message in messages]
+        last = [message.event_id for message in messages]
+        assert said == [len(one) for one in changes]
+        assert last == [one[-1]["event_id"] for one in changes]
+        return [str(change["event_id"]) for one in changes for change in one]
+
+    return Case(sink, ids)
 
 
 def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_of: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +18,15 @@ import pyarrow.compute as pc
 from penstock.errors import LeaseLost, Unavailable
 from penstock.position import Place
 from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.columns import Values
 from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.dialect import BINARY, join
+from penstock.sinks.jetstream.encode import origin_of
 from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.message import EVENT_ID, MSG_ID, Messages, Origin
+from penstock.sinks.jetstream.order import behind
+from penstock.sinks.jetstream.pieces import Count, Pick
 from penstock.sinks.jetstream.protocol import Msg, status_of
-from penstock.sinks.jetstream.publisher import LOOK, Tally, frames
+from penstock.sinks.jetstream.publisher import LOOK, Tally, framed, framing
 from penstock.sinks.jetstream.shard import Batch, Mark, Shard, read_mark, shared
 from penstock.sinks.jetstream.subject import Template
 
@@ -33,6 +37,11 @@ _WRONG_SEQUENCE = {10071, 10164}
 _STORED_ID = 10201  # a message id of the batch is inside the duplicate window
 # Abandoned or timed out (10176) and too many in flight (10210): ask what is stored as well.
 _READ_BACK = _WRONG_SEQUENCE | {_STORED_ID, 10176, 10210}
+_FRAMES = framing(
+    [Pick("row", "reply")],
+    [b"Nats-Batch-Sequence: ", Count(), Pick("row", "tail")],
+    ("row", "reply", "tail"),
+)
 _PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
 
 
@@ -72,19 +81,35 @@ class Atomic:
         self._careful = False
         self._refused = 0
         self._numbers = 0
-        self._name = secrets.token_hex(8)
+        self._name = secrets.token_urlsafe(8).encode()
+
+    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See Publisher; raises NotAlone too."""
+        shard = self._shard(origin_of(batch))
+        if not shard.known:
+            self._look(shard)
+        if shard.stored is None:
+            return batch
+        rest = behind(batch, shard.stored)
+        if len(rest) < len(batch):
+            self._tally.duplicates += len(batch) - len(rest)
+            self._note(shard, shard.stored)
+        return rest
 
     def add(self, messages: Messages) -> None:
         """See Publisher; raises NotAlone when a second origin would share the shard."""
-        if messages.origin not in self._shards:
-            if self._shards and not self._template.sharded:
-                first = next(iter(self._shards))
-                raise shared(self._stream, self._template.shard(*first), first, messages.origin)
-            self._shards[messages.origin] = Shard(messages.origin)
-        shard = self._shards[messages.origin]
+        shard = self._shard(messages.origin)
         shard.queue.append(messages)
         if shard.stored is not None and messages.place(0) <= shard.stored:
             self._skip(shard, shard.stored)
+
+    def _shard(self, origin: Origin) -> Shard:
+        if origin not in self._shards:
+            if self._shards and not self._template.sharded:
+                first = next(iter(self._shards))
+                raise shared(self._stream, self._template.shard(*first), first, origin)
+            self._shards[origin] = Shard(origin)
+        return self._shards[origin]
 
     @property
     def flying(self) -> int:
@@ -232,26 +257,25 @@ class Atomic:
     def _encode(
         self, connection: Connection, shard: Shard, batch: Batch, expected: int
     ) -> bytes | memoryview:
-        name = f"{self._name}-{batch.number}".encode()
-        reply = b"%b.%d " % (connection.inbox.encode(), batch.number)
+        name = b"\r\nNats-Batch-Id: %b-%d\r\n" % (self._name, batch.number)
+        end = name + b"Nats-Batch-Commit: 1\r\n\r\n"
         fence = self._fence(shard.origin, expected)
+        reply = b"%b.%d " % (connection.inbox.encode(), batch.number)
+        # By a row's kind: the first, one in the middle, the last, and one that is first and last.
+        replies = Values([b"", b"", reply, reply])
+        tails = Values([
+            name + fence + b"\r\n", name + b"\r\n", end, name + fence + end[len(name) :],
+        ])  # fmt: skip
         total, at, parts = len(batch), 0, []
         for piece in batch.pieces:
-            count = len(piece)
-            numbers = pa.array(range(at + 1, at + count + 1), pa.int64())
-            digits = numbers.cast(pa.string()).cast(BINARY)
-            extra = join(b"Nats-Batch-Id: " + name + b"\r\nNats-Batch-Sequence: ", digits, b"\r\n")
-            tails, replies = [b"\r\n"] * count, [b""] * count
-            if at == 0:
-                tails[0] = fence + tails[0]
-            at += count
+            row = np.ones(len(piece), np.int32)
+            row[0] = 1 if at else 0
+            messages, first = piece if shard.ids else _without_ids(piece), at + 1
+            at += len(piece)
             if at == total:
-                tails[-1] = b"Nats-Batch-Commit: 1\r\n" + tails[-1]
-                replies[-1] = reply
-            extra = join(extra, pa.array(tails, BINARY))
-            messages = piece if shard.ids else _without_ids(piece)
-            parts.append(frames(messages, pa.array(replies, BINARY), extra))
-        return memoryview(parts[0]) if len(parts) == 1 else b"".join(parts)
+                row[-1] = 3 if total == 1 else 2
+            parts.append(framed(messages, _FRAMES, first, row=row, reply=replies, tail=tails))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _fence(self, origin: Origin, expected: int) -> bytes:
         if self._chained:
@@ -288,7 +312,7 @@ class Atomic:
             shard.expected = int(answer["seq"])
         shard.ids, self._careful, self._refused = True, False, 0
         self._note(shard, batch.last)
-        self._tally.published += len(batch)
+        self._tally.published += batch.changes
         self._tally.size += sum(int(piece.sizes.sum()) for piece in batch.pieces)
         self._tally.batches += 1
 

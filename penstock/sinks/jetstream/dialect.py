@@ -1,52 +1,22 @@
-"""The two encodings of a message body, as column arithmetic: MessagePack and JSON.
+"""The two encodings of a message body: MessagePack and JSON.
 
-A body is the concatenation of pieces that were encoded column by column; no row is a Python object
-unless its images have to be converted from the one encoding to the other.
+A body is woven from pieces of columns; no row is a Python object unless its images have to be
+converted from the one encoding to the other.
 """
 
 import base64
-import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-import numpy as np
 import orjson
 import ormsgpack
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.change import Images
-from penstock.sinks.jetstream.settings import Encoding
+from penstock.sinks.jetstream.columns import BINARY, Column
+from penstock.sinks.jetstream.pieces import Form
 
-__all__ = [
-    "BINARY",
-    "Column",
-    "Dialect",
-    "Unconvertible",
-    "bytes_of",
-    "converted",
-    "dialect",
-    "join",
-    "sized",
-]
-
-# A column of bytes, or one value for all rows.
-Column = Any
-BINARY = pa.binary()
-
-_ESCAPED_IN_JSON = re.compile(rb'["\\\x00-\x1f]')
-_SHORT = pa.array([bytes([0xA0 | n]) if n < 32 else bytes([0xD9, n]) for n in range(256)], BINARY)
-
-
-def join(*pieces: Column) -> Column:
-    """Row by row, the pieces one behind the other: columns, or bytes that are the same for all."""
-    columns = [pa.scalar(piece, BINARY) if isinstance(piece, bytes) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*columns, pa.scalar(b"", BINARY))
-
-
-def sized(column: Column) -> Column:
-    """Bytes of each value."""
-    return pc.binary_length(column)
+__all__ = ["Dialect", "Unconvertible", "converted", "dialect"]
 
 
 class Dialect(Protocol):
@@ -54,11 +24,19 @@ class Dialect(Protocol):
 
     content_type: bytes
     images: Images
+    form: Form
     nil: bytes
     end: bytes
+    list_end: bytes
+    separator: bytes
 
     def start(self, fields: int) -> bytes:
-        """What a map of that many fields begins with."""
+        """What a map of that many fields begins with; `end` ends it."""
+        ...
+
+    def list_start(self, count: int) -> bytes:
+        """What an array of that many values begins with; `list_end` ends it, and `separator`
+        stands between its values."""
         ...
 
     def name(self, name: str, *, first: bool = False) -> bytes:
@@ -69,10 +47,6 @@ class Dialect(Protocol):
         """Any plain value."""
         ...
 
-    def text(self, column: Column) -> Column:
-        """A binary column of UTF-8 as strings; null as nil."""
-        ...
-
     def convert(self, image: bytes) -> bytes:
         """A row image from the other encoding."""
         ...
@@ -81,26 +55,21 @@ class Dialect(Protocol):
 class _MessagePack:
     content_type = b"application/msgpack"
     images: Images = "msgpack"
+    form: Form = "msgpack"
     nil = b"\xc0"
-    end = b""
+    end = list_end = separator = b""
 
     def start(self, fields: int) -> bytes:
         return b"\xde" + fields.to_bytes(2, "big")
+
+    def list_start(self, count: int) -> bytes:
+        return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
     def name(self, name: str, *, first: bool = False) -> bytes:
         return ormsgpack.packb(name)
 
     def value(self, value: Any) -> bytes:
         return ormsgpack.packb(value)
-
-    def text(self, column: Column) -> Column:
-        lengths = sized(column)
-        longest = pc.max(lengths).as_py() or 0
-        if longest < 256:
-            heads = _SHORT.take(lengths)
-        else:
-            heads = pa.array([_string_head(n) for n in lengths.to_pylist()], BINARY)
-        return pc.fill_null(join(heads, column), pa.scalar(self.nil, BINARY))
 
     def convert(self, image: bytes) -> bytes:
         return ormsgpack.packb(orjson.loads(image), option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
@@ -109,11 +78,17 @@ class _MessagePack:
 class _Json:
     content_type = b"application/json"
     images: Images = "json"
+    form: Form = "json"
     nil = b"null"
     end = b"}"
+    list_end = b"]"
+    separator = b","
 
     def start(self, fields: int) -> bytes:
         return b"{"
+
+    def list_start(self, count: int) -> bytes:
+        return b"["
 
     def name(self, name: str, *, first: bool = False) -> bytes:
         return (b"" if first else b",") + orjson.dumps(name) + b":"
@@ -121,34 +96,9 @@ class _Json:
     def value(self, value: Any) -> bytes:
         return orjson.dumps(value)
 
-    def text(self, column: Column) -> Column:
-        if _ESCAPED_IN_JSON.search(bytes_of(column)):
-            texts = [None if v is None else orjson.dumps(v.decode()) for v in column.to_pylist()]
-            quoted = pa.array(texts, BINARY)
-        else:
-            quoted = join(b'"', column, b'"')
-        return pc.fill_null(quoted, pa.scalar(self.nil, BINARY))
-
     def convert(self, image: bytes) -> bytes:
         value = ormsgpack.unpackb(image, option=ormsgpack.OPT_NON_STR_KEYS)
         return orjson.dumps(_without_bytes(value), option=orjson.OPT_NON_STR_KEYS)
-
-
-def _string_head(length: int | None) -> bytes | None:
-    if length is None:
-        return None
-    if length < 1 << 16:
-        return b"\xda" + length.to_bytes(2, "big")
-    return b"\xdb" + length.to_bytes(4, "big")
-
-
-def bytes_of(column: Column) -> memoryview:
-    """The bytes of all values, with no copy."""
-    _, offsets, data = column.buffers()
-    if data is None or not len(column):
-        return memoryview(b"")
-    bounds = np.frombuffer(offsets, np.int32)
-    return memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]]
 
 
 def _without_bytes(value: Any) -> Any:
@@ -163,11 +113,11 @@ def _without_bytes(value: Any) -> Any:
             return value
 
 
-_DIALECTS: dict[Encoding, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
+_DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
 
 
-def dialect(encoding: Encoding) -> Dialect:
-    """The dialect of a message encoding."""
+def dialect(encoding: Literal["msgpack", "json"]) -> Dialect:
+    """The dialect of an encoding of values."""
     return _DIALECTS[encoding]
 
 

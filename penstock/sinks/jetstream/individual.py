@@ -7,19 +7,23 @@ that the server knows (`duplicate: true`).
 
 from collections import deque
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from penstock.errors import Unavailable
 from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.columns import Numbers, Values
 from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.dialect import BINARY, join
 from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.message import Messages
+from penstock.sinks.jetstream.pieces import Count, Pick
 from penstock.sinks.jetstream.protocol import Msg, status_of
-from penstock.sinks.jetstream.publisher import LOOK, Tally, frames
+from penstock.sinks.jetstream.publisher import LOOK, Tally, framed, framing
 
 __all__ = ["Individual"]
+
+_FRAMES = framing([Pick("one", "inbox"), Count(), b" "], [b"\r\n"], ("one", "inbox"))
 
 
 class Individual:
@@ -38,6 +42,10 @@ class Individual:
         self._flying = 0
         self._early: set[int] = set()
         self._careful = False
+
+    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See Publisher: all of it, for all that we know."""
+        return batch
 
     def add(self, messages: Messages) -> None:
         """See Publisher."""
@@ -113,16 +121,14 @@ class Individual:
         piece = self._next_piece()
         if piece is None:
             return False
-        numbers = pa.array(range(self._sent, self._sent + len(piece)), pa.int64())
-        digits = numbers.cast(pa.string()).cast(BINARY)
-        replies = join(connection.inbox.encode() + b".", digits, b" ")
-        size = int(piece.sizes.sum())
+        first, size = self._sent, int(piece.sizes.sum())
         # Noted before it is sent: an error in the middle leaves it unacknowledged, not unsent.
         self._sent += len(piece)
         self._flight.append((self._sent, size))
         self._flying += size
         self._flow.sent()
-        connection.send(memoryview(frames(piece, replies, b"\r\n")))
+        inbox = Values([connection.inbox.encode() + b"."])
+        connection.send(framed(piece, _FRAMES, first, one=_zeros(len(piece)), inbox=inbox))
         return True
 
     def _next_piece(self) -> Messages | None:
@@ -166,11 +172,11 @@ class Individual:
             token = subject[skip:]
             if not token.isdigit():
                 continue
+            number = int(token)
             if headers or b'"error"' in payload:
                 self._raise(headers, payload)
             if b'"duplicate"' in payload:
-                self._tally.duplicates += 1
-            number = int(token)
+                self._tally.duplicates += self._changes(number)
             if number == self._acknowledged:
                 self._acknowledged += 1
             else:
@@ -187,6 +193,10 @@ class Individual:
         first, messages = self._chunk_of(self._acknowledged)
         return f"the change at {messages.place(self._acknowledged - first)} or soon behind it"
 
+    def _changes(self, number: int) -> int:
+        first, messages = self._chunk_of(number)
+        return 1 if messages.counts is None else int(messages.counts[number - first])
+
     def _settle(self) -> None:
         """Forgets what is acknowledged."""
         while self._flight and self._flight[0][0] <= self._acknowledged:
@@ -194,5 +204,11 @@ class Individual:
         while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= self._acknowledged:
             _, messages = self._chunks.popleft()
             self._tally.position[messages.origin.partition] = messages.place(-1)
+            # Messages were counted when they were acknowledged; what more is in them, now.
+            self._tally.published += messages.changes - len(messages)
             self._tally.size += int(messages.sizes.sum())
             self._tally.batches += 1
+
+
+def _zeros(count: int) -> Numbers:
+    return np.zeros(count, np.int32)

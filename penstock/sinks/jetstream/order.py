@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 
 from penstock.errors import SettingsError
 from penstock.position import Place
-from penstock.sinks.jetstream.dialect import Column, sized
+from penstock.sinks.jetstream import kernel as native
+from penstock.sinks.jetstream.columns import Column, Columns
+from penstock.sinks.jetstream.encode import exact, origin_of
 from penstock.sinks.jetstream.message import Origin
 
-__all__ = ["Order"]
+__all__ = ["Order", "behind"]
 
 _ROWS = 1000
 _BYTES = 4 << 20
@@ -34,13 +36,17 @@ class Order:
 
         Raises SettingsError when a piece is behind what an earlier batch held.
         """
+        if native.kernel() is not None and _is_simple(columns := Columns(len(batch), exact(batch))):
+            self._check(batch)
+            yield from _cut(batch, columns)
+            return
         for part in _by_origin(batch):
             ordered = _sorted(part)
             self._check(ordered)
-            yield from _cut(ordered)
+            yield from _cut(ordered, Columns(len(ordered), exact(ordered)))
 
     def _check(self, batch: pa.RecordBatch) -> None:
-        origin = Origin(batch.column("backend")[0].as_py(), batch.column("partition")[0].as_py())
+        origin = origin_of(batch)
         first, last = _place(batch, 0), _place(batch, len(batch) - 1)
         before = self._last.get(origin)
         if before is not None and first <= before:
@@ -50,6 +56,15 @@ class Order:
                 "union), or sort by partition, cursor and ordinal in one partition",
             )
         self._last[origin] = last
+
+
+def behind(batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
+    """The rows behind a place, of a batch that is in order."""
+    low, high = 0, len(batch)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _place(batch, middle) <= place else (low, middle)
+    return batch.slice(low) if low else batch
 
 
 def _place(batch: pa.RecordBatch, row: int) -> Place:
@@ -95,19 +110,34 @@ def _steps(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     return np.asarray(pc.or_(rises, pc.and_(same, further)), np.bool_)
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    start = 0
-    while start < len(batch):
-        rows = _ROWS
-        while rows > 1 and _weight(batch.slice(start, rows)) > _BYTES:
+def _is_simple(columns: Columns) -> bool:
+    """Whether a batch has one origin and is in order, which it nearly always has and is."""
+    kernel, rows = native.kernel(), columns.rows
+    return bool(
+        kernel.penstock_weave_constant(columns.pointer("backend"), rows)
+        and kernel.penstock_weave_constant(columns.pointer("partition"), rows)
+        and kernel.penstock_weave_ascending(
+            columns.pointer("cursor"), columns.pointer("ordinal"), rows
+        )
+    )
+
+
+def _cut(batch: pa.RecordBatch, columns: Columns) -> Iterator[pa.RecordBatch]:
+    start, total = 0, len(batch)
+    while start < total:
+        rows = min(_ROWS, total - start)
+        while rows > 1 and _weight(columns, start, rows) > _BYTES:
             rows //= 2
-        yield batch.slice(start, rows)
+        yield batch if rows == total else batch.slice(start, rows)
         start += rows
 
 
-def _weight(batch: pa.RecordBatch) -> int:
-    return sum(_size(batch.column(name)) for name in _IMAGES)
+def _weight(columns: Columns, start: int, rows: int) -> int:
+    kernel = native.kernel()
+    if kernel is None:
+        return sum(_size(columns[name].slice(start, rows)) for name in _IMAGES)
+    return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in _IMAGES)
 
 
 def _size(column: Column) -> int:
-    return int(pc.sum(sized(column)).as_py() or 0)
+    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

@@ -1,18 +1,20 @@
 """What the two ways of publishing share: their protocol, their tally, the bytes of a publish."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.columns import Columns
 from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.dialect import BINARY, Column, join, sized
 from penstock.sinks.jetstream.message import Messages
+from penstock.sinks.jetstream.pieces import Piece, Raw, Size
+from penstock.sinks.jetstream.weave import Weave
 
-__all__ = ["LOOK", "Publisher", "Tally", "frames"]
+__all__ = ["LOOK", "Publisher", "Tally", "framed", "framing"]
 
 LOOK = 0.1  # seconds between looks at how long an answer has been due
 
@@ -39,6 +41,14 @@ class Publisher(Protocol):
     @property
     def flying(self) -> int:
         """Messages that were sent and not acknowledged."""
+        ...
+
+    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What of a batch of one origin is not stored yet, as far as this can be known; counts the
+        rest. A message of several changes can't be stored in part, so this has to be asked first.
+
+        Raises as `pump` does.
+        """
         ...
 
     def add(self, messages: Messages) -> None:
@@ -70,22 +80,33 @@ class Publisher(Protocol):
         ...
 
 
-def frames(messages: Messages, reply: Column, extra: Column) -> pa.Buffer:
-    """HPUB of all messages, one behind the other, ready for the socket.
-
-    `reply` is a column (or one value) of reply subjects, each empty or with a space behind it;
-    `extra` of header lines with the empty line that ends the headers.
-    """
-    extra_size = len(extra) if isinstance(extra, bytes) else sized(extra)
-    header_size: Column = pc.add(sized(messages.headers), extra_size)
-    total = pc.add(header_size, sized(messages.bodies))
-    array: Column = join(
-        b"HPUB ", messages.subjects, b" ", reply, _digits(header_size), b" ", _digits(total),
-        b"\r\n", messages.headers, extra, messages.bodies, b"\r\n",
-    )  # fmt: skip
-    data: pa.Buffer = array.buffers()[2]
-    return data
+def framing(
+    reply: Sequence[Piece | bytes], extra: Sequence[Piece | bytes], names: Sequence[str]
+) -> Weave:
+    """HPUB of each message, for `framed`. `reply` is the reply subject, empty or with a space
+    behind it; `extra` header lines and the empty line that ends the headers; they may use columns
+    by `names`."""
+    start = [b"HPUB ", Raw("subject"), b" ", *reply]
+    first, count = len(start) + 4, 1 + len(extra)
+    pieces = [
+        *start, Size(first, first + count), b" ", Size(first, first + count + 1), b"\r\n",
+        Raw("headers"), *extra, Raw("body"), b"\r\n",
+    ]  # fmt: skip
+    return Weave(pieces, ("subject", "headers", "body", *names), batch=False)
 
 
-def _digits(numbers: Column) -> Column:
-    return numbers.cast(pa.string()).cast(BINARY)
+def framed(messages: Messages, weave: Weave, first: int = 0, **columns: Any) -> memoryview:
+    """The frames of all messages, one behind the other, ready for the socket; `first` is what
+    `Count` says in the first."""
+    return memoryview(
+        weave.bytes(
+            Columns(
+                len(messages),
+                subject=messages.subjects,
+                headers=messages.headers,
+                body=messages.bodies,
+                **columns,
+            ),
+            first,
+        )
+    )

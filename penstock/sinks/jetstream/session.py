@@ -13,10 +13,10 @@ from penstock.errors import PenstockError
 from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dead_letters import DeadLetters
-from penstock.sinks.jetstream.dialect import dialect
 from penstock.sinks.jetstream.durability import synced
+from penstock.sinks.jetstream.encode import Encoder
+from penstock.sinks.jetstream.encoders import encoder
 from penstock.sinks.jetstream.flow import Flow
-from penstock.sinks.jetstream.message import Encoder
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, ensure
 from penstock.sinks.jetstream.subject import Template, parse_template
@@ -82,9 +82,9 @@ class Session:
         self.stream = stream
 
     def _encoder(self, limit: int) -> Encoder:
-        return Encoder(
+        return encoder(
+            self.settings,
             self.template,
-            dialect(self.settings.encoding),
             ids=self.delivery != "at-least-once",
             limit=limit,
         )

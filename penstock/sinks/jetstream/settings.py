@@ -16,12 +16,16 @@ __all__ = [
     "Durability",
     "Encoding",
     "JetStreamSettings",
+    "LayoutName",
+    "Packing",
     "PressureSettings",
 ]  # fmt: skip
 
 Delivery = Literal["auto", "exactly-once", "deduplicated", "at-least-once"]
 Durability = Literal["default", "fsync"]
-Encoding = Literal["msgpack", "json"]
+Encoding = Literal["msgpack", "json", "arrow"]
+Packing = Literal["change", "batch"]
+LayoutName = Literal["penstock", "debezium", "cloudevents"]
 
 
 class Batch(Settings):
@@ -79,6 +83,8 @@ class JetStreamSettings(Settings):
     stream: str = Field(default="CDC", pattern=r"^[^\s.*>/\\]+$")
     subject: str = "cdc.{collection}.{operation}"
     encoding: Encoding = "msgpack"
+    layout: LayoutName = "penstock"
+    messages: Packing = "change"  # what a message is: a change, or several of one route
     batch: Batch = Batch()
     pressure: PressureSettings = PressureSettings()
     breaker: BreakerSettings = BreakerSettings()
@@ -113,6 +119,14 @@ class JetStreamSettings(Settings):
         except SettingsError as error:
             raise ValueError(str(error)) from None
         return value
+
+    @model_validator(mode="after")
+    def _body(self) -> "JetStreamSettings":
+        if self.layout != "penstock" and self.encoding != "json":
+            raise ValueError(f"layout {self.layout} is JSON: set encoding: json")
+        if self.encoding == "arrow" and self.messages != "batch":
+            raise ValueError("encoding arrow is for several changes: set messages: batch")
+        return self
 
     @model_validator(mode="after")
     def _window(self) -> "JetStreamSettings":

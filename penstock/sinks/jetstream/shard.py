@@ -79,6 +79,11 @@ class Batch:
         """The place that the shard is at once this is stored."""
         return self.pieces[-1].place(-1)
 
+    @property
+    def changes(self) -> int:
+        """How many changes are in its messages."""
+        return sum(piece.changes for piece in self.pieces)
+
     def __len__(self) -> int:
         return sum(map(len, self.pieces))
 
@@ -123,12 +128,12 @@ class Shard:
         return pieces
 
     def skip(self, place: Place) -> tuple[int, int]:
-        """Drops from the queue what is at or before `place`: (messages, bytes) dropped."""
+        """Drops from the queue what is at or before `place`: (changes, bytes) dropped."""
         count = size = 0
         while self.queue:
             head = self.queue.popleft()
             rest = head.after(place)
-            count += len(head) - len(rest)
+            count += head.changes - rest.changes
             size += int(head.sizes.sum()) - int(rest.sizes.sum())
             if len(rest):
                 self.queue.appendleft(rest)
@@ -137,7 +142,8 @@ class Shard:
 
 
 def _fitting(messages: Messages, limit: int, size: int, *, alone: bool) -> int:
-    """How many of the first messages fit; one always does when it would go alone."""
+    """How many of the first messages fit and may end a batch; those that would go alone always
+    do, up to where one may end."""
     count = min(limit, len(messages))
-    fits = int((messages.sizes[:count].cumsum() <= size).sum())
-    return max(fits, 1) if alone else fits
+    fits = messages.whole(int((messages.sizes[:count].cumsum() <= size).sum()))
+    return fits or (messages.least() if alone else 0)

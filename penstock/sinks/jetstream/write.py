@@ -94,10 +94,13 @@ class Write:
     def _flush(self) -> None:
         """Encodes and sends what has gathered."""
         for batch in self._gather.take():
-            for part in self._order.arrange(batch):
+            for arranged in self._order.arrange(batch):
                 self._insist(_nothing)  # a publisher there is, and what the server takes is known
                 if not self._publisher.flying:
                     self._session.connection.expect_anew()
+                part = self._fresh(arranged)
+                if not len(part):
+                    continue
                 self._committed.append(part.column("committed_at"))
                 for messages in self._clean(part):
                     self._add(messages)
@@ -115,6 +118,19 @@ class Write:
             known = self._tally.position.get(partition, place)
             self._tally.position[partition] = max(known, place)
         self._poison.passed.clear()
+
+    def _fresh(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        """What is not stored yet: a message of several changes is stored whole or not at all."""
+        if self._session.settings.messages == "change":
+            return part
+        fresh = part
+
+        def look() -> None:
+            nonlocal fresh
+            fresh = self._publisher.fresh(part)
+
+        self._retried(look)
+        return fresh
 
     def _add(self, messages: Messages) -> None:
         try:

@@ -38,6 +38,7 @@ def test_the_event_id_is_the_message_id(
     assert message.headers == {
         "Nats-Msg-Id": "default:00000000/00000009:0",
         "Penstock-Position": "default shop 00000000/00000009:0",
+        "Penstock-Schema": "1",
         "Content-Type": "application/msgpack",
     }
     assert message.subject == f"{stream}.items.insert"

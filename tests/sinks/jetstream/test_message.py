@@ -2,31 +2,46 @@
 
 import base64
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 import ormsgpack
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.change import schema
 from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
+from penstock.sinks.jetstream import kernel
+from penstock.sinks.jetstream.columns import Values
 from penstock.sinks.jetstream.dialect import dialect
-from penstock.sinks.jetstream.message import FIELDS, Encoder, Messages, Origin, read_position
+from penstock.sinks.jetstream.encode import Singles
+from penstock.sinks.jetstream.layout import FIELDS, Penstock
+from penstock.sinks.jetstream.message import Messages, Origin, read_position
+from penstock.sinks.jetstream.pieces import Pick
 from penstock.sinks.jetstream.protocol import headers_of, hpub
-from penstock.sinks.jetstream.publisher import frames
-from penstock.sinks.jetstream.settings import Encoding
+from penstock.sinks.jetstream.publisher import framed, framing
 from penstock.sinks.jetstream.subject import parse_template
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
+Encoding = Literal["msgpack", "json"]
 
 
-def encoder(encoding: Encoding = "msgpack", *, ids: bool = True, limit: int = 1 << 20) -> Encoder:
-    return Encoder(TEMPLATE, dialect(encoding), ids=ids, limit=limit)
+@pytest.fixture(autouse=True, params=["kernel", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Everything here holds with the compiled kernel and without it."""
+    if request.param == "plain":
+        monkeypatch.setattr("penstock.sinks.jetstream.kernel.kernel", lambda: None)
+    elif kernel.kernel() is None:
+        pytest.skip("the native library is not built: python penstock/native/build.py")
+    return str(request.param)
+
+
+def encoder(encoding: Encoding = "msgpack", *, ids: bool = True, limit: int = 1 << 20) -> Singles:
+    return Singles(TEMPLATE, Penstock(dialect(encoding)), ids=ids, limit=limit)
 
 
 def bodies(messages: Messages, encoding: Encoding) -> list[dict[str, Any]]:
@@ -70,6 +85,7 @@ def test_the_headers_carry_id_position_and_content_type(batch_of: Any) -> None:
     assert headers(encoder().encode(batch)) == {
         "Nats-Msg-Id": "my db:00000000/00000007:0",
         "Penstock-Position": "my%20db slot%201 00000000/00000007:0",
+        "Penstock-Schema": "1",
         "Content-Type": "application/msgpack",
     }
     assert headers(encoder("json").encode(batch))["Content-Type"] == "application/json"
@@ -177,7 +193,9 @@ def test_times_have_six_digits_and_a_z(year: int, batch_of: Any) -> None:
 TEXT = st.text(max_size=400).filter(lambda s: s.isprintable() or "\n" in s or '"' in s)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(texts=st.lists(TEXT, min_size=1, max_size=5), encoding=st.sampled_from(["msgpack", "json"]))
 def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encoding) -> None:
     count = len(texts)
@@ -215,7 +233,9 @@ def test_frames_are_what_the_protocol_says(batch_of: Any) -> None:
             strict=True,
         )  # fmt: skip
         one_by_one = b"".join(hpub(s, b"in.1", h + b"X: 1\r\n\r\n", b) for s, h, b in rows)
-        assert frames(part, b"in.1 ", b"X: 1\r\n\r\n").to_pybytes() == one_by_one
+        weave = framing([Pick("row", "reply")], [b"X: 1\r\n\r\n"], ("row", "reply"))
+        columns = {"row": np.zeros(len(part), np.int32), "reply": Values([b"in.1 "])}
+        assert framed(part, weave, **columns).tobytes() == one_by_one
 
 
 def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place(batch_of: Any) -> None:

@@ -1,0 +1,184 @@
+/* Where a batch's columns are (Arrow's C data interface), and what rows have in common: equal
+ * values, rising places, bytes together. Only looks. */
+
+#include "weave.h"
+
+#include <stdlib.h>
+
+struct ArrowArray {
+    int64_t length, null_count, offset, n_buffers, n_children;
+    const void **buffers;
+    struct ArrowArray **children;
+    struct ArrowArray *dictionary;
+    void (*release)(struct ArrowArray *);
+    void *private_data;
+};
+
+EXPORT int64_t penstock_weave_kinds(const struct column *columns, const int32_t *slots,
+                                    const int32_t *widths, int32_t count, int64_t rows,
+                                    int32_t *kinds, int32_t *firsts);
+EXPORT int64_t penstock_weave_keys(const struct column *columns, const int32_t *slots,
+                                   const int32_t *widths, int32_t count, const int32_t *rows,
+                                   int64_t row_count, uint8_t *out, int64_t capacity);
+EXPORT int32_t penstock_weave_constant(const struct column *c, int64_t rows);
+EXPORT int32_t penstock_weave_ascending(const struct column *texts, const struct column *numbers,
+                                        int64_t rows);
+EXPORT int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows);
+EXPORT void penstock_weave_columns(const struct ArrowArray *batch, struct column *out);
+EXPORT void penstock_weave_release(struct ArrowArray *batch);
+
+/* The columns of an exported record batch, and behind them the items of its lists. `out` has room
+ * for twice as many. */
+void penstock_weave_columns(const struct ArrowArray *batch, struct column *out) {
+    struct column *items = out + batch->n_children;
+    for (int64_t i = 0; i < batch->n_children; i++) {
+        const struct ArrowArray *child = batch->children[i];
+        int wide = child->n_buffers == 3 || child->n_children == 1;
+        out[i].valid = child->null_count == 0 ? NULL : child->buffers[0];
+        out[i].offsets = wide ? child->buffers[1] : NULL;
+        out[i].data = child->n_buffers == 3 ? child->buffers[2] : wide ? NULL : child->buffers[1];
+        out[i].offset = child->offset + batch->offset;
+        out[i].length = batch->length;
+        if (child->n_children == 1) {
+            const struct ArrowArray *item = child->children[0];
+            items->valid = NULL;
+            items->offsets = item->buffers[1];
+            items->data = item->buffers[2];
+            items->offset = item->offset;
+            items->length = item->length;
+            items++;
+        }
+    }
+}
+
+void penstock_weave_release(struct ArrowArray *batch) {
+    if (batch->release) batch->release(batch);
+}
+
+static inline int equal(const uint8_t *a, const uint8_t *b, int64_t size) {
+    uint64_t left, right;
+    for (; size >= 8; a += 8, b += 8, size -= 8) {
+        memcpy(&left, a, 8);
+        memcpy(&right, b, 8);
+        if (left != right) return 0;
+    }
+    while (size--)
+        if (*a++ != *b++) return 0;
+    return 1;
+}
+
+/* Same rows: the values of some columns as one key. `widths` is bytes of an integer, 0 for text. */
+
+static const uint8_t *field(const struct column *c, int64_t row, int32_t width, int64_t *size) {
+    if (!width) return value(c, row, size);
+    *size = width;
+    return (const uint8_t *)c->data + (c->offset + row) * width;
+}
+
+static int same_values(const struct column *c, int32_t width, int64_t one, int64_t other) {
+    int64_t left, right;
+    int null = is_null(c, one);
+    if (null != is_null(c, other)) return 0;
+    if (null) return 1;
+    const uint8_t *a = field(c, one, width, &left), *b = field(c, other, width, &right);
+    return left == right && equal(a, b, left);
+}
+
+static int same_rows(const struct column *columns, const int32_t *slots, const int32_t *widths,
+                     int32_t count, int64_t one, int64_t other) {
+    for (int32_t i = 0; i < count; i++)
+        if (!same_values(columns + slots[i], widths[i], one, other)) return 0;
+    return 1;
+}
+
+static uint64_t hash_of(const struct column *columns, const int32_t *slots, const int32_t *widths,
+                        int32_t count, int64_t row) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int32_t i = 0; i < count; i++) {
+        int64_t size = 0;
+        const struct column *c = columns + slots[i];
+        const uint8_t *data = is_null(c, row) ? NULL : field(c, row, widths[i], &size);
+        hash = (hash ^ (uint64_t)(data ? size + 1 : 0)) * 0x100000001b3u;
+        for (int64_t j = 0; j < size; j++) hash = (hash ^ data[j]) * 0x100000001b3u;
+    }
+    return hash ^ hash >> 29;
+}
+
+/* Numbers the distinct combinations in the order of their first rows: `kinds` of each row, `firsts`
+ * of each kind. Returns how many; -1 without memory. */
+int64_t penstock_weave_kinds(const struct column *columns, const int32_t *slots,
+                             const int32_t *widths, int32_t count, int64_t rows, int32_t *kinds,
+                             int32_t *firsts) {
+    int32_t *table = NULL;
+    int64_t found = 1, room = 16;
+    kinds[0] = firsts[0] = 0;
+    while (room < 2 * rows) room *= 2;
+    for (int64_t row = 1; row < rows; row++) {
+        if (same_rows(columns, slots, widths, count, row - 1, row)) {
+            kinds[row] = kinds[row - 1];
+            continue;
+        }
+        if (!table) {
+            if (!(table = malloc((size_t)room * sizeof *table))) return -1;
+            memset(table, 0xff, (size_t)room * sizeof *table);
+            table[hash_of(columns, slots, widths, count, 0) & (uint64_t)(room - 1)] = 0;
+        }
+        uint64_t at = hash_of(columns, slots, widths, count, row) & (uint64_t)(room - 1);
+        while (table[at] >= 0 && !same_rows(columns, slots, widths, count, firsts[table[at]], row))
+            at = (at + 1) & (uint64_t)(room - 1);
+        if (table[at] < 0) {
+            table[at] = (int32_t)found;
+            firsts[found++] = (int32_t)row;
+        }
+        kinds[row] = table[at];
+    }
+    free(table);
+    return found;
+}
+
+/* The values of some rows as bytes that are equal when the values are; bytes written, -1 when
+ * they are more than `capacity`. */
+int64_t penstock_weave_keys(const struct column *columns, const int32_t *slots,
+                            const int32_t *widths, int32_t count, const int32_t *rows,
+                            int64_t row_count, uint8_t *out, int64_t capacity) {
+    uint8_t *at = out;
+    for (int64_t i = 0; i < row_count; i++)
+        for (int32_t j = 0; j < count; j++) {
+            const struct column *c = columns + slots[j];
+            int64_t size = 0;
+            int null = is_null(c, rows[i]);
+            const uint8_t *data = null ? NULL : field(c, rows[i], widths[j], &size);
+            int32_t said = null ? -1 : (int32_t)size;
+            if (at - out + size + 4 > capacity) return -1;
+            at = put(put(at, &said, 4), data, size);
+        }
+    return at - out;
+}
+
+/* Whether all rows have the same value. */
+int32_t penstock_weave_constant(const struct column *c, int64_t rows) {
+    for (int64_t row = 1; row < rows; row++)
+        if (!same_values(c, 0, row - 1, row)) return 0;
+    return 1;
+}
+
+/* Whether (text, int32) rises from row to row. */
+int32_t penstock_weave_ascending(const struct column *texts, const struct column *numbers,
+                                 int64_t rows) {
+    for (int64_t row = 1; row < rows; row++) {
+        int64_t left, right;
+        const uint8_t *a = value(texts, row - 1, &left), *b = value(texts, row, &right);
+        int64_t least = left < right ? left : right;
+        int order = least ? memcmp(a, b, (size_t)least) : 0;
+        if (!order) order = left < right ? -1 : left > right;
+        if (order > 0) return 0;
+        if (!order && integer(numbers, row - 1, 4) >= integer(numbers, row, 4)) return 0;
+    }
+    return 1;
+}
+
+/* Bytes that the values of some rows have together. */
+int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows) {
+    const int32_t *at = c->offsets + c->offset + start;
+    return at[rows] - at[0];
+}

@@ -1,0 +1,62 @@
+"""The compiled kernel's functions and structures (`penstock/native/weave.c`), or none."""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from penstock.native import library
+
+__all__ = ["ARROW_ARRAY", "UNKNOWN", "NativeColumn", "NativePiece", "kernel"]
+
+ARROW_ARRAY = 80  # bytes of `struct ArrowArray`
+UNKNOWN = -(1 << 63)  # what the kernel returns when it has to be done the other way
+
+
+class NativeColumn(ctypes.Structure):
+    """`struct column`."""
+
+    _fields_ = (
+        ("valid", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),
+        ("offset", ctypes.c_int64), ("length", ctypes.c_int64),
+    )  # fmt: skip
+
+
+class NativePiece(ctypes.Structure):
+    """`struct piece`."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32), ("a", ctypes.c_int32), ("b", ctypes.c_int32),
+        ("form", ctypes.c_int32), ("data", ctypes.c_char_p), ("size", ctypes.c_int64),
+    )  # fmt: skip
+
+
+_ADDRESS, _NUMBER, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "weave_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
+    "weave": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
+    "weave_columns": (None, (_ADDRESS, _ADDRESS)),
+    "weave_release": (None, (_ADDRESS,)),
+    "weave_kinds": (
+        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _NUMBER, _ADDRESS, _ADDRESS),
+    ),
+    "weave_keys": (
+        _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER),
+    ),
+    "weave_constant": (_INT, (_ADDRESS, _NUMBER)),
+    "weave_ascending": (_INT, (_ADDRESS, _ADDRESS, _NUMBER)),
+    "weave_span": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER)),
+}  # fmt: skip
+
+
+@cache
+def kernel() -> Any:
+    """The library with its functions declared, or None."""
+    found = library()
+    if found is None:
+        return None
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(found, f"penstock_{name}", None)
+        if function is None:  # built before there was a weave
+            return None
+        function.restype, function.argtypes = result, arguments
+    return found
