@@ -1,0 +1,115 @@
+"""CPU an event of the sink alone, from batches of changes to bytes for the socket: no server.
+
+`python -m bench.encode`: every form of messages at several sizes of batches; the least of some
+repetitions, because other work on the machine only ever adds.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import orjson
+import ormsgpack
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from penstock.change import Images, schema
+from penstock.native import describe
+from penstock.sinks.jetstream.atomic import Atomic
+from penstock.sinks.jetstream.encoders import encoder
+from penstock.sinks.jetstream.order import Order
+from penstock.sinks.jetstream.publisher import Tally
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.shard import Batch, Shard
+from penstock.sinks.jetstream.subject import parse_template
+
+TEMPLATE = parse_template("cdc.{collection}.{operation}")
+FORMS: dict[str, dict[str, Any]] = {
+    "change, msgpack": {},
+    "change, json": {"encoding": "json"},
+    "change, debezium": {"encoding": "json", "layout": "debezium"},
+    "change, cloudevents": {"encoding": "json", "layout": "cloudevents"},
+    "batch, msgpack": {"messages": "batch"},
+    "batch, json": {"messages": "batch", "encoding": "json"},
+    "batch, arrow": {"messages": "batch", "encoding": "arrow"},
+}
+ROW = {
+    "id": 1000, "name": "customer 1000", "note": "a note of ordinary length for row 1000",
+    "quantity": 0, "active": True, "price": "1000.1000", "ratio": 142.857142857,
+    "changed": "2026-11-21T10:02:03.000004+00:00", "detail": {"n": 1000, "source": "bench"},
+    "tags": ["red", "green", "tag 0"],
+}  # fmt: skip
+
+
+def changes(count: int, images: Images) -> pa.RecordBatch:
+    """Inserts of the benchmark's row, in one transaction."""
+    pack: Any = ormsgpack.packb if images == "msgpack" else orjson.dumps
+    now = datetime.now(UTC)
+    cursor = "00000000/016B3748"
+    values: dict[str, Any] = {
+        "backend": "default", "partition": "bench", "cursor": cursor, "operation": "INSERT",
+        "tenant": None, "database": "postgres", "namespace": "public", "collection": "bench",
+        "relation_id": 16385, "document_id": "1000", "key": pack({"id": 1000}), "before": None,
+        "after": pack(ROW), "unchanged": [], "transaction": "7461", "committed_at": now,
+        "captured_at": now,
+    }  # fmt: skip
+    columns: dict[str, list[Any]] = {name: [value] * count for name, value in values.items()}
+    columns["ordinal"] = list(range(count))
+    columns["event_id"] = [f"default:{cursor}:{n}" for n in range(count)]
+    return pa.RecordBatch.from_pydict(columns, schema=schema(images))
+
+
+class _Connection:
+    inbox = "_INBOX.0123456789abcdef012345"
+
+
+def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
+    """What one batch costs to make ready for the socket, and how many bytes it comes to."""
+    settings = JetStreamSettings(url="nats://nowhere", **form)
+    made = encoder(settings, TEMPLATE, ids=True, limit=1 << 20)
+    atomic = Atomic(Tally(), stream="CDC", template=TEMPLATE)
+    batch = changes(count, "json" if settings.encoding == "json" else "msgpack")
+    connection: Any = _Connection()
+
+    def once() -> int:
+        size = 0
+        for part in Order().arrange(batch):
+            messages = made.encode(part)
+            shard = Shard(messages.origin)
+            size += len(atomic._encode(connection, shard, Batch(1, [messages]), 7))
+        return size
+
+    return once, once()
+
+
+def cost(once: Callable[[], int], count: int, repetitions: int) -> float:
+    """Microseconds of CPU an event."""
+    rounds, best = max(3000 // count, 20), float("inf")
+    for _ in range(repetitions):
+        before = time.process_time()
+        for _ in range(rounds):
+            once()
+        best = min(best, (time.process_time() - before) / rounds)
+    return best * 1e6 / count
+
+
+@click.command()
+@click.option("--repetitions", default=7, show_default=True)
+def main(repetitions: int) -> None:
+    """CPU an event from a batch of changes to the bytes of its messages."""
+    console = Console()
+    sizes = (1000, 100, 10, 1)
+    table = Table(title=f"us of CPU an event; native library {describe()}")
+    for head in ("messages", *(f"{size} a batch" for size in sizes), "bytes an event"):
+        table.add_column(head, justify="left" if head == "messages" else "right")
+    for name, form in FORMS.items():
+        costs = [f"{cost(prepared(form, size)[0], size, repetitions):.2f}" for size in sizes]
+        table.add_row(name, *costs, f"{prepared(form, 1000)[1] / 1000:.0f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
