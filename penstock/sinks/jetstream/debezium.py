@@ -26,7 +26,6 @@ __all__ = ["UNAVAILABLE", "Debezium"]
 UNAVAILABLE = "__debezium_unavailable_value"
 _OPERATIONS = {
     "INSERT": "c", "UPDATE": "u", "REPLACE": "u", "DELETE": "d", "READ": "r", "TRUNCATE": "t",
-    "MESSAGE": "m",
 }  # fmt: skip
 _LSN = re.compile(r"([0-9A-F]{8})/([0-9A-F]{8})")
 # Written once for each distinct value: the column `NAME` numbers them, `NAMEs` are they.
@@ -57,7 +56,7 @@ class Debezium:
             "table": route["collection"] or "",
             "xmin": None,
         }
-        operation = _OPERATIONS.get(route["operation"], "m")
+        operation = _OPERATIONS.get(route["operation"], "m")  # SUSPEND is said in words, too
         return b'"op":"%b","source":%b,' % (operation.encode(), orjson.dumps(source)[:-1])
 
     def change(self) -> tuple[Piece | bytes, ...]:
@@ -86,7 +85,7 @@ class Debezium:
     ) -> dict[str, Any]:
         """See Layout."""
         operations = [route.values["operation"] for route in routed.routes]
-        keys = [b'"message":' if one == "MESSAGE" else b'"after":' for one in operations]
+        keys = [b'"after":' if one in _OPERATIONS else b'"message":' for one in operations]
         deleted = np.array([one == "DELETE" for one in operations])[routed.kinds]
         found = {
             "source_ms": _distinct(columns["committed_at"].cast(pa.int64()), _milliseconds),

@@ -399,7 +399,8 @@ def test_changes_out_of_order_are_refused_before_they_are_stored(
     with pytest.raises(SettingsError, match="out of order") as caught:
         sink.write([batch_of(5, 2), batch_of(5, 1)])
     assert "shuffle" in caught.value.hint
-    assert stored() in ([], ids_of(batch_of(5, 2)))
+    # It may be on its way, and the server tells of a batch that it is just storing.
+    assert stored() == ids_of(batch_of(5, 2))[: len(stored())]
 
 
 def test_a_shuffled_batch_is_sorted(
