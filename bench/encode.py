@@ -20,6 +20,7 @@ from penstock.change import Images, schema
 from penstock.native import describe
 from penstock.sinks.jetstream.atomic import Atomic
 from penstock.sinks.jetstream.encoders import encoder
+from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.order import Order
 from penstock.sinks.jetstream.publisher import Tally
 from penstock.sinks.jetstream.settings import JetStreamSettings
@@ -70,7 +71,7 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
     """What one batch costs to make ready for the socket, and how many bytes it comes to."""
     settings = JetStreamSettings(url="nats://nowhere", **form)
     made = encoder(settings, TEMPLATE, ids=True, limit=1 << 20)
-    atomic = Atomic(Tally(), stream="CDC", template=TEMPLATE)
+    atomic = Atomic(Tally(), Flow(settings), stream="CDC", template=TEMPLATE)
     batch = changes(count, "json" if settings.encoding == "json" else "msgpack")
     connection: Any = _Connection()
 

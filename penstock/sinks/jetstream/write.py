@@ -305,7 +305,8 @@ def _publisher(session: Session, tally: Tally) -> Publisher:
             flow,
             stream=settings.stream,
             template=session.template,
-            limits=_limits(settings.batch),
+            # A message of several changes has the batch's limits itself.
+            limits=_limits(settings.batch) if settings.messages == "change" else Limits(),
         )
     return Individual(tally, flow, window=settings.window, window_bytes=settings.window_bytes)
 

@@ -145,7 +145,7 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
 
     def small(*args: Any, **fields: Any) -> Atomic:
         # As few messages in a batch as can be: each end where one may end is used.
-        return Atomic(*args, **fields, limits=Limits(size=1))
+        return Atomic(*args, **{**fields, "limits": Limits(size=1)})
 
     monkeypatch.setattr("penstock.sinks.jetstream.write.Atomic", small)
     everything = [

@@ -19,11 +19,13 @@ from penstock.sinks.jetstream.atomic import Atomic
 from penstock.sinks.jetstream.columns import BINARY, Columns, Values
 from penstock.sinks.jetstream.dialect import dialect
 from penstock.sinks.jetstream.encode import Singles
+from penstock.sinks.jetstream.flow import Flow
 from penstock.sinks.jetstream.layout import Penstock
 from penstock.sinks.jetstream.message import Messages
 from penstock.sinks.jetstream.order import Order
 from penstock.sinks.jetstream.pieces import Count, Pick, Raw, Size, Text, Time
 from penstock.sinks.jetstream.publisher import Tally
+from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.shard import Batch, Shard
 from penstock.sinks.jetstream.subject import parse_template
 from penstock.sinks.jetstream.weave import LineBreak, Weave
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.skipif(
     kernel.kernel() is None, reason="the native library is not built: penstock/native/build.py"
 )
 
+SETTINGS = JetStreamSettings(url="nats://h")
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 WORD = st.text(max_size=8)
 # Of every header size of MessagePack, and with everything that JSON escapes.
@@ -103,7 +106,7 @@ class _Connection:
 def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
     shard = Shard(messages.origin)
     shard.ids = ids
-    atomic = Atomic(Tally(), stream="CDC", template=TEMPLATE)
+    atomic = Atomic(Tally(), Flow(SETTINGS), stream="CDC", template=TEMPLATE)
     atomic._name = b"name"
     pieces = [messages.slice(0, start), messages.slice(start, len(messages))]
     batch = Batch(7, [piece for piece in pieces if len(piece)])
