@@ -159,9 +159,14 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
         sink.prepare()
 
         def dying(size: int = size, reached: int = reached) -> Iterator[pa.RecordBatch]:
+            given = 0
             for batch in source(size):
                 yield batch
-                if size < 96 and sum(len(changes) for _, changes in messages()) > reached + 9:
+                given += len(batch)
+                if size < 96 and given > reached + 9:
+                    # Something of it is stored, and perhaps more is on its way.
+                    while sum(len(changes) for _, changes in messages()) <= reached:
+                        yield batch[:0]
                     raise OSError("killed")
 
         receipt = None
@@ -179,7 +184,7 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
             assert receipt.duplicates >= reached
         reached, crashes = len(changes), crashes + (receipt is None)
     assert reached == 96
-    assert crashes >= 3
+    assert crashes >= 2
 
 
 def test_a_lost_acknowledgement_does_not_repeat_a_change(
