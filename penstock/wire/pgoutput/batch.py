@@ -15,7 +15,7 @@ from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import Place
 from penstock.wire.pgoutput.layout import Layout
-from penstock.wire.pgoutput.lsn import format_lsn
+from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 __all__ = ["FILTERED", "NO_RELATION", "Constants", "Row", "assemble"]
 
@@ -57,6 +57,12 @@ class Constants:
         self.transactions.append(None if xid is None else str(xid))
         self.committed_at.append(committed_at)
         return len(self.cursors) - 1
+
+    def unit(self, index: int) -> tuple[int, int | None, int | None]:
+        """What `add_unit` was told."""
+        xid = self.transactions[index]
+        lsn = parse_lsn(self.cursors[index])
+        return lsn, None if xid is None else int(xid), self.committed_at[index]
 
     def add_relation(self, layout: Layout) -> int:
         """A new relation's index; FILTERED if nobody wants it."""

@@ -18,9 +18,11 @@ from penstock.page import Page
 from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.images import key_text, packer
+from penstock.wire.pgoutput.kernel import Kernel, Unfit
 from penstock.wire.pgoutput.layout import Layout
 from penstock.wire.pgoutput.poison import Poison
 from penstock.wire.pgoutput.scan import Scan
+from penstock.wire.pgoutput.stepped import Stepped
 from penstock.wire.pgoutput.waiting import Tenant
 
 __all__ = ["DecoderSettings", "PgoutputDecoder"]
@@ -65,27 +67,36 @@ class PgoutputDecoder:
         self.unknown_types: set[str] = set()
         self._layouts: dict[bytes, Layout] = {}
         self._tenant = _tenant(settings)
+        self._kernel = Kernel.of(
+            backend=settings.backend,
+            database=settings.database,
+            tenant=settings.tenant,
+            images=settings.images,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PgoutputDecoder, (self.settings,)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """One batch of the page's changes, or none if the tables filter drops them all."""
-        settings = self.settings
         context = Context.unpack(page.context)
-        pack, text_images = packer(settings.images), settings.images == "json"
-        tolerant = settings.on_error != "stop"
-        scan = Scan(
-            page.payload,
-            context,
-            resolve=lambda raw: self._resolve(raw, context),
-            tenant=self._tenant,
-            pack=pack,
-            text_images=text_images,
-            poison=Poison(context, pack=pack, text_images=text_images) if tolerant else None,
-        )
+        batch = self._quickly(page, context)
+        return [] if batch is None else [batch]
+
+    def _quickly(self, page: Page, context: Context) -> pa.RecordBatch | None:
+        if self._kernel is None:
+            return self._thoroughly(page, context)
+        try:
+            return self._kernel.decode(page, Stepped(context, **self._ways(context)))
+        except (Unfit, Malformed):
+            # What is wrong with it, and what it is worth, is said in one place.
+            return self._thoroughly(page, context)
+
+    def _thoroughly(self, page: Page, context: Context) -> pa.RecordBatch | None:
+        settings = self.settings
+        scan = Scan(page.payload, context, **self._ways(context))
         scan.run()
-        batch = assemble(
+        return assemble(
             page,
             scan.rows,
             scan.constants,
@@ -93,7 +104,18 @@ class PgoutputDecoder:
             database=settings.database,
             images=settings.images,
         )
-        return [] if batch is None else [batch]
+
+    def _ways(self, context: Context) -> dict[str, Any]:
+        """How a scan decodes."""
+        pack, text_images = packer(self.settings.images), self.settings.images == "json"
+        tolerant = self.settings.on_error != "stop"
+        return {
+            "resolve": lambda raw: self._resolve(raw, context),
+            "tenant": self._tenant,
+            "pack": pack,
+            "text_images": text_images,
+            "poison": Poison(context, pack=pack, text_images=text_images) if tolerant else None,
+        }
 
     def _resolve(self, raw: bytes, context: Context) -> Layout:
         layout = self._layouts.get(raw)

@@ -11,6 +11,7 @@ from penstock.wire.pgoutput.images import Pack, key_text, packer
 from penstock.wire.pgoutput.messages import Relation, decode_message
 from penstock.wire.pgoutput.reader import Reader
 from penstock.wire.pgoutput.values import Converter, Types, converter
+from penstock.wire.pgoutput.values.kinds import Kind, kind_of
 
 __all__ = ["Layout"]
 
@@ -26,7 +27,7 @@ class Layout:
 
     __slots__ = (
         "_keys", "_place", "_single", "_types", "build", "columns", "fault", "kept", "key",
-        "name", "namespace", "oid", "old_key", "pack", "raw", "unknown",
+        "kinds", "name", "namespace", "oid", "old_key", "pack", "plan", "raw", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +51,11 @@ class Layout:
             (column.name, converter(column.type_oid, seen, images, self.unknown))
             for column in relation.columns
         ]
+        # For the native kernel, and what it made of this layout.
+        self.kinds: list[Kind | None] = [
+            kind_of(column.type_oid, seen) for column in relation.columns
+        ]
+        self.plan: Any = None
         self._types = seen.asked
         self._keys = keys
         self.pack: Pack = packer(images)

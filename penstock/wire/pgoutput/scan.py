@@ -39,7 +39,7 @@ from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, Diagnosis, explain, 
 from penstock.wire.pgoutput.values.binary import as_base64
 from penstock.wire.pgoutput.waiting import BrokenRow, Tenant, Waiting
 
-__all__ = ["Resolve", "Scan"]
+__all__ = ["PADDING", "Resolve", "Scan"]
 
 # A raw Relation message (without a streamed xid) -> its layout.
 Resolve = Callable[[bytes], Layout]
@@ -56,7 +56,7 @@ _BEGIN_LENGTH = _MESSAGE - 1 + 21
 _COMMIT_BODY = struct.Struct(">xQ").unpack_from
 _COMMIT_LENGTH = _MESSAGE - 1 + 26
 # So that no fixed-size read at the payload's end runs off it.
-_PADDING = bytes(64)
+PADDING = bytes(64)
 
 _COPY_DATA, _XLOG_DATA, _KEEPALIVE = b"dwk"
 _INSERT, _UPDATE, _DELETE, _BEGIN, _COMMIT = b"IUDBC"
@@ -82,7 +82,7 @@ class Scan:
     ) -> None:
         self.rows: list[tuple[Any, ...]] = []
         self.constants = Constants()
-        self._data = payload + _PADDING
+        self._data = payload + PADDING
         self._end = len(payload)
         self._streamed = context.streamed
         frame = _STREAMED_FRAME if self._streamed else _FRAME

@@ -1,0 +1,95 @@
+/* Arrays as PostgreSQL writes them: `{1,NULL,"a b"}`, `{{1,2},{3,4}}`, `[0:1]={7,8}`.
+ *
+ * Lower bounds are dropped. Elements may be quoted, with backslashes; NULL without quotes is null. */
+#include "messagepack.h"
+#include "values.h"
+
+/* PostgreSQL's own limit of dimensions. */
+#define DIMENSIONS 6
+
+struct list {
+    struct style *style;
+    const struct column *column;
+    struct cursor in;
+    struct buffer *out;
+};
+
+/* Behind the first quote: the element between the quotes, without its escapes. */
+static int quoted(struct list *l, struct text *element) {
+    struct buffer *scratch = &l->style->scratch;
+    const uint8_t *p = l->in.at, *end = l->in.end;
+    uint8_t *at;
+    while (p < end && *p != '"' && *p != '\\') p++;
+    *element = (struct text){l->in.at, p - l->in.at};
+    if (p < end && *p == '\\') {
+        scratch->size = 0;
+        if (!(at = room(scratch, end - l->in.at))) return FULL;
+        for (p = l->in.at; p < end && *p != '"'; p++) {
+            if (*p == '\\' && ++p == end) return STRANGE;
+            *at++ = *p;
+        }
+        *element = (struct text){scratch->data, at - scratch->data};
+    }
+    if (p >= end) return STRANGE;
+    l->in.at = p + 1;
+    return FINE;
+}
+
+static int element(struct list *l) {
+    int32_t kind = l->column->kind;
+    const uint8_t *p = l->in.at, *end = l->in.end;
+    struct text raw = {p, 0};
+    int said;
+    if (p < end && *p == '"') {
+        l->in.at++;
+        said = quoted(l, &raw);
+        return said ? said : pk_scalar(l->style, kind, raw, l->out);
+    }
+    while (p < end && *p != l->column->delimiter && *p != '}' && *p != '{' && *p != '"' && *p != '\\')
+        p++;
+    raw.size = p - raw.at;
+    l->in.at = p;
+    if (!raw.size) return STRANGE;
+    if (raw.size == 4 && !memcmp(raw.at, "NULL", 4)) return pk_null(l->style, l->out);
+    return pk_scalar(l->style, kind, raw, l->out);
+}
+
+/* Behind an opening brace, up to the closing one. */
+static int items(struct list *l, int depth) {
+    int json = l->style->json, said = FINE;
+    int64_t start = l->out->size, count = 0;
+    uint8_t c = 0;
+    if (put8(l->out, '[')) return FULL;
+    if (depth == 1 && peek(&l->in) == '}') {
+        l->in.at++;
+    } else {
+        do {
+            if (count++ && json && put8(l->out, ',')) return FULL;
+            if (peek(&l->in) == '{') {
+                if (depth == DIMENSIONS) return STRANGE;
+                l->in.at++;
+                said = items(l, depth + 1);
+            } else {
+                said = element(l);
+            }
+            if (said) return said;
+            if (!take8(&l->in, &c)) return STRANGE;
+        } while (c == l->column->delimiter);
+        if (c != '}') return STRANGE;
+    }
+    return json ? put8(l->out, ']') : pk_header(l->out, start, count, pk_array_header);
+}
+
+int pk_array(struct style *style, const struct column *column, struct text raw, struct buffer *out) {
+    struct list l = {style, column, {raw.at, raw.at + raw.size}, out};
+    int said;
+    if (peek(&l.in) == '[') {
+        const uint8_t *equals = memchr(raw.at, '=', (size_t)raw.size);
+        if (!equals) return STRANGE;
+        l.in.at = equals + 1;
+    }
+    if (peek(&l.in) != '{') return STRANGE;
+    l.in.at++;
+    if ((said = items(&l, 1))) return said;
+    return l.in.at == l.in.end ? FINE : STRANGE;
+}
