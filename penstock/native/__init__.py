@@ -2,7 +2,7 @@
 
 Everything works without them, byte for byte the same, only slower. A kernel is plain C behind
 ctypes (which releases the GIL): no Python object ever crosses, only buffers and numbers.
-PENSTOCK_NATIVE=off turns them off.
+PENSTOCK_NATIVE=off turns them off; PENSTOCK_NATIVE=/some/file.so takes another build.
 """
 
 import ctypes
@@ -34,9 +34,10 @@ def describe() -> str:
 
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    if os.environ.get("PENSTOCK_NATIVE", "").lower() in _OFF:
+    asked = os.environ.get("PENSTOCK_NATIVE", "")
+    if asked.lower() in _OFF:
         return None, "turned off by PENSTOCK_NATIVE"
-    path = Path(__file__).with_name(_LIBRARY)
+    path = Path(asked) if "/" in asked else Path(__file__).with_name(_LIBRARY)
     try:
         found = ctypes.CDLL(str(path))
         found.penstock_abi.argtypes = []

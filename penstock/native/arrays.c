@@ -84,9 +84,9 @@ int pk_array(struct style *style, const struct column *column, struct text raw, 
     struct list l = {style, column, {raw.at, raw.at + raw.size}, out};
     int said;
     if (peek(&l.in) == '[') {
-        const uint8_t *equals = memchr(raw.at, '=', (size_t)raw.size);
-        if (!equals) return STRANGE;
-        l.in.at = equals + 1;
+        while (left(&l.in) && strchr("0123456789:-[]", *l.in.at)) l.in.at++;
+        if (peek(&l.in) != '=') return STRANGE;
+        l.in.at++;
     }
     if (peek(&l.in) != '{') return STRANGE;
     l.in.at++;

@@ -8,7 +8,7 @@ and no commit time, and its own LSN as cursor.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -58,6 +58,14 @@ class DecoderSettings:
             )
 
 
+class _Known(NamedTuple):
+    """A page's context, and what its Relation messages mean under it."""
+
+    packed: bytes
+    context: Context
+    layouts: dict[bytes, Layout]
+
+
 class PgoutputDecoder:
     """A `page.Decoder`. Pickles as its settings; keeps what it learned of relations, and in
     `unknown_types` the names of the types that it delivered as text for want of knowing them."""
@@ -66,6 +74,8 @@ class PgoutputDecoder:
         self.settings = settings
         self.unknown_types: set[str] = set()
         self._layouts: dict[bytes, Layout] = {}
+        # The last page's: between transactions they are mostly all the same.
+        self._last = _Known(b"", Context(), {})
         self._tenant = _tenant(settings)
         self._kernel = Kernel.of(
             backend=settings.backend,
@@ -79,22 +89,27 @@ class PgoutputDecoder:
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """One batch of the page's changes, or none if the tables filter drops them all."""
-        context = Context.unpack(page.context)
-        batch = self._quickly(page, context)
+        batch = self._quickly(page, self._known(page.context))
         return [] if batch is None else [batch]
 
-    def _quickly(self, page: Page, context: Context) -> pa.RecordBatch | None:
+    def _known(self, packed: bytes) -> _Known:
+        known = self._last
+        if packed != known.packed or len(known.layouts) > _LAYOUTS:
+            known = self._last = _Known(packed, Context.unpack(packed), {})
+        return known
+
+    def _quickly(self, page: Page, known: _Known) -> pa.RecordBatch | None:
         if self._kernel is None:
-            return self._thoroughly(page, context)
+            return self._thoroughly(page, known)
         try:
-            return self._kernel.decode(page, Stepped(context, **self._ways(context)))
+            return self._kernel.decode(page, Stepped(known.context, **self._ways(known)))
         except (Unfit, Malformed):
             # What is wrong with it, and what it is worth, is said in one place.
-            return self._thoroughly(page, context)
+            return self._thoroughly(page, known)
 
-    def _thoroughly(self, page: Page, context: Context) -> pa.RecordBatch | None:
+    def _thoroughly(self, page: Page, known: _Known) -> pa.RecordBatch | None:
         settings = self.settings
-        scan = Scan(page.payload, context, **self._ways(context))
+        scan = Scan(page.payload, known.context, **self._ways(known))
         scan.run()
         return assemble(
             page,
@@ -105,19 +120,26 @@ class PgoutputDecoder:
             images=settings.images,
         )
 
-    def _ways(self, context: Context) -> dict[str, Any]:
+    def _ways(self, known: _Known) -> dict[str, Any]:
         """How a scan decodes."""
+        context = known.context
         pack, text_images = packer(self.settings.images), self.settings.images == "json"
         tolerant = self.settings.on_error != "stop"
         return {
-            "resolve": lambda raw: self._resolve(raw, context),
+            "resolve": lambda raw: self._resolve(raw, known),
             "tenant": self._tenant,
             "pack": pack,
             "text_images": text_images,
             "poison": Poison(context, pack=pack, text_images=text_images) if tolerant else None,
         }
 
-    def _resolve(self, raw: bytes, context: Context) -> Layout:
+    def _resolve(self, raw: bytes, known: _Known) -> Layout:
+        layout = known.layouts.get(raw)
+        if layout is None:
+            layout = known.layouts[raw] = self._checked(raw, known.context)
+        return layout
+
+    def _checked(self, raw: bytes, context: Context) -> Layout:
         layout = self._layouts.get(raw)
         if layout is None or not layout.holds(context.types, context.keys):
             if len(self._layouts) >= _LAYOUTS:

@@ -15,7 +15,6 @@ from penstock.change import COLUMNS, Images, Operation, schema
 from penstock.errors import Malformed
 from penstock.native import library
 from penstock.page import Page
-from penstock.position import Place
 from penstock.wire.pgoutput.batch import FILTERED
 from penstock.wire.pgoutput.layout import Layout
 from penstock.wire.pgoutput.lsn import format_lsn
@@ -117,9 +116,7 @@ class Kernel:
         array = _Array()
         if functions.penstock_page_export(handle, ctypes.byref(array)):
             raise Unfit
-        batch: pa.RecordBatch = pa.RecordBatch._import_from_c(  # noqa: SLF001 - as documented
-            ctypes.addressof(array), self._schema
-        )
+        batch: pa.RecordBatch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
         return batch
 
     def _tell(self, handle: int, state: State, scan: Stepped, plans: list[Plan]) -> None:
@@ -137,9 +134,9 @@ class Kernel:
         state.unit, state.ordinal, state.commit_lsn = scan.unit, scan.ordinal, scan.commit_lsn
 
     def _plan(self, layout: Layout) -> Plan:
-        if layout.plan is None:
-            layout.plan = plan_of(layout, self._images, self._field)
-        return layout.plan
+        plan: Plan = layout.plan or plan_of(layout, self._images, self._field)
+        layout.plan = plan
+        return plan
 
 
 def _ask(state: State, scan: Stepped) -> None:
@@ -177,13 +174,16 @@ def _given(row: Sequence[Any]) -> Given:
 
 def _agrees(page: Page, state: State) -> bool:
     """Are these the changes that the page says it has?"""
-    if state.seen != page.count:
-        return False
-    places = (
-        Place(format_lsn(state.all_units[unit].lsn), ordinal)
-        for unit, ordinal in ((state.first), (state.last))
+    if state.seen != page.count or not state.seen:
+        return not page.count and not state.seen
+    units = state.all_units
+    (first, first_ordinal), (last, last_ordinal) = state.first, state.last
+    return (
+        page.first.ordinal == first_ordinal
+        and page.last.ordinal == last_ordinal
+        and page.first.cursor == format_lsn(units[first].lsn)
+        and page.last.cursor == format_lsn(units[last].lsn)
     )
-    return not state.seen or tuple(places) == (page.first, page.last)
 
 
 def _must(said: int) -> None:
