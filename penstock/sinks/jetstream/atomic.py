@@ -1,11 +1,14 @@
-"""Publishing in atomic batches behind a fence: exactly once, whoever else tries to write.
+"""Publishing in batches behind a fence: exactly once, whoever else tries to write.
 
-A batch is stored whole or not at all (ADR-50, nats-server 2.12.1). Its first message states which
-sequence it expects, so it is refused when anybody stored something since we looked. Batches are
-pipelined only in a chain: each expects the sequence that the one before it will end at.
+An atomic batch is stored whole or not at all (ADR-50, nats-server 2.12.1). Its first message states
+which sequence it expects, so it is refused when anybody stored something since we looked. Batches
+are pipelined only while the stream has one writer: each expects the sequence that the one before it
+will end at. Then, with one replica, a batch is sent as a chain of plain messages (`chain`), which
+costs the server half; whatever goes wrong is settled by reading back and an atomic batch.
 """
 
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +21,7 @@ import pyarrow.compute as pc
 from penstock.errors import LeaseLost, Unavailable
 from penstock.position import Place
 from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.chain import Pace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.columns import Values
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.encode import origin_of
@@ -33,15 +37,21 @@ from penstock.sinks.jetstream.subject import Template
 __all__ = ["LARGEST", "Atomic", "Limits"]
 
 LARGEST = 1000  # messages that the server takes in a batch
-_WRONG_SEQUENCE = {10071, 10164}
+_WRONG_ID = 10070
+_WRONG_SEQUENCE = {10071, 10164, _WRONG_ID}
 _STORED_ID = 10201  # a message id of the batch is inside the duplicate window
 # Abandoned or timed out (10176) and too many in flight (10210): ask what is stored as well.
 _READ_BACK = _WRONG_SEQUENCE | {_STORED_ID, 10176, 10210}
+_OPENING = b"f"  # before a batch's number: the answer to a chain's first message
+# A chain whose last message was taken for stored already: if it is not, ids are in the way.
+_DUPLICATE = {"code": 400, "err_code": _STORED_ID, "description": "duplicate message id"}
 _FRAMES = framing(
     [Pick("row", "reply")],
     [b"Nats-Batch-Sequence: ", Count(), Pick("row", "tail")],
     ("row", "reply", "tail"),
 )
+_START = Place("", 0)  # before every place
+_ALONE = 2  # refusals in a row until messages go one by one
 _PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
 
 
@@ -59,7 +69,8 @@ class Atomic:
 
     While the stream has this one writer, batches chain on the stream's sequence and several are in
     flight. With several shards, or once somebody else was seen to write to the stream, a batch
-    expects its shard's sequence, and is alone in flight for its shard.
+    expects its shard's sequence, and is alone in flight for its shard. With a `pace` batches may be
+    chains of plain messages, as long as it is not one of a stream that syncs each message.
     """
 
     def __init__(
@@ -70,7 +81,9 @@ class Atomic:
         stream: str,
         template: Template,
         limits: Limits | None = None,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._tally, self._stream, self._template = tally, stream, template
         self._flow = flow
         self._limits = limits or Limits()
@@ -196,12 +209,16 @@ class Atomic:
             self._look(shard)
             return True
         scaled = self._flow.scaled
-        pieces = shard.take(scaled(self._limits.size), scaled(self._limits.bytes))
-        batch = Batch(self._numbers, pieces)
+        # A batch is refused as a whole; what is wrong with a message is only said to it alone.
+        most = 1 if self._refused >= _ALONE else scaled(self._limits.size)
+        pieces = shard.take(most, scaled(self._limits.bytes))
+        chain = self._may_chain and shard.ids and may_end_anywhere(pieces)
+        batch = Batch(self._numbers, pieces, chain, time.monotonic())
         self._numbers += 1
         shard.flight.append(batch)
         shard.sent = batch.last
         data = self._encode(connection, shard, batch, shard.expected)
+        shard.last_id = pieces[-1].ids[len(pieces[-1]) - 1].as_py() if shard.ids else None
         # In a chain the sequences of a batch are known before it is stored.
         shard.expected = shard.expected + len(batch) if self._chained else None
         self._flow.sent()
@@ -210,7 +227,15 @@ class Atomic:
 
     @property
     def _depth(self) -> int:
-        return self._limits.depth if self._chained and not self._careful else 1
+        return self._limits.depth if self._pipelined else 1
+
+    @property
+    def _may_chain(self) -> bool:
+        return self._pipelined and self._pace is not None and not self._pace.syncs
+
+    @property
+    def _pipelined(self) -> bool:
+        return self._chained and not self._careful
 
     def _look(self, shard: Shard) -> None:
         """Reads the shard back, drops what is stored, and checks that nobody else took over."""
@@ -224,20 +249,20 @@ class Atomic:
         shard.ids = shard.refusal != _STORED_ID
         shard.expected = mark.stream_sequence if self._chained else mark.shard_sequence
         shard.stored, shard.known, shard.refusal = mark.place, True, 0
+        shard.prefix, shard.last_id = False, None
 
     def _guard(self, shard: Shard, mark: Mark) -> None:
-        """Raises LeaseLost when the shard is neither where we left it nor at an end of ours."""
+        """Raises LeaseLost when the shard is neither where we left it nor at an end of ours. A
+        chain may have ended anywhere: what follows is an atomic batch, whose refusal tells."""
         if not shard.known or mark.place in (None, shard.stored):
             return
         assert mark.place is not None
+        if shard.prefix and (shard.stored or _START) < mark.place <= (shard.sent or _START):
+            return
         ends = [messages.place(-1) for messages in shard.queue]
         if mark.place in ends or (ends and mark.place >= ends[-1]):
             return
-        raise LeaseLost(
-            f"the shard of {shard.origin.partition} in {self._stream} is at {mark.place}, and we "
-            f"left it at {shard.stored}: somebody else writes to it, or it was rolled back",
-            hint="one pipeline owns a partition; start again from what is stored",
-        )
+        raise _taken_over(shard, self._stream, mark.place)
 
     def _skip(self, shard: Shard, place: Place) -> None:
         """Drops what is stored: ours when we had sent it and only the answer was lost."""
@@ -257,10 +282,20 @@ class Atomic:
     def _encode(
         self, connection: Connection, shard: Shard, batch: Batch, expected: int
     ) -> bytes | memoryview:
+        inbox = connection.inbox.encode()
+        reply = b"%b.%d " % (inbox, batch.number)
+        if batch.chain:
+            opening = b"%b.%b%d " % (inbox, _OPENING, batch.number)
+            return chain_frames(
+                batch.pieces,
+                opening=opening,
+                reply=reply,
+                expected=expected,
+                before=shard.last_id,
+            )
         name = b"\r\nNats-Batch-Id: %b-%d\r\n" % (self._name, batch.number)
         end = name + b"Nats-Batch-Commit: 1\r\n\r\n"
         fence = self._fence(shard.origin, expected)
-        reply = b"%b.%d " % (connection.inbox.encode(), batch.number)
         # By a row's kind: the first, one in the middle, the last, and one that is first and last.
         replies = Values([b"", b"", reply, reply])
         tails = Values([
@@ -288,13 +323,21 @@ class Atomic:
     def _take_all(self, messages: list[Msg]) -> None:
         for message in messages:
             token = message.subject.rpartition(b".")[2]
-            if not token.isdigit():
-                continue
-            number = int(token)
-            for shard in self._shards.values():
-                if any(batch.number == number for batch in shard.flight):
+            opening, digits = token.startswith(_OPENING), token.removeprefix(_OPENING)
+            for shard, batch in self._flying_as(int(digits)) if digits.isdigit() else ():
+                if not opening:
                     self._take(shard, message)
-                    break
+                elif b'"error"' in message.payload or b'"duplicate"' in message.payload:
+                    batch.closed = True
+
+    def _flying_as(self, number: int) -> list[tuple[Shard, Batch]]:
+        """The batch in flight that has this number, if it still is."""
+        return [
+            (shard, batch)
+            for shard in self._shards.values()
+            for batch in shard.flight
+            if batch.number == number
+        ]
 
     def _take(self, shard: Shard, message: Msg) -> None:
         if status_of(message.headers) == 503:
@@ -305,8 +348,16 @@ class Atomic:
         if failure := answer.get("error"):
             self._refuse(shard, failure)
             return
+        if shard.flight[0].chain and answer.get("duplicate"):
+            shard.flight[0].closed = True
+            self._refuse(shard, _DUPLICATE)
+            return
+        if shard.flight[0].closed:
+            raise _taken_over(shard, self._stream, shard.flight[0].last)
         # A chain cannot be stored out of order, so this answers the oldest in flight.
         batch = shard.flight.popleft()
+        if batch.chain and self._pace is not None:
+            self._pace.note(len(batch), batch.sent_at, time.monotonic())
         shard.stored = batch.last
         if not self._chained:
             shard.expected = int(answer["seq"])
@@ -328,11 +379,20 @@ class Atomic:
         self._tally.resent += sum(map(len, shard.flight))
         shard.requeue()
         self._flow.forget()
-        shard.sent = shard.stored  # refused: if it is there after all, it is not from us
+        if not shard.prefix:
+            shard.sent = shard.stored  # refused: if it is there after all, it is not from us
         self._careful = True
         self._refused += 1
         if self._refused > _PATIENCE:
             raise Unavailable(f"{self._stream} refuses our batches again and again: {error}")
+
+
+def _taken_over(shard: Shard, stream: str, place: Place) -> LeaseLost:
+    return LeaseLost(
+        f"the shard of {shard.origin.partition} in {stream} is at {place}, and we left it at "
+        f"{shard.stored}: somebody else writes to it, or it was rolled back",
+        hint="one pipeline owns a partition; start again from what is stored",
+    )
 
 
 def _without_ids(messages: Messages) -> Messages:

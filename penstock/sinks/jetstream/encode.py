@@ -55,8 +55,8 @@ class Singles:
         columns, images = routed_columns(columns, self._routes.of(columns), self._layout)
         subjects, bodies = self._subjects.run(columns), self._bodies[images].run(columns)
         messages = Messages(
-            origin, batch.column("cursor"), batch.column("ordinal"), subjects, headers, bodies,
-            sizes_of(headers) + sizes_of(bodies),
+            origin, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
+            subjects, headers, bodies, sizes_of(headers) + sizes_of(bodies),
         )  # fmt: skip
         return fitting(messages, self._limit)
 

@@ -47,7 +47,8 @@ class Messages:
     """Encoded changes of one origin, in the order in which they are to be stored. Columns of the
     same length.
 
-    `cursors` and `ordinals` are the place of a message's (last) change. `headers` begin with
+    `cursors` and `ordinals` are the place of a message's (last) change, `ids` its event id.
+    `headers` begin with
     `NATS/1.0` and lack the empty line at the end, so that a publisher can add its own; `sizes` are
     bytes of headers and body. Where a message may have several changes, `counts` says how many,
     and `ends` behind which messages everything up to their place has been said: only there may
@@ -57,6 +58,7 @@ class Messages:
     origin: Origin
     cursors: Column
     ordinals: Column
+    ids: Column
     subjects: Column
     headers: Column
     bodies: Column
@@ -86,6 +88,7 @@ class Messages:
             self.origin,
             self.cursors.slice(*rows),
             self.ordinals.slice(*rows),
+            self.ids.slice(*rows),
             self.subjects.slice(*rows),
             self.headers.slice(*rows),
             self.bodies.slice(*rows),

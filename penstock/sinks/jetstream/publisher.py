@@ -95,8 +95,8 @@ def framing(
     return Weave(pieces, ("subject", "headers", "body", *names), batch=False)
 
 
-def framed(messages: Messages, weave: Weave, first: int = 0, **columns: Any) -> memoryview:
-    """The frames of all messages, one behind the other, ready for the socket; `first` is what
+def framed(messages: Messages, weave: Weave, number: int = 0, **columns: Any) -> memoryview:
+    """The frames of all messages, one behind the other, ready for the socket; `number` is what
     `Count` says in the first."""
     return memoryview(
         weave.bytes(
@@ -107,6 +107,6 @@ def framed(messages: Messages, weave: Weave, first: int = 0, **columns: Any) -> 
                 body=messages.bodies,
                 **columns,
             ),
-            first,
+            number,
         )
     )

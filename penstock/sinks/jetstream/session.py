@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from penstock.errors import PenstockError
 from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.chain import Pace
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.dead_letters import DeadLetters
 from penstock.sinks.jetstream.durability import synced
@@ -45,6 +46,7 @@ class Session:
         self.made = False
         self.flow = Flow(settings)
         self._stepped_down = ""
+        self._pace = Pace()
         self.encoder: Encoder
         self.unlimited: Encoder  # tells what is too large from what cannot be encoded
         self.limit = 0
@@ -56,6 +58,13 @@ class Session:
     def is_open(self) -> bool:
         """True between `open` and `close`."""
         return self.stream is not None
+
+    @property
+    def pace(self) -> Pace | None:
+        """Of chains, if a chain of plain messages is as exact as an atomic batch here."""
+        if self.stream is None or self.settings.durability == "fsync":
+            return None
+        return self._pace if int(self.stream.config.get("num_replicas", 1)) == 1 else None
 
     def open(self) -> None:
         """Connects, makes or verifies the stream, and chooses the delivery.

@@ -89,7 +89,7 @@ def collected(
         origin, Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count)
     )
     return Messages(
-        origin, cursor, ordinal,
+        origin, cursor, ordinal, event_id,
         _binary([routed.routes[group.kind].subject for group in groups]), woven, _binary(bodies),
         sizes_of(woven) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),

@@ -69,10 +69,13 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
 
 @dataclass(slots=True)
 class Batch:
-    """Messages in flight as one unit: all are stored, or none."""
+    """Messages in flight as one unit: all are stored, or none (unless it is a chain)."""
 
     number: int
     pieces: list[Messages]
+    chain: bool = False  # a chain of messages, of which any prefix may be stored
+    sent_at: float = 0.0  # monotonic seconds
+    closed: bool = False  # the chain's first message was refused, or stored by somebody else
 
     @property
     def last(self) -> Place:
@@ -100,11 +103,15 @@ class Shard:
     known: bool = False  # `stored` was read back at least once
     sent: Place | None = None  # the last place that ever was in flight
     ids: bool = True  # whether the next batch carries message ids
+    last_id: str | None = None  # of the last message in flight or stored, if it is surely the last
+    prefix: bool = False  # a part of a chain may be stored since we lost sight of it
     refusal: int = 0  # the error code of the first batch in flight that was refused
     refused: int = 0  # how many of those in flight were
 
     def requeue(self) -> None:
         """What is in flight has to be sent again, unless reading back says otherwise."""
+        self.prefix = bool(self.flight) and self.flight[0].chain and not self.flight[0].closed
+        self.last_id = None
         for batch in reversed(self.flight):
             self.queue.extendleft(reversed(batch.pieces))
         self.flight.clear()

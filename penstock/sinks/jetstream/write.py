@@ -307,6 +307,7 @@ def _publisher(session: Session, tally: Tally) -> Publisher:
             template=session.template,
             # A message of several changes has the batch's limits itself.
             limits=_limits(settings.batch) if settings.messages == "change" else Limits(),
+            pace=session.pace,
         )
     return Individual(tally, flow, window=settings.window, window_bytes=settings.window_bytes)
 

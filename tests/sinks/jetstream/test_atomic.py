@@ -1,7 +1,8 @@
 """Exactly once: the fence, reading back, lost acknowledgements, and who else writes."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,31 +11,10 @@ import pytest
 from penstock.demo.servers import Nats
 from penstock.errors import LeaseLost, SettingsError
 from penstock.position import PartitionId, Place
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.api import JetStream
-from penstock.sinks.jetstream.connection import Connection
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture
-def api(nats: Nats) -> Iterator[JetStream]:
-    connection = Connection(JetStreamSettings(url=nats.url))
-    connection.open()
-    yield JetStream(connection)
-    connection.close()
-
-
-@pytest.fixture
-def sink(nats: Nats, settings_of: Callable[..., JetStreamSettings]) -> JetStreamSink:
-    one = JetStreamSink(settings_of(nats.url, delivery="exactly-once"))
-    one.prepare()
-    return one
-
-
-@pytest.fixture
-def stored(nats: Nats, stream: str, read: Any) -> Callable[[], list[str]]:
-    return lambda: [message.event_id for message in read(nats.url, stream)]
 
 
 def test_auto_is_exactly_once_where_it_can_be(nats: Nats, settings_of: Any, batch_of: Any) -> None:
@@ -124,7 +104,7 @@ def test_a_replay_longer_than_the_duplicate_window_is_still_once(
 def test_a_lost_acknowledgement_is_settled_by_reading_back(
     losing: int, proxy: Any, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
 ) -> None:
-    between = proxy(trigger=b'"batch":', remaining=losing)
+    between = proxy(trigger=b'{"stream":', remaining=losing)
     sink = JetStreamSink(settings_of(between.url, delivery="exactly-once"))
     told: list[Any] = []
     batches = [batch_of(1000, n) for n in range(1, 9)]
@@ -132,7 +112,8 @@ def test_a_lost_acknowledgement_is_settled_by_reading_back(
     assert between.lost == losing
     assert (receipt.published, receipt.duplicates) == (8000, 0)
     assert receipt.numbers["resent"] > 0
-    assert [note["connected"] for note in told if "attempts" in note].count(False) == losing
+    # A stall of the machine may look like one more.
+    assert [note["connected"] for note in told if "attempts" in note].count(False) >= losing
     assert receipt.position == {PartitionId("shop"): Place("00000000/00000008", 999)}
     assert stored() == ids_of(*batches)
 
@@ -159,30 +140,49 @@ def test_a_batch_that_another_attempt_stored_is_not_stored_again(
     assert stored() == ids_of(*batches)
 
 
-def test_a_zombie_that_is_behind_is_fenced(
-    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+def woken_late(
+    sink: JetStreamSink, owner: JetStreamSink, batch_of: Any, stored: Any
+) -> Iterator[pa.RecordBatch]:
+    """What a zombie is given: the owner stored a part of its second transaction meanwhile."""
+    yield batch_of(10, 1)
+    while len(stored()) < 10:
+        yield batch_of(0)
+    owner.write([batch_of(5, 2)])
+    yield batch_of(10, 2)
+
+
+@pytest.mark.parametrize("window", ["100ms", "120s"])
+def test_a_zombie_that_is_behind_is_stopped(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any, window: str
 ) -> None:
+    """Its first message is refused by the sequence, or inside a window taken for stored already.
+    What else it had in flight can only be stored as the very changes that come next; it stops."""
     zombie, owner = (
-        JetStreamSink(settings_of(nats.url, delivery="exactly-once", window=n)) for n in (8000, 1)
+        JetStreamSink(
+            settings_of(nats.url, delivery="exactly-once", window=n, duplicate_window=window)
+        )
+        for n in (8000, 1)
     )
-
     zombie.prepare()
-
-    def woken_late() -> Iterator[pa.RecordBatch]:
-        yield batch_of(10, 1)
-        while len(stored()) < 10:
-            yield batch_of(0)
-        owner.write([batch_of(5, 2)])
-        yield batch_of(10, 2)
-
+    changes = woken_late(zombie, owner, batch_of, stored)
+    if window == "100ms":
+        changes = after(changes, pause=0.5)
     with pytest.raises(LeaseLost, match="somebody else writes") as caught:
-        zombie.write(woken_late())
+        zombie.write(changes)
     assert caught.value.hint
-    assert stored() == ids_of(batch_of(10, 1), batch_of(5, 2))
+    assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
     # Started again, it goes on from what is stored.
     receipt = zombie.write([batch_of(10, 2)])
-    assert (receipt.published, receipt.duplicates) == (5, 5)
+    assert receipt.published + receipt.duplicates == 10
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
+
+
+def after(changes: Iterator[pa.RecordBatch], *, pause: float) -> Iterator[pa.RecordBatch]:
+    """The changes, the second transaction only after a pause."""
+    for batch in changes:
+        if len(batch) and batch.column("cursor")[0].as_py().endswith("2"):
+            time.sleep(pause)
+        yield batch
 
 
 @pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{partition}.{collection}"])
@@ -379,17 +379,16 @@ def test_a_stream_that_is_deleted_in_the_middle_is_made_again(
 def test_batches_that_are_switched_off_in_the_middle_are_a_settings_error(
     sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, stored: Any
 ) -> None:
-    def edited() -> Iterator[pa.RecordBatch]:
-        yield batch_of(10, 1)
-        while len(stored()) < 10:
-            yield batch_of(0)
-        info = api.stream(stream)
-        assert info is not None
-        api._call(f"STREAM.UPDATE.{stream}", {**info["config"], "allow_atomic": False})
-        yield batch_of(10, 2)
-
+    """A chain needs no batches; what must be an atomic batch is refused."""
+    sink.write([batch_of(10, 1)])
+    info = api.stream(stream)
+    assert info is not None
+    api._call(f"STREAM.UPDATE.{stream}", {**info["config"], "allow_atomic": False})
+    sink.write([batch_of(10, 2)])
+    assert len(stored()) == 20
+    api._call(f"STREAM.PURGE.{stream}", {})
     with pytest.raises(SettingsError, match="10174") as caught:
-        sink.write(edited())
+        sink.write([batch_of(10, 1)])
     assert "--allow-batch" in caught.value.hint
 
 

@@ -190,7 +190,7 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
 def test_a_lost_acknowledgement_does_not_repeat_a_change(
     proxy: Any, settings_of: Any, messages: Any, source: Any
 ) -> None:
-    between = proxy(trigger=b'"batch":', remaining=1)
+    between = proxy(trigger=b'{"stream":', remaining=1)
     sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", messages="batch"))
     receipt = sink.write(source(10))
     assert between.lost == 1
