@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from penstock.cli.columns import columns
 from penstock.cli.tables import set_aside
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import Malformed, Rejected, SettingsError
@@ -131,12 +130,15 @@ def _time(text: str) -> datetime:
     return start.time
 
 
+_HEAD = ("id", "stored", "backend", "table", "position", "reason", "bytes")
+
+
 def _table(rows: list[Mapping[str, Any]]) -> None:
-    table = Table("id", "stored", "backend", "table", "position", "reason", "bytes", box=None)
-    for row in rows:
-        size = f"{row['raw_bytes']}{' (cut)' if row['truncated'] else ''}"
-        table.add_row(
+    cells = [
+        (
             str(row["id"]), row["stored_at"][:19], row["backend"], row["table"] or "-",
-            row["position"], row["reason"], size,
-        )  # fmt: skip
-    Console(soft_wrap=True).print(table)
+            row["position"], row["reason"], f"{row['raw_bytes']}{' (cut)' * row['truncated']}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    click.echo(columns(_HEAD, cells))

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from penstock.cli.columns import columns
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.errors import SettingsError, Unavailable
+from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import TellsOfTables
 from penstock.sinks import SetsAside
 
@@ -88,19 +87,22 @@ def _followed(backend: Backend) -> list[str]:
         return []
     try:
         return [f"{schema}.{table}" for schema, table in feed.tables()]
-    except Unavailable as error:
+    except PenstockError as error:
         click.echo(f"backend {backend.name}: {error}", err=True)
         return []
 
 
+_HEAD = ("backend", "table", "state", "since", "reason", "skipped", "from", "to")
+_FIELDS = (*_HEAD[:6], "first_skipped", "last_skipped")
+
+
 def _table(rows: list[Mapping[str, Any]]) -> None:
-    table = Table("backend", "table", "state", "since", "reason", "skipped", "from", "to", box=None)
-    for row in rows:
-        shown = [row.get(name) for name in ("since", "reason", "skipped")]
-        ends = [row.get(name) for name in ("first_skipped", "last_skipped")]
-        cells = ["-" if value in (None, "") else str(value) for value in (*shown, *ends)]
-        table.add_row(row["backend"], row["table"], row["state"], *cells)
-    Console(soft_wrap=True).print(table)
+    cells = [[_cell(row.get(name)) for name in _FIELDS] for row in rows]
+    click.echo(columns(_HEAD, cells))
     for row in rows:
         if row["state"] == "suspended" and row.get("error"):
             click.echo(f"{row['table']}: {row['error']}")
+
+
+def _cell(value: object) -> str:
+    return "-" if value in (None, "") else str(value)
