@@ -5,7 +5,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.ops.metrics import BRIDGE_SERIES, SERIES, metrics_text
-from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
+from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status, TableStatus
 
 BACKEND = BackendStatus(
     name="a",
@@ -30,6 +30,7 @@ SINK = SinkStatus(
     published=9,
     acknowledged=8,
     duplicates=1,
+    dead_letters={"too-large": 4},
     errors=2,
     reconnects=3,
     latency_p50_ms=1.5,
@@ -49,6 +50,10 @@ STATUS = Status(
     backends=(BACKEND, BackendStatus(name='b"\\')),
     sinks=(SINK,),
     last_batch=None,
+    tables=(
+        TableStatus(backend="a", table="public.t", state="suspended"),
+        TableStatus(backend="a", table="public.u", state="following"),
+    ),
 )
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
@@ -101,6 +106,12 @@ def test_numbers_of_a_sink() -> None:
     assert found["penstock_sink_errors_total", ("jetstream",)] == 2
     assert found["penstock_sink_reconnects_total", ("jetstream",)] == 3
     assert found["penstock_latency_seconds", ("0.99", "jetstream")] == 0.02
+
+
+def test_numbers_of_poison() -> None:
+    found = samples()
+    assert found["penstock_dead_letters_total", ("too-large", "jetstream")] == 4
+    assert found["penstock_suspended_tables", ("a",)] == 1
 
 
 def test_each_state_of_a_sink_has_a_sample_and_one_is_1() -> None:

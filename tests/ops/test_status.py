@@ -41,6 +41,11 @@ def sink(at: float, **fields: Any) -> tuple[float, str, str, Mapping[str, Any]]:
     return at, "sink", "s", fields
 
 
+def table(at: float, state: str) -> tuple[float, str, str, Mapping[str, Any]]:
+    fields = {"backend": "a", "table": "public.t", "state": state, "reason": "no-key"}
+    return at, "table", "a/public.t", fields | {"since": "2026-11-21", "skipped": 3}
+
+
 def each(first: int, last: int, **fields: Any) -> list[tuple[float, str, str, Mapping[str, Any]]]:
     return [source(float(at), **fields) for at in range(first, last + 1, 5)]
 
@@ -130,6 +135,20 @@ CASES = [
         "a: 5000 bytes behind the source",
     ),
     Case("exactly at the bound of the lag", each(0, 1, lag_bytes=1000), 1, "degraded", "1000"),
+    Case(
+        "a table is suspended",
+        [source(0), table(0, "suspended")],
+        1,
+        "degraded",
+        "backend a: table public.t is suspended since 2026-11-21 (no-key)",
+    ),
+    Case("a table that will resume", [source(0), table(0, "resuming")], 1, "ok"),
+    Case(
+        "a table that was suspended",
+        [source(0), table(0, "suspended"), table(1, "following")],
+        2,
+        "ok",
+    ),
     Case("a little behind", each(0, 600, lag_bytes=999), 600, "ok"),
     Case(
         "far behind and not moving",
