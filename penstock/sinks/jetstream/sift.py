@@ -43,9 +43,10 @@ class Fault(NamedTuple):
 
 
 def errors(batch: pa.RecordBatch) -> list[int]:
-    """The rows with the operation ERROR."""
-    found = np.flatnonzero(_same(_column(batch, "operation"), ERROR.value))
-    return [int(row) for row in found]
+    """The rows with the operation ERROR, which have no key."""
+    if not batch.column("key").null_count:
+        return []
+    return _true(_same(_column(batch, "operation"), ERROR.value))
 
 
 def keyless(batch: pa.RecordBatch) -> list[Fault]:
@@ -64,8 +65,8 @@ def keyless(batch: pa.RecordBatch) -> list[Fault]:
     )
     operation = batch.column("operation")
     return [
-        Fault(int(row), NO_KEY, _NO_KEY_TEXT.format(operation[int(row)].as_py()))
-        for row in np.flatnonzero(nameless)
+        Fault(row, NO_KEY, _NO_KEY_TEXT.format(operation[row].as_py()))
+        for row in _true(nameless)
     ]
 
 
@@ -75,6 +76,13 @@ def _column(batch: pa.RecordBatch, name: str) -> Any:
 
 def _same(column: Any, value: Any) -> Any:
     return pc.equal(column, value)
+
+
+def _true(column: Any) -> list[int]:
+    """The rows that are true; mostly there is none, which is cheap to tell."""
+    if not column.true_count:
+        return []
+    return [int(row) for row in np.flatnonzero(column)]
 
 
 def _empty(batch: pa.RecordBatch) -> Any:
@@ -95,7 +103,7 @@ def rows_of(batch: pa.RecordBatch, record: Suspension) -> list[int]:
     if record.relation_id is not None:
         same = _same(_column(batch, "relation_id"), record.relation_id)
         mine = pc.or_(mine, pc.fill_null(same, False))
-    return [int(row) for row in np.flatnonzero(mine)]
+    return _true(mine)
 
 
 def table_of(row: Mapping[str, Any]) -> Table:
