@@ -10,6 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from penstock.ops.board import Entry, Snapshot
+from penstock.ops.set_aside import LETTERS
 
 __all__ = [
     "BackendStatus",
@@ -206,17 +207,13 @@ def _backend(name: str, snapshot: Snapshot, now: float) -> BackendStatus:
     return _shown(BackendStatus, name, snapshot.get(("source", name)), now, more)
 
 
-# Counters of the board: one for each reason of a dead letter.
-_LETTERS = "dead_letters."
-
-
 def _sink(name: str, entry: Entry, now: float) -> SinkStatus:
     letters = {
-        key.removeprefix(_LETTERS): value
+        key.removeprefix(LETTERS): value
         for key, value in entry.fields.items()
-        if key.startswith(_LETTERS)
+        if key.startswith(LETTERS)
     }
-    rest = {key: v for key, v in entry.fields.items() if not key.startswith(_LETTERS)}
+    rest = {key: v for key, v in entry.fields.items() if not key.startswith(LETTERS)}
     return _shown(SinkStatus, name, replace(entry, fields=rest), now, {"dead_letters": letters})
 
 

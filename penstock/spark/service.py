@@ -22,7 +22,8 @@ from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import Unavailable
 from penstock.ops.announce import Announcer
-from penstock.ops.board import Board
+from penstock.ops.board import Board, Snapshot
+from penstock.ops.set_aside import set_aside
 from penstock.sinks import SetsAside
 from penstock.spark.folder import STOP, run_folder
 from penstock.spark.operations import open_board, operations
@@ -143,6 +144,7 @@ class Service:
         queries = [self._supervised(spark, backend, run) for backend in self._pipeline.backends]
         unknown: set[str] = set()
         announcer = Announcer()
+        before: Snapshot = {}
         while not self._stop.wait(TICK):
             for query in queries:
                 query.tick(time.monotonic())
@@ -151,6 +153,7 @@ class Service:
                     board.post("source", query.name, {"restarts": query.restarts})
             unknown |= _log_unknown_types(board, unknown)
             announcer.look(board.snapshot())
+            before = _log_set_aside(before, board.snapshot())
         (run / STOP).touch()
         _drain(queries, board)
 
@@ -168,6 +171,13 @@ def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
     for name in sorted(fresh):
         log.warning("a type is not known and is delivered as its text", type=name)
     return fresh
+
+
+def _log_set_aside(before: Snapshot, after: Snapshot) -> Snapshot:
+    """Says what happened to poison since the snapshot before."""
+    for told in set_aside(before, after):
+        getattr(log, told.level)(told.event, **told.fields)
+    return after
 
 
 def _drain(queries: Sequence[Supervised], board: Board) -> None:

@@ -65,8 +65,7 @@ def keyless(batch: pa.RecordBatch) -> list[Fault]:
     )
     operation = batch.column("operation")
     return [
-        Fault(row, NO_KEY, _NO_KEY_TEXT.format(operation[row].as_py()))
-        for row in _true(nameless)
+        Fault(row, NO_KEY, _NO_KEY_TEXT.format(operation[row].as_py())) for row in _true(nameless)
     ]
 
 
