@@ -120,10 +120,71 @@ static int may_read_as(uint64_t mantissa, int power, double value) {
     return !quick_double(mantissa, power, &found) || found == value;
 }
 
-int pk_shortest(const struct decimal *d, double value, struct decimal *out) {
+#ifdef __SIZEOF_INT128__
+/* The nearest decimal of `count` digits to a positive `value` near `point`; exactly, in 128 bits.
+ * 0: it takes more, or two are equally near. */
+static int nearest(double value, int count, int point, uint64_t *mantissa) {
+    static const uint64_t tens[] = {100000000000000ULL, 1000000000000000ULL, 10000000000000000ULL,
+                                    100000000000000000ULL};
+    unsigned __int128 scaled, rest, half;
+    uint64_t bits;
+    int power = count - point, shift;
+    memcpy(&bits, &value, 8);
+    shift = 1075 - (int)(bits >> 52);
+    if (count < 15 || count > 17 || power < 0 || power > 21 || shift < 1 || shift > 120) return 0;
+    scaled = (bits & 0xFFFFFFFFFFFFFULL) | 1ULL << 52;
+    for (; power > 0; power--) scaled *= 10; /* less than 2^53 * 2^70 */
+    half = (unsigned __int128)1 << (shift - 1);
+    rest = scaled & ((half << 1) - 1);
+    *mantissa = (uint64_t)(scaled >> shift) + (rest > half);
+    return rest != half && scaled >> shift < tens[count - 14] && *mantissa >= tens[count - 15] &&
+           *mantissa < tens[count - 14];
+}
+#else
+static int nearest(double value, int count, int point, uint64_t *mantissa) {
+    (void)value, (void)count, (void)point, (void)mantissa;
+    return 0;
+}
+#endif
+
+/* Is it in the middle between two decimals of `count` digits? Then it is anybody's guess which one
+ * is written. */
+static int between(double value, int count) {
+    char text[80];
+    int size = snprintf(text, sizeof text, "%.60e", value);
+    if (size < 62 || size >= (int)sizeof text || text[count + 1] != '5') return 0;
+    for (int i = count + 2; i < 62; i++)
+        if (text[i] != '0') return 0;
+    return 1;
+}
+
+/* The same for every value, by the C library. */
+static int printed(double value, int count, struct decimal *out, double *back) {
     char text[40];
+    int size = snprintf(text, sizeof text, "%.*e", count - 1, value);
+    if (size < 0 || size >= (int)sizeof text || between(value, count)) return STRANGE;
+    if (count > 1) text[1] = '.'; /* whatever the locale has there */
+    if (pk_decimal((struct text){(const uint8_t *)text, size}, out)) return STRANGE;
+    return pk_double(out, back);
+}
+
+/* The nearest decimal of so many digits, as `out`; does it read as `value`? */
+static int reads_back(double value, int count, int point, struct decimal *out, int *said) {
+    double back;
+    uint64_t mantissa;
+    if (nearest(value, count, point, &mantissa)) {
+        while (mantissa % 10 == 0) mantissa /= 10, count--;
+        *out = (struct decimal){.count = count, .point = point, .mantissa = mantissa};
+        *said = FINE;
+        if (quick_double(mantissa, point - count, &back)) return back == value;
+    }
+    *said = printed(value, count, out, &back);
+    return *said || back == value;
+}
+
+int pk_shortest(const struct decimal *d, double value, struct decimal *out) {
     uint64_t mantissa = d->mantissa;
-    int count = d->count, power = d->point - d->count;
+    int count = d->count, power = d->point - d->count, said = FINE;
     *out = *d;
     /* Every decimal of 15 digits has a double of its own (as long as it is a normal one). */
     if (count <= 15) return fabs(value) >= DBL_MIN || !count ? FINE : STRANGE;
@@ -135,19 +196,12 @@ int pk_shortest(const struct decimal *d, double value, struct decimal *out) {
         power++;
         if (!may_read_as(mantissa, power, value) && !may_read_as(mantissa + 1, power, value)) break;
     }
-    for (;; count++) {
-        struct text written;
-        double back;
-        int size = snprintf(text, sizeof text, "%.*e", count - 1, value);
-        if (size < 0 || size >= (int)sizeof text || count > 17) return STRANGE;
-        if (count > 1) text[1] = '.'; /* whatever the locale has there */
-        written = (struct text){(const uint8_t *)text, size};
-        if (pk_decimal(written, out) || pk_double(out, &back)) return STRANGE;
-        if (back == value) break;
-    }
+    while (!reads_back(value, count, d->point, out, &said))
+        if (++count > 17) return STRANGE;
     out->negative = d->negative;
     out->text = d->text;
-    return FINE;
+    out->whole = d->whole;
+    return said;
 }
 
 int pk_integer(struct text text, int *negative, uint64_t *amount) {

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import Unavailable
+from penstock.native import describe
 from penstock.ops.announce import Announcer
 from penstock.ops.board import Board, Snapshot
 from penstock.ops.set_aside import set_aside
@@ -134,7 +135,12 @@ class Service:
             packed=mode(self._pipeline) != "rows",
             conf=settings.conf,
         )
-        log.info("spark is ready", version=spark.version, master=settings.master)
+        log.info(
+            "spark is ready",
+            version=spark.version,
+            master=settings.master,
+            native=describe(),
+        )
         try:
             yield spark
         finally:

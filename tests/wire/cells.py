@@ -39,6 +39,21 @@ _NUMBERS = st.one_of(
     st.floats(-1000, 1000).map(lambda value: f"{value:.16g}"),
     st.floats(-1000, 1000).map(lambda value: f"{value / 7:.15g}"),
     _DECIMALS,
+    # In the middle between two shortest decimals; the last that is no exponent; the ends.
+    st.sampled_from(
+        [
+            "5.960464477539063e-08",
+            "5.9604644775390625e-08",
+            "9999999999999998",
+            "1e+16",
+            "1e-05",
+            "9.999999999999999e-06",
+            "5e-324",
+            "1e+400",
+            "2.2250738585072014e-308",
+            "1.7976931348623157e+308",
+        ]
+    ),
 )
 _NO_NUMBERS = st.sampled_from(["NaN", "Infinity", "-Infinity", "nan", "-0"])
 _INTEGERS = st.one_of(

@@ -7,7 +7,7 @@ Relation messages inside the payload take effect as they come; those sent earlie
 context, but only the ones that the payload's rows use: a page costs the same with 1,000 tables.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 import ormsgpack
@@ -58,7 +58,8 @@ class Context:
 
     def pack(self) -> bytes:
         """MessagePack; about 30 bytes and the relations."""
-        return ormsgpack.packb(asdict(self), option=ormsgpack.OPT_NON_STR_KEYS)
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return ormsgpack.packb(fields, option=ormsgpack.OPT_NON_STR_KEYS)
 
     @classmethod
     def unpack(cls, data: bytes) -> "Context":
