@@ -83,13 +83,13 @@ class Mending:
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table that is or was suspended, as plain JSON."""
-        self._session.suspensions.forget()
+        self._session.suspensions.look()
         return [summary(record) for record in self._session.suspensions.all().values()]
 
     def resume(self, backend: str | None, table: str) -> dict[str, Any]:
         """Asks for a suspended table to be followed from its next change on; SettingsError when
         there is none of that name."""
-        self._session.suspensions.forget()
+        self._session.suspensions.look()
         known = self._session.suspensions.all().values()
         found = [
             record

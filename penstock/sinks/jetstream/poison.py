@@ -43,6 +43,7 @@ class Poison:
         self._session = session
         self._notify = notify
         self._policy: OnError = session.settings.on_error
+        self._looked = False
 
     def clean(self, batch: pa.RecordBatch) -> list[Messages]:
         """The messages of a batch of one origin that can be published; the rest is seen to.
@@ -50,6 +51,9 @@ class Poison:
         May be called again with the same batch when it raised Unavailable. Raises Rejected where
         the policy is `stop`, SettingsError.
         """
+        if not self._looked:
+            self._session.suspensions.look()
+            self._looked = True
         while True:
             hidden, marks = self._hide(batch)
             bad = [fault for fault in self._faults(batch) if fault.row not in hidden]

@@ -37,13 +37,17 @@ def record_subject(stream: str, table: Table | None = None) -> str:
 
 
 class Suspensions:
-    """Of one stream, over one open connection; reads all records when it is first asked."""
+    """Of one stream, over one open connection; reads all records when it is first asked.
+
+    Spark's workers take turns, so what one knows another may have changed: `look` at every write.
+    """
 
     def __init__(self, api: JetStream, settings: JetStreamSettings) -> None:
         self._api = api
         self._settings = settings
         self._records: dict[Table, tuple[int, Suspension]] | None = None
         self._read_at: dict[Table, float] = {}
+        self._seen = 0  # the sequence of the last record that was read in order
         self._made = False
         self.name = tables_stream(settings.stream)
 
@@ -51,9 +55,16 @@ class Suspensions:
         """Every record, as known here. Raises Unavailable."""
         return {table: record for table, (_, record) in self._known().items()}
 
-    def forget(self) -> None:
-        """Reads all records anew when it is asked next."""
-        self._records = None
+    def look(self) -> None:
+        """Takes in what others stored since: one question if there is nothing. Raises
+        Unavailable."""
+        known = self._known()
+        last = self._api.last(self.name, record_subject(self._settings.stream))
+        if last is None:
+            known.clear()
+            self._seen = 0
+        elif last.sequence != self._seen:
+            self._read_on()
 
     def refreshed(self, record: Suspension) -> Suspension:
         """The record as the stream has it, asked at most once a second."""
@@ -95,12 +106,16 @@ class Suspensions:
     def _known(self) -> dict[Table, tuple[int, Suspension]]:
         if self._records is None:
             self._records = {}
-            subject = record_subject(self._settings.stream)
-            found = self._api.next(self.name, subject, 1)
-            while found is not None:
-                self._take(found.sequence, found.payload)
-                found = self._api.next(self.name, subject, found.sequence + 1)
+            self._seen = 0
+            self._read_on()
         return self._records
+
+    def _read_on(self) -> None:
+        """The records behind the last that was seen."""
+        subject = record_subject(self._settings.stream)
+        while (found := self._api.next(self.name, subject, self._seen + 1)) is not None:
+            self._take(found.sequence, found.payload)
+            self._seen = found.sequence
 
     def _read(self, table: Table) -> None:
         found = self._api.last(self.name, record_subject(self._settings.stream, table))

@@ -289,6 +289,18 @@ def test_what_is_offered_again_comes_to_the_same(
     assert len(letters(read, nats, stream)) == 2
 
 
+def test_a_table_that_another_process_suspended_is_suspended(
+    sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+) -> None:
+    one, other = sink_of(), sink_of(timeout=4)
+    for sink in (one, other):
+        sink.write([batch_of(1, 1 if sink is one else 2)])  # both sessions are open
+    one.write([no_key(batch_of, 1, 3)])
+    other.write([batch_of(1, 4, key=None)])  # an insert tells nothing of keys
+    assert places(read, nats, stream) == ["0", "0", "!0"]
+    assert record_of(read, nats, stream).skipped == 2
+
+
 def test_a_table_resumes_by_command(
     sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
