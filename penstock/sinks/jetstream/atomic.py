@@ -57,11 +57,16 @@ _PATIENCE = 5  # refusals in a row, without anything stored, that we take for ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """`depth` batches in flight, each of at most `size` messages and `bytes` bytes."""
+    """`depth` batches in flight, each of at most `size` messages and `bytes` bytes.
+
+    While one is in flight, what is queued waits for `company`, in bytes: each batch costs the
+    server some milliseconds, whatever is in it. 0 waits for none.
+    """
 
     depth: int = 4
     size: int = LARGEST
     bytes: int = 4 << 20
+    company: int = 0
 
 
 class Atomic:
@@ -133,6 +138,10 @@ class Atomic:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection.receive(0))
+        if not self._flow.held(self.flying):
+            for shard in self._shards.values():
+                if self._is_ready(shard):
+                    self._send_next(connection, shard)
         self._expect(connection)
 
     def _expect(self, connection: Connection) -> None:
@@ -162,11 +171,13 @@ class Atomic:
         connection = self._open()
         while True:
             held = self._flow.held(self.flying)
-            sent = [not held and self._send_next(connection, s) for s in self._shards.values()]
+            ready = [s for s in self._shards.values() if drain or self._is_ready(s)]
+            sent = [not held and self._send_next(connection, shard) for shard in ready]
             self._take_all(connection.receive(0))
             if any(sent):
                 continue
-            if not self._queued and not (drain and self.flying):
+            queued = any(shard.queue and (drain or self._is_ready(shard)) for shard in ready)
+            if not queued and not (drain and self.flying):
                 return
             if held or self.flying:
                 self._await(connection)
@@ -180,6 +191,10 @@ class Atomic:
                     self._send_next(connection, shard)
         while self.flying:
             self._await(connection)
+
+    def _is_ready(self, shard: Shard) -> bool:
+        """Whether what is queued is not to wait for company."""
+        return bool(shard.queue) and (not shard.flight or shard.waiting >= self._limits.company)
 
     @property
     def _queued(self) -> bool:

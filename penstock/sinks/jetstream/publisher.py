@@ -56,7 +56,8 @@ class Publisher(Protocol):
         ...
 
     def poll(self) -> None:
-        """Takes in the acknowledgements that are there; sends nothing, waits for nothing.
+        """Takes in the acknowledgements that are there, and sends what waited for them; waits for
+        nothing else.
 
         Raises as `pump` does: Unavailable too when there was none for too long.
         """

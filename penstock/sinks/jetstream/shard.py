@@ -108,6 +108,11 @@ class Shard:
     refusal: int = 0  # the error code of the first batch in flight that was refused
     refused: int = 0  # how many of those in flight were
 
+    @property
+    def waiting(self) -> int:
+        """Bytes that are queued."""
+        return sum(int(messages.sizes.sum()) for messages in self.queue)
+
     def requeue(self) -> None:
         """What is in flight has to be sent again, unless reading back says otherwise."""
         self.prefix = bool(self.flight) and self.flight[0].chain and not self.flight[0].closed

@@ -27,6 +27,7 @@ from penstock.sinks.jetstream.shard import NotAlone
 
 __all__ = ["Write"]
 
+_COMPANY = 2 << 20  # bytes that messages of several changes wait for while the server is busy
 _TICK = 0.001  # seconds between looks at the server while the source is silent
 _PROGRESS = 1.0  # seconds between reports of the position
 
@@ -306,7 +307,9 @@ def _publisher(session: Session, tally: Tally) -> Publisher:
             stream=settings.stream,
             template=session.template,
             # A message of several changes has the batch's limits itself.
-            limits=_limits(settings.batch) if settings.messages == "change" else Limits(),
+            limits=_limits(settings.batch)
+            if settings.messages == "change"
+            else Limits(company=_COMPANY),
             pace=session.pace,
         )
     return Individual(tally, flow, window=settings.window, window_bytes=settings.window_bytes)

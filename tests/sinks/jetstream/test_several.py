@@ -210,3 +210,34 @@ def test_single_acknowledgements_count_changes(
     if delivery == "deduplicated":
         again = make(delivery=delivery, batch={"max_size": 7}, window=1).write(batches)
         assert (again.published, again.duplicates) == (0, 200)
+
+
+def test_messages_wait_for_company_while_the_server_is_busy(
+    make: Any, messages: Any, batch_of: Any, ids_of: Any
+) -> None:
+    """Each batch costs the server its time, whatever is in it."""
+    batches = [batch_of(500, n) for n in range(1, 61)]
+    receipt = make().write(batches)
+    assert receipt.published == 30_000
+    assert receipt.numbers["batches"] < 30
+    assert [change["event_id"] for _, one in messages() for change in one] == ids_of(*batches)
+
+
+def test_nobody_waits_for_company_that_does_not_come(
+    make: Any, messages: Any, batch_of: Any
+) -> None:
+    """The source goes on only once what it gave is in the stream."""
+    seen: list[int] = []
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for n in range(1, 6):
+            yield batch_of(3, 2 * n)
+            yield batch_of(3, 2 * n + 1)
+            while sum(len(changes) for _, changes in messages()) < 6 * n:
+                yield batch_of(0)
+            seen.append(n)
+
+    sink = make()
+    sink.prepare()
+    assert sink.write(slow()).published == 30
+    assert seen == [1, 2, 3, 4, 5]
