@@ -131,7 +131,7 @@ def _old(before: Column, key: Column, deleted: "np.ndarray[Any, np.dtype[np.bool
     """Of a deleted row Debezium sends the key, where there is no more."""
     before, key = before.cast(BINARY), key.cast(BINARY)
     if before.null_count and deleted.any():
-        return pc.if_else(pa.array(deleted), pc.coalesce(before, key), before)
+        return pc.if_else(pa.array(deleted, pa.bool_()), pc.coalesce(before, key), before)
     return before
 
 

@@ -1,6 +1,8 @@
 """A batch of changes -> messages that hold several changes each: `messages: batch`."""
 
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -80,9 +82,9 @@ def collected(
 ) -> Messages:  # fmt: skip
     """Messages of groups and their bodies."""
     origin = origin_of(batch)
-    lasts = np.array([group.last for group in groups], np.int64)
     event_id, cursor, ordinal = (
-        batch.column(name).take(lasts) for name in ("event_id", "cursor", "ordinal")
+        _taken(batch.column(name), [group.last for group in groups])
+        for name in ("event_id", "cursor", "ordinal")
     )
     count = _binary([b"%d" % group.count for group in groups])
     woven = headers.of(
@@ -96,8 +98,12 @@ def collected(
     )  # fmt: skip
 
 
+def _taken(column: Column, rows: Sequence[int]) -> Column:
+    # A slice costs a tenth of `take`, and one message is what there mostly is.
+    return column.slice(rows[0], 1) if len(rows) == 1 else column.take(pa.array(rows, pa.int64()))
+
+
 def _binary(values: Sequence[bytes]) -> Column:
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum([len(value) for value in values], out=ends[1:])
+    ends = array("i", accumulate(map(len, values), initial=0))
     data = pa.py_buffer(values[0] if len(values) == 1 else b"".join(values))
     return pa.Array.from_buffers(BINARY, len(values), [None, pa.py_buffer(ends.tobytes()), data], 0)
