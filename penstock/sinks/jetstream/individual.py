@@ -78,6 +78,8 @@ class Individual:
         self._sent = self._acknowledged
         self._flight.clear()
         self._flying = 0
+        # Acknowledged ahead of one that was not, and counted: they are sent and counted again.
+        self._tally.published -= len(self._early)
         self._early.clear()
 
     def pump(self, *, drain: bool) -> None:

@@ -13,6 +13,11 @@ from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.atomic import Atomic, Limits
+from penstock.sinks.jetstream.encoders import encoder
+from penstock.sinks.jetstream.flow import Flow
+from penstock.sinks.jetstream.publisher import Tally
+from penstock.sinks.jetstream.shard import Batch, Shard
+from penstock.sinks.jetstream.subject import parse_template
 from penstock.tail.bodies import changes_of
 
 pytestmark = pytest.mark.live
@@ -212,15 +217,24 @@ def test_single_acknowledgements_count_changes(
         assert (again.published, again.duplicates) == (0, 200)
 
 
-def test_messages_wait_for_company_while_the_server_is_busy(
-    make: Any, messages: Any, batch_of: Any, ids_of: Any
-) -> None:
+def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> None:
     """Each batch costs the server its time, whatever is in it."""
-    batches = [batch_of(500, n) for n in range(1, 61)]
-    receipt = make().write(batches)
-    assert receipt.published == 30_000
-    assert receipt.numbers["batches"] < 30
-    assert [change["event_id"] for _, one in messages() for change in one] == ids_of(*batches)
+    settings = JetStreamSettings(url="nats://h", messages="batch")
+    template = parse_template(settings.subject)
+    messages = encoder(settings, template, ids=True, limit=1 << 20).encode(batch_of(500))
+    size = int(messages.sizes.sum())
+    atomic = Atomic(
+        Tally(), Flow(settings), stream="CDC", template=template, limits=Limits(company=3 * size)
+    )
+    shard = Shard(messages.origin)
+    assert not atomic._is_ready(shard)
+    shard.queue.append(messages)
+    assert atomic._is_ready(shard)  # the server has nothing to do
+    shard.flight.append(Batch(1, [messages]))
+    shard.queue.append(messages)
+    assert not atomic._is_ready(shard)
+    shard.queue.append(messages)
+    assert atomic._is_ready(shard)  # there is enough of it
 
 
 def test_nobody_waits_for_company_that_does_not_come(
