@@ -9,11 +9,13 @@ from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
 from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.dead_letters import dead_stream, subject_of
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.protocol import hpub
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, problems, wanted
 from penstock.sinks.jetstream.subject import Template, overlaps, parse_template
+from penstock.sinks.jetstream.suspensions import record_subject, tables_stream
 
 __all__ = ["check"]
 
@@ -46,6 +48,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
             yield _finding("ok", _name(settings), "exists")
             yield from _fit(stream, template)
         yield from _others(api, settings, template)
+        yield from _set_aside(api, settings.stream)
         yield from _sanity(stream, settings, connection)
         yield _delivery(settings, stream, connection)
         yield _durability(settings, stream, connection)
@@ -107,6 +110,21 @@ def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> 
                 "error", f"stream {name}", f"takes subjects of {template.wildcard} as well",
                 f"change the sink's subject, or the subjects of {name}",
             )  # fmt: skip
+
+
+def _set_aside(api: JetStream, stream: str) -> Iterator[Finding]:
+    """Where poison goes: streams that are made on demand, and could not be then."""
+    for name, subject in (
+        (dead_stream(stream), subject_of(stream)),
+        (tables_stream(stream), record_subject(stream)),
+    ):
+        for other in api.names(subject):
+            if other != name:
+                yield _finding(
+                    "warning", f"stream {other}",
+                    f"takes {subject}, so {name} cannot be made when it is needed",
+                    f"leave penstock.> out of the subjects of {other}",
+                )  # fmt: skip
 
 
 def _sanity(

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.change import ERROR
 from penstock.demo.servers import Nats
-from penstock.errors import Rejected, SettingsError
+from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.dead_letter import Letter, row_of
 from penstock.sinks.jetstream.session import borrowed
@@ -151,6 +151,24 @@ def test_a_change_too_large_for_the_stream_only_is_a_whole_dead_letter(
     assert row_of(letter).to_pylist() == batch.slice(1, 1).to_pylist()
 
 
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_stream_that_takes_less_than_it_did_is_looked_at_again(
+    delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+) -> None:
+    sink = sink_of(delivery=delivery)
+    sink.write([batch_of(1, 1)])
+    with borrowed(sink_of(timeout=4).settings) as session:
+        session.open()
+        config = {**session.api.stream(stream)["config"], "max_msg_size": 3_000}
+        session.api._call(f"STREAM.UPDATE.{stream}", config)
+    batch = batch_of(3, 2, after=[image("json", t="x" * 4_000 * (n == 1)) for n in range(3)])
+    with pytest.raises(Unavailable, match="exceeds maximum"):
+        sink.write([batch])
+    sink.write([batch])  # as the query does that is started again
+    assert places(read, nats, stream) == ["0", "0", "2"]
+    assert [letter.reason for letter in letters(read, nats, stream)] == ["too-large"]
+
+
 def test_a_change_that_cannot_be_encoded_is_a_dead_letter(
     sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
@@ -220,6 +238,11 @@ def test_subjects_that_another_stream_takes_are_named(
     with borrowed(settings) as session:
         session.open()
         session.api.create({"name": "GREEDY", "subjects": ["penstock.>"]})
+    findings = [f for f in JetStreamSink(settings).check() if f.subject == "stream GREEDY"]
+    assert [(finding.level, "penstock." in finding.message) for finding in findings] == [
+        ("warning", True),
+        ("warning", True),
+    ]
     with pytest.raises(SettingsError, match=rf"another stream takes penstock\.dlq\.{stream}"):
         JetStreamSink(settings).write([spoilt(2, {1})])
 
