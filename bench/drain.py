@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from penstock.demo.servers import Nats, Postgres
 
 from . import table
-from .pipeline import STREAM, run_pipeline
-from .stream import stored, wait_for
+from .peer import Peer, run_peer
+from .pipeline import STREAM, Running, run_pipeline
+from .stream import changes_in, messages_in, stored, wait_for
 from .usage import OURS, Usage
 
 __all__ = ["Drain", "drain"]
@@ -21,15 +23,20 @@ class Drain:
     """Rates in events a second; CPU in microseconds an event; memory in bytes.
 
     `events_per_second` counts from the first message stored to the last; `first_event` is seconds
-    from the start of the process to the first message stored.
+    from the start of the process to the first message stored. `peers` are rates in the same run.
     """
 
     rows: int
+    tables: int
+    columns: int
+    messages: int
     events_per_second: float
     recvlogical_per_second: float
     first_event: float
+    peak_pss: int
     peak_rss: int
     cpu: dict[str, float] = field(default_factory=dict)
+    peers: dict[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -43,44 +50,66 @@ class Drain:
 
 
 def drain(
-    folder: Path, *, rows: int, per_transaction: int, extra: dict[str, Any], version: int
+    folder: Path,
+    *,
+    rows: int,
+    per_transaction: int,
+    extra: dict[str, Any],
+    version: int,
+    shape: table.Shape = table.TEN,
+    peers: Sequence[Peer] = (),
 ) -> Drain:
-    """One run with fresh servers."""
+    """One run with fresh servers. Raises RuntimeError when a change is missing or there twice."""
+    slots = {peer.name: f"bench_peer{number}" for number, peer in enumerate(peers)}
     with Postgres(version=version) as postgres, Nats() as nats, postgres.database() as database:
-        table.create(database)
-        for slot in ("bench_file", "bench"):
+        table.create(database, shape)
+        for slot in ("bench_file", "bench", *slots.values()):
             database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-        table.write_backlog(database, rows=rows, per_transaction=per_transaction)
+        table.write_backlog(database, rows=rows, per_transaction=per_transaction, shape=shape)
         database.execute("CHECKPOINT")
         baseline = _recvlogical(postgres, database.name, folder)
+        rates = {
+            peer.name: run_peer(
+                peer,
+                slot=slots[peer.name],
+                publication=table.PUBLICATION,
+                pg_url=database.url,
+                nats_url=nats.url,
+                stream=f"PEER{number}",
+                rows=rows,
+            )
+            for number, peer in enumerate(peers)
+        }
         with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
             usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
             usage.start()
-            alive = _alive(running.pid)
-            wait_for(nats.url, STREAM, 1, timeout=120, alive=alive)
+            wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
             usage.mark()
-            before = stored(nats.url, STREAM)[0]
-            wait_for(nats.url, STREAM, rows, timeout=600, alive=alive)
+            before = running.published()
+            wait_for(_all(running, nats.url, rows), timeout=600, alive=running.check)
             spent = usage.stop()
             count, first, last = stored(nats.url, STREAM)
-        if count != rows:
-            raise RuntimeError(f"{rows} rows were written, {count} messages are in the stream")
+        found = count if count == rows else changes_in(nats.url, STREAM)
+        if found != rows:
+            raise RuntimeError(f"{rows} rows were written, {found} changes are in the stream")
         return Drain(
             rows=rows,
+            tables=shape.tables,
+            columns=shape.columns,
+            messages=count,
             events_per_second=rows / (last - first),
             recvlogical_per_second=rows / baseline,
             first_event=first - running.started,
+            peak_pss=usage.peak_pss,
             peak_rss=usage.peak_rss,
             cpu={role: seconds * 1e6 / (rows - before) for role, seconds in spent.items()},
+            peers=rates,
         )
 
 
-def _alive(pid: int) -> Any:
-    def check() -> None:
-        if not Path(f"/proc/{pid}/stat").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text():
-            raise RuntimeError("the pipeline ended")
-
-    return check
+def _all(running: Running, url: str, rows: int) -> Callable[[], bool]:
+    """Whether all is stored: by the stream where a message is a change, else by /status."""
+    return lambda: messages_in(url, STREAM) >= rows or running.published() >= rows
 
 
 def _recvlogical(postgres: Postgres, database: str, folder: Path) -> float:

@@ -16,6 +16,7 @@ import yaml
 from penstock.demo.servers import Database, Nats, free_port
 
 from .table import PUBLICATION
+from .variants import merged
 
 __all__ = ["STREAM", "Running", "run_pipeline"]
 
@@ -30,6 +31,20 @@ class Running:
     started: float
     log: Path
     port: int
+
+    def check(self) -> None:
+        """Raises when the process is gone."""
+        stat = Path(f"/proc/{self.pid}/stat")
+        if not stat.exists() or " Z " in stat.read_text():
+            raise RuntimeError(f"the pipeline ended:\n{self.log.read_text()[-3000:]}")
+
+    def published(self) -> int:
+        """Changes that the sink has stored, as /status says."""
+        try:
+            sinks = self.status()["sinks"]
+        except (OSError, ValueError):
+            return 0
+        return sum(int(sink["published"]) for sink in sinks)
 
     def status(self) -> Any:
         """The /status document."""
@@ -61,8 +76,7 @@ def run_pipeline(
         "state": str(folder / "state"),
         "ops": {"port": port},
     }
-    for key, value in extra.items():
-        document[key] = {**document[key], **value} if isinstance(document.get(key), dict) else value
+    document = merged(document, extra)
     file = folder / "pipeline.yaml"
     file.write_text(yaml.safe_dump(document))
     log = folder / "pipeline.log"

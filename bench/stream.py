@@ -1,42 +1,82 @@
-"""Reads the stream back: how many messages, when stored, and from which commit."""
+"""Reads the stream back: how many changes, when stored, and from which commit."""
 
-import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-import nats as nats_py
-import ormsgpack
+import orjson
 
-__all__ = ["latencies", "stored", "wait_for"]
+from penstock.errors import PenstockError
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.connection import Connection
+from penstock.tail.reader import Reader
+
+__all__ = ["changes_in", "latencies", "messages_in", "stored", "wait_for"]
 
 
 def stored(url: str, stream: str) -> tuple[int, float, float]:
     """Messages in the stream, and the times of the first and last, in seconds since 1970."""
-    return asyncio.run(_stored(url, stream))
+    state = _ask(url, f"$JS.API.STREAM.INFO.{stream}").get("state", {})
+    if not state.get("messages"):
+        return 0, 0.0, 0.0
+    return state["messages"], _seconds(state["first_ts"]), _seconds(state["last_ts"])
 
 
-def wait_for(
-    url: str, stream: str, count: int, *, timeout: float, alive: Callable[[], Any]
-) -> None:
-    """Waits until the stream has `count` messages; `alive` raises if it never will."""
-    asyncio.run(_wait_for(url, stream, count, timeout, alive))
+def messages_in(url: str, stream: str) -> int:
+    """How many messages; 0 when there is no stream yet."""
+    return stored(url, stream)[0]
 
 
-def latencies(url: str, stream: str, *, skip: int) -> list[float]:
-    """Milliseconds from the commit in the database to being stored, for every message but the
-    first `skip`, in the stream's order. Both clocks are this machine's."""
-    return asyncio.run(_latencies(url, stream, skip))
+def wait_for(done: Callable[[], bool], *, timeout: float, alive: Callable[[], Any]) -> None:
+    """Waits until `done`; `alive` raises if it never will."""
+    deadline = time.monotonic() + timeout
+    while not done():
+        alive()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done within {timeout:.0f} s")
+        time.sleep(0.1)
 
 
-async def _state(connection: Any, stream: str) -> Any:
+def changes_in(url: str, stream: str) -> int:
+    """Changes in the stream, whatever its messages look like: reads all of it."""
+    return sum(1 for _ in _changes(url, stream))
+
+
+def latencies(url: str, stream: str, *, since: float) -> list[float]:
+    """Milliseconds from the commit in the database to being stored by JetStream, for every change
+    that was committed at or after `since` (seconds since 1970), in the stream's order. Both clocks
+    are this machine's. The acknowledgement leaves the server at once after it stored."""
+    found = []
+    for stored_at, committed_at in _changes(url, stream):
+        if committed_at is not None and committed_at.timestamp() >= since:
+            found.append((stored_at - committed_at).total_seconds() * 1000)
+    return found
+
+
+def _changes(url: str, stream: str) -> Iterator[tuple[datetime, datetime | None]]:
+    left = messages_in(url, stream)
+    seen = -1
+    with Reader(url, stream) as reader:
+        while left:
+            changes = reader.fetch(5000, 30.0)
+            if not changes:
+                raise TimeoutError(f"{left} messages of {stream} could not be read")
+            for change in changes:
+                left -= change.sequence != seen
+                seen = change.sequence
+                yield change.stored_at, change.committed_at
+
+
+def _ask(url: str, subject: str) -> Any:
+    connection = Connection(JetStreamSettings.model_validate({"url": url, "stream": "BENCH"}))
     try:
-        answer = await connection.request(f"$JS.API.STREAM.INFO.{stream}", b"", timeout=5)
-    except TimeoutError:
+        connection.open()
+        return orjson.loads(connection.request(subject, b"", 5.0).payload)
+    except (PenstockError, ValueError):
         return {}
-    import json
-
-    return json.loads(answer.data).get("state", {})
+    finally:
+        connection.close()
 
 
 def _seconds(text: str) -> float:
@@ -44,46 +84,3 @@ def _seconds(text: str) -> float:
     head, _, rest = text.partition(".")
     fraction = rest.rstrip("Z") or "0"
     return datetime.fromisoformat(head.rstrip("Z") + "+00:00").timestamp() + float(f"0.{fraction}")
-
-
-async def _stored(url: str, stream: str) -> tuple[int, float, float]:
-    connection = await nats_py.connect(url)
-    try:
-        state = await _state(connection, stream)
-        return state["messages"], _seconds(state["first_ts"]), _seconds(state["last_ts"])
-    finally:
-        await connection.close()
-
-
-async def _wait_for(
-    url: str, stream: str, count: int, timeout: float, alive: Callable[[], Any]
-) -> None:
-    connection = await nats_py.connect(url)
-    try:
-        async with asyncio.timeout(timeout):
-            while (await _state(connection, stream)).get("messages", 0) < count:
-                alive()
-                await asyncio.sleep(0.1)
-    finally:
-        await connection.close()
-
-
-async def _latencies(url: str, stream: str, skip: int) -> list[float]:
-    connection = await nats_py.connect(url)
-    found = []
-    try:
-        total = (await _state(connection, stream))["messages"]
-        subscription = await connection.jetstream().subscribe(
-            ">", stream=stream, ordered_consumer=True, pending_msgs_limit=0, pending_bytes_limit=0
-        )
-        for number in range(total):
-            message = await subscription.next_msg(timeout=30)
-            if number < skip:
-                continue
-            body = ormsgpack.unpackb(message.data)
-            at = message.metadata.timestamp.timestamp()
-            committed = datetime.fromisoformat(body["committed_at"]).timestamp()
-            found.append((at - committed) * 1000)
-    finally:
-        await connection.close()
-    return found

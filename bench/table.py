@@ -1,83 +1,150 @@
-"""The ten-column table, and the two ways it is written: as a backlog, and at a steady rate."""
+"""The table that is written: ten columns (or another number), alone or among many others."""
 
-import threading
-import time
+import math
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import psycopg
 
 from penstock.demo.servers import Database
 
-__all__ = ["PUBLICATION", "Writer", "create", "write_backlog"]
+__all__ = ["PUBLICATION", "TEN", "Shape", "Writer", "create", "write_backlog"]
 
 PUBLICATION = "bench"
 
-_CREATE = """
-CREATE TABLE bench (
-    id bigserial PRIMARY KEY, name text, note text, quantity int, active bool,
-    price numeric(12,4), ratio float8, changed timestamptz, detail jsonb, tags text[]
-);
-CREATE PUBLICATION bench FOR TABLE bench
+# Commits a second that one session is asked for, and how many sessions there are at most.
+_COMMITS, _SESSIONS = 100, 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Tables in the publication, which all get rows in turn, and columns of each.
+
+    The first ten columns are those of the standard table; more are texts of twenty characters,
+    and with fewer the last of the ten are left out.
+    """
+
+    tables: int = 1
+    columns: int = 10
+
+
+TEN = Shape()
+
+_COLUMNS = (
+    ("id bigserial PRIMARY KEY", ""),
+    ("name text", "'customer ' || n"),
+    ("note text", "'a note of ordinary length for row ' || n"),
+    ("quantity int", "n % 1000"),
+    ("active bool", "n % 2 = 0"),
+    ("price numeric(12,4)", "n * 1.0001"),
+    ("ratio float8", "n / 7.0"),
+    ("changed timestamptz", "clock_timestamp()"),
+    ("detail jsonb", "jsonb_build_object('n', n, 'source', 'bench')"),
+    ("tags text[]", "ARRAY['red', 'green', 'tag ' || n % 10]"),
+)
+
+# Runs in the server, so that no client is the limit: it commits at its own pace and says by how
+# many seconds it was late at the worst.
+_WRITER = """
+CREATE PROCEDURE bench_write(
+    rate float8, size bigint, seconds float8, INOUT written bigint, INOUT late float8
+) LANGUAGE plpgsql AS $$
+DECLARE started float8 := extract(epoch FROM clock_timestamp()); due float8; ahead float8;
+BEGIN
+    written := 0; late := 0;
+    LOOP
+        due := written / rate;
+        EXIT WHEN due >= seconds;
+        ahead := due - (extract(epoch FROM clock_timestamp()) - started);
+        IF ahead > 0.0005 THEN
+            PERFORM pg_sleep(ahead);
+        ELSIF -ahead > late THEN
+            late := -ahead;
+        END IF;
+        {insert};
+        written := written + size;
+        COMMIT;
+    END LOOP;
+END $$
 """
 
-_INSERT = """
-INSERT INTO bench (name, note, quantity, active, price, ratio, changed, detail, tags)
-SELECT 'customer ' || n, 'a note of ordinary length for row ' || n, n % 1000, n % 2 = 0,
-       n * 1.0001, n / 7.0, clock_timestamp(), jsonb_build_object('n', n, 'source', 'bench'),
-       ARRAY['red', 'green', 'tag ' || n % 10]
-FROM generate_series({first}::bigint, {last}::bigint) AS n
-"""
+
+def create(database: Database, shape: Shape = TEN) -> None:
+    """The tables and their publication."""
+    for number in range(shape.tables):
+        columns = ", ".join(column for column, _ in _columns(shape))
+        database.execute(f"CREATE TABLE {_table(number)} ({columns})")
+    tables = ", ".join(_table(number) for number in range(shape.tables))
+    database.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {tables}")
 
 
-def create(database: Database) -> None:
-    """The table and its publication."""
-    database.execute(_CREATE)
-
-
-def write_backlog(database: Database, *, rows: int, per_transaction: int = 1000) -> None:
-    """`rows` rows in transactions of `per_transaction`, as fast as the server takes them."""
+def write_backlog(
+    database: Database, *, rows: int, per_transaction: int = 1000, shape: Shape = TEN
+) -> None:
+    """`rows` rows in transactions of `per_transaction`, as fast as the server takes them; each
+    transaction writes the next table."""
     with psycopg.connect(database.url, autocommit=True) as connection:
         connection.execute("SET synchronous_commit = off")
-        for first in range(1, rows + 1, per_transaction):
+        for number, first in enumerate(range(1, rows + 1, per_transaction)):
             last = min(first + per_transaction - 1, rows)
-            connection.execute(_INSERT.format(first=first, last=last).encode())
+            statement = _insert(number % shape.tables, str(first), str(last), shape)
+            connection.execute(statement.encode())
 
 
 class Writer:
-    """Writes `rate` rows a second in transactions of `per_transaction`, from a thread.
+    """Writes `rate` rows a second in transactions of `per_transaction` for `seconds`.
 
-    A writer that falls behind its schedule says so in `late` (seconds, at the worst).
+    Over several sessions: a commit waits for the disk, and those of many sessions wait together.
+    `late` is how far one fell behind its schedule at the worst, in seconds: if that is not small,
+    the rate was not reached.
     """
 
     def __init__(self, database: Database, *, rate: int, per_transaction: int) -> None:
         self.rows = 0
         self.late = 0.0
-        self._database = database
-        self._interval = per_transaction / rate
-        self._per_transaction = per_transaction
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._stop = threading.Event()
+        sessions = math.ceil(rate / per_transaction / _COMMITS)
+        self.sessions = min(max(sessions, 1), _SESSIONS)
+        self._url, self._rate, self._size = database.url, rate, per_transaction
+        insert = _insert(0, "written + 1", "written + size", TEN)
+        database.execute(_WRITER.format(insert=insert))
+        self._threads: list[Future[tuple[int, float]]] = []
 
-    def start(self) -> None:
-        """Begins to write."""
-        self._thread.start()
+    def start(self, seconds: float) -> None:
+        """Begins to write; `wait` returns when it is done."""
+        pool = ThreadPoolExecutor(self.sessions)
+        self._threads = [pool.submit(self._run, seconds) for _ in range(self.sessions)]
+        pool.shutdown(wait=False)
 
-    def stop(self) -> None:
-        """Ends after the transaction in hand."""
-        self._stop.set()
-        self._thread.join()
+    def wait(self) -> None:
+        """Until the last commit; raises what the server said."""
+        for thread in self._threads:
+            rows, late = thread.result()
+            self.rows += rows
+            self.late = max(self.late, late)
 
-    def _run(self) -> None:
-        with psycopg.connect(self._database.url, autocommit=True) as connection:
-            statement = _INSERT.replace("{first}", "%s").replace("{last}", "%s").encode()
-            due = time.perf_counter()
-            while not self._stop.is_set():
-                first = self.rows + 1
-                connection.execute(
-                    statement.replace(b" % ", b" %% "), (first, self.rows + self._per_transaction)
-                )
-                self.rows += self._per_transaction
-                due += self._interval
-                wait = due - time.perf_counter()
-                self.late = max(self.late, -wait)
-                if wait > 0:
-                    time.sleep(wait)
+    def _run(self, seconds: float) -> tuple[int, float]:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            call = b"CALL bench_write(%s, %s, %s, NULL, NULL)"
+            rate = self._rate / self.sessions
+            found = connection.execute(call, (rate, self._size, seconds)).fetchone()
+        assert found is not None
+        return int(found[0]), float(found[1])
+
+
+def _columns(shape: Shape) -> list[tuple[str, str]]:
+    more = [(f"more{n} text", "'twenty characters ' || n % 10") for n in range(10, shape.columns)]
+    return [*_COLUMNS[: shape.columns], *more]
+
+
+def _table(number: int) -> str:
+    return "bench" if number == 0 else f"bench{number}"
+
+
+def _insert(number: int, first: str, last: str, shape: Shape) -> str:
+    columns = _columns(shape)[1:]
+    names = ", ".join(column.split()[0] for column, _ in columns)
+    values = ", ".join(value for _, value in columns)
+    return (
+        f"INSERT INTO {_table(number)} ({names}) SELECT {values} "
+        f"FROM generate_series({first}::bigint, {last}::bigint) AS n"
+    )

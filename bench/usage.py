@@ -1,6 +1,6 @@
-"""CPU seconds by process role, and the peak resident memory of our own processes.
+"""CPU seconds by process role, and the peak memory of our own processes together.
 
-Memory is the proportional share (PSS): forked workers share most of theirs.
+PSS is the proportional share; RSS counts what forked workers share once for each of them.
 """
 
 import threading
@@ -22,6 +22,7 @@ class Usage:
     """
 
     def __init__(self, *, service: int, postgres: int, nats: int) -> None:
+        self.peak_pss = 0
         self.peak_rss = 0
         self._roots = {"service": service, "postgres": postgres, "nats": nats}
         self._cpu: dict[int, tuple[str, float]] = {}
@@ -54,16 +55,19 @@ class Usage:
             self._sample()
 
     def _sample(self) -> None:
-        rss = 0
+        pss = rss = 0
         for kind, root in self._roots.items():
             for process in _tree(root):
                 try:
                     role = self._role(kind, process)
                     times = process.cpu_times()
                     self._cpu[process.pid] = (role, times.user + times.system)
-                    rss += process.memory_full_info().pss if role in OURS else 0
+                    if role in OURS:
+                        memory = process.memory_full_info()
+                        pss, rss = pss + memory.pss, rss + memory.rss
                 except psutil.Error:
                     continue
+        self.peak_pss = max(self.peak_pss, pss)
         self.peak_rss = max(self.peak_rss, rss)
 
     def _role(self, kind: str, process: psutil.Process) -> str:

@@ -1,0 +1,103 @@
+"""The tables that are printed."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from .deliveries import Row
+from .drain import Drain
+from .latency import Latency
+from .outage import Outage
+from .usage import OURS
+
+__all__ = ["show_deliveries", "show_drain", "show_latency", "show_outage", "show_scaling"]
+
+
+def show_drain(console: Console, one: Drain) -> None:
+    """One drain, and the peers of its run."""
+    table = _figures(f"draining {one.rows:,} rows into {one.messages:,} messages")
+    table.add_row("events/s", f"{one.events_per_second:,.0f}")
+    table.add_row("pg_recvlogical into a file, rows/s", f"{one.recvlogical_per_second:,.0f}")
+    table.add_row("ratio to pg_recvlogical", f"{one.ratio:.2f}")
+    for name, rate in one.peers.items():
+        table.add_row(f"{name}, rows/s", f"{rate:,.0f}")
+        table.add_row(f"ratio to {name}", f"{one.events_per_second / rate:.2f}")
+    table.add_row("start to the first event, s", f"{one.first_event:.1f}")
+    _memory(table, one)
+    _cpu(table, one.cpu)
+    console.print(table)
+
+
+def show_latency(console: Console, one: Latency) -> None:
+    """One load."""
+    title = (
+        f"commit to stored: {one.rate:,} rows/s in {one.size}-row transactions for "
+        f"{one.seconds} s ({one.changes:,} changes)"
+    )
+    table = _figures(title)
+    for name, value in (("p50", one.p50), ("p99", one.p99), ("max", one.max)):
+        table.add_row(f"{name}, ms", f"{value:.1f}")
+    late = f"{one.late:.3f}" if one.kept_up else f"{one.late:.3f}: THE RATE WAS NOT REACHED"
+    table.add_row("the writer was late by at most, s", late)
+    _memory(table, one)
+    _cpu(table, one.cpu)
+    console.print(table)
+
+
+def show_outage(console: Console, one: Outage) -> None:
+    """One outage."""
+    table = _figures(f"broker gone for {one.seconds} s at {one.rate:,} rows/s")
+    table.add_row("changes, each stored once", f"{one.changes:,}")
+    table.add_row("all stored after the return, s", f"{one.recovery:.1f}")
+    _memory(table, one)
+    console.print(table)
+
+
+def show_scaling(console: Console, drains: Sequence[Drain]) -> None:
+    """Cost over the number of tables and columns."""
+    table = Table(title="cost by tables and columns", title_justify="left")
+    for name in ("tables", "columns", "events/s", "ratio", "own CPU us", "nats CPU us", "PSS MB"):
+        table.add_column(name, justify="right")
+    for one in drains:
+        table.add_row(
+            f"{one.tables:,}", str(one.columns), f"{one.events_per_second:,.0f}",
+            f"{one.ratio:.2f}", f"{one.own_cpu:.1f}", f"{one.cpu.get('nats-server', 0):.1f}",
+            f"{one.peak_pss / 1e6:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def show_deliveries(console: Console, rows: Sequence[Row]) -> None:
+    """Each delivery of the sink alone."""
+    table = Table(title="deliveries: the sink alone", title_justify="left")
+    for name in ("delivery", "servers", "sync"):
+        table.add_column(name)
+    for name in ("events/s", "client us", "server us", "p50 ms", "p99 ms", "behind"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.delivery, str(row.servers), row.sync, f"{row.events_per_second:,.0f}",
+            f"{row.client_cpu:.1f}", f"{row.server_cpu:.1f}", f"{row.p50:.1f}", f"{row.p99:.1f}",
+            str(row.behind),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _figures(title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    return table
+
+
+def _memory(table: Table, one: Drain | Latency | Outage) -> None:
+    table.add_row("peak memory of ours, PSS, MB", f"{one.peak_pss / 1e6:,.0f}")
+    table.add_row("peak memory of ours, RSS, MB", f"{one.peak_rss / 1e6:,.0f}")
+
+
+def _cpu(table: Table, cpu: Mapping[str, float]) -> None:
+    for role, microseconds in sorted(cpu.items()):
+        table.add_row(f"CPU of {role}, us an event", f"{microseconds:.2f}")
+    ours = sum(cpu.get(role, 0.0) for role in OURS)
+    table.add_row("CPU of ours together, us an event", f"{ours:.2f}")

@@ -1,0 +1,116 @@
+"""The steps that every change goes through, each as a job of so many rows: frame, decode, encode.
+
+The rows are those of the benchmark's ten-column table, in transactions of a hundred.
+"""
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from penstock.feeds.postgres.collecting import Collector, Limits
+from penstock.feeds.postgres.framing import Framer
+from penstock.feeds.postgres.pages import Known
+from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.streams import Streams
+from penstock.page import Page
+from penstock.position import PartitionId
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.session import Session
+from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from tests.wire.pages import begin, commit, frame, insert, page_of, relation
+
+__all__ = ["ROWS", "Make", "changes", "encoding", "scenarios"]
+
+Make = Callable[[int], Callable[[], object]]
+
+# So many that what happens once in a while (a buffer that grows) is small beside them.
+ROWS = 2000
+_COLUMNS = {
+    "id": 20, "name": 25, "note": 25, "quantity": 23, "active": 16, "price": 1700,
+    "ratio": 701, "changed": 1184, "detail": 3802, "tags": 1009,
+}  # fmt: skip
+_TABLE = relation(1, _COLUMNS, key=["id"])
+_TRANSACTION = 100
+
+
+def scenarios() -> Mapping[str, Make]:
+    """Those that need no server."""
+    return {"frame": framing, "decode": decoding}
+
+
+def framing(rows: int) -> Callable[[], object]:
+    """The planner: bytes of the replication stream into pages."""
+    stream = b"".join(map(frame, _messages(rows)))
+
+    def job() -> object:
+        framer = Framer(
+            Collector(
+                PartitionId("shop"),
+                after=None,
+                limits=Limits(size=1 << 30, rows=1 << 30),
+                describe=lambda raw: Known(raw=raw),
+                relations={},
+            ),
+            progress=Progress(),
+            streams=Streams(memory=1 << 20),
+        )
+        framer.feed(stream)
+        pages = [*framer.scan(0.0), *framer.flush(0.0)]
+        assert sum(page.count for page in pages) == rows
+        return pages
+
+    return job
+
+
+def decoding(rows: int) -> Callable[[], object]:
+    """A task: a page into batches of changes."""
+    page = page_of(_messages(rows))
+    decoder = _decoder()
+
+    def job() -> object:
+        batches = decoder.decode(page)
+        assert sum(map(len, batches)) == rows
+        return batches
+
+    return job
+
+
+def encoding(url: str, **settings: object) -> Make:
+    """A task: a batch of changes into messages. Needs a server, which says what it takes."""
+    chosen = {"url": url, "stream": "WORK", "subject": "work.{collection}", **settings}
+    session = Session(JetStreamSettings.model_validate(chosen))
+    session.open()
+
+    def make(rows: int) -> Callable[[], object]:
+        batch = changes(rows)
+        return lambda: session.encoder.encode(batch)
+
+    return make
+
+
+def changes(rows: int, *, transaction: int = 0) -> pa.RecordBatch:
+    """So many changes as one batch; those of a later transaction come behind."""
+    page: Page = page_of(_messages(rows, first=1000 + transaction * rows))
+    return pa.Table.from_batches(_decoder().decode(page)).combine_chunks().to_batches()[0]
+
+
+def _decoder() -> PgoutputDecoder:
+    return PgoutputDecoder(DecoderSettings(backend="default", database="shop", images="msgpack"))
+
+
+def _messages(rows: int, *, first: int = 1000) -> list[bytes]:
+    messages = [_TABLE]
+    for start in range(0, rows, _TRANSACTION):
+        lsn = first + start
+        messages.append(begin(lsn))
+        messages += [insert(1, _row(number)) for number in range(start, start + _TRANSACTION)]
+        messages.append(commit(lsn))
+    return messages
+
+
+def _row(number: int) -> list[object]:
+    return [
+        1_000_000 + number, f"customer {number:06}", "a note of ordinary length", number % 10,
+        "tf"[number % 2], f"{number % 10}.5000", "0.25", "2026-11-21 10:41:34.123456+00",
+        '{"n": 1, "source": "bench"}', "{red,green,blue}",
+    ]  # fmt: skip
