@@ -76,6 +76,11 @@ class Atomic:
     flight. With several shards, or once somebody else was seen to write to the stream, a batch
     expects its shard's sequence, and is alone in flight for its shard. With a `pace` batches may be
     chains of plain messages, as long as it is not one of a stream that syncs each message.
+
+    A stream that also takes other subjects (not `alone`) could get as many messages of others as a
+    refused batch had: then the next one would fit. So there an atomic batch expects its shard's
+    sequence as well; a replicated stream refuses that for all but one in flight, so that there
+    none is in flight behind another.
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class Atomic:
         template: Template,
         limits: Limits | None = None,
         pace: Pace | None = None,
+        alone: bool = False,
+        replicated: bool = False,
     ) -> None:
         self._pace = pace
         self._tally, self._stream, self._template = tally, stream, template
@@ -95,7 +102,8 @@ class Atomic:
         self._connection: Connection | None = None
         self._api: JetStream | None = None
         self._shards: dict[Origin, Shard] = {}
-        self._chained = not template.sharded
+        self._alone = alone
+        self._chained = not template.sharded and (alone or not replicated)
         self._careful = False
         self._refused = 0
         self._numbers = 0
@@ -236,6 +244,7 @@ class Atomic:
         shard.last_id = pieces[-1].ids[len(pieces[-1]) - 1].as_py() if shard.ids else None
         # In a chain the sequences of a batch are known before it is stored.
         shard.expected = shard.expected + len(batch) if self._chained else None
+        shard.behind = shard.expected or 0
         self._flow.sent()
         connection.send(data)
         return True
@@ -263,6 +272,7 @@ class Atomic:
             self._chained = False
         shard.ids = shard.refusal != _STORED_ID
         shard.expected = mark.stream_sequence if self._chained else mark.shard_sequence
+        shard.behind = mark.shard_sequence
         shard.stored, shard.known, shard.refusal = mark.place, True, 0
         shard.prefix, shard.last_id = False, None
 
@@ -310,7 +320,7 @@ class Atomic:
             )
         name = b"\r\nNats-Batch-Id: %b-%d\r\n" % (self._name, batch.number)
         end = name + b"Nats-Batch-Commit: 1\r\n\r\n"
-        fence = self._fence(shard.origin, expected)
+        fence = self._fence(shard, expected)
         # By a row's kind: the first, one in the middle, the last, and one that is first and last.
         replies = Values([b"", b"", reply, reply])
         tails = Values([
@@ -327,13 +337,15 @@ class Atomic:
             parts.append(framed(messages, _FRAMES, first, row=row, reply=replies, tail=tails))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _fence(self, origin: Origin, expected: int) -> bytes:
-        if self._chained:
-            return b"Nats-Expected-Last-Sequence: %d\r\n" % expected
+    def _fence(self, shard: Shard, expected: int) -> bytes:
+        chain = b"Nats-Expected-Last-Sequence: %d\r\n" % expected if self._chained else b""
+        if self._chained and self._alone:
+            return chain
+        last = shard.behind if self._chained else expected
         return (
-            b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
+            b"%bNats-Expected-Last-Subject-Sequence: %d\r\n"
             b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n"
-        ) % (expected, self._template.shard(*origin).encode())
+        ) % (chain, last, self._template.shard(*shard.origin).encode())
 
     def _take_all(self, messages: list[Msg]) -> None:
         for message in messages:

@@ -44,7 +44,7 @@ class Connection:
         self._progress = -1, 0.0
         self._requests = 0
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
-        self.watch: Callable[[], None] = _nothing  # called while the server takes no data
+        self.watch: Callable[[], None] = _nothing  # called while the server keeps us waiting
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
         self.info: dict[str, Any] = {}
         self.address = ""
@@ -143,10 +143,15 @@ class Connection:
         kept: list[Msg] = []
         try:
             while (left := deadline - time.monotonic()) > 0:
-                for message in self.receive(left):
+                found = None
+                self.watch()
+                for message in self.receive(min(left, _LOOK)):
                     if message.subject == reply.encode():
-                        return message
-                    kept.append(message)
+                        found = message
+                    else:  # behind the answer, too
+                        kept.append(message)
+                if found is not None:
+                    return found
         finally:
             self._messages.extendleft(reversed(kept))
         raise Unavailable(f"{self.address} does not answer on {subject}")

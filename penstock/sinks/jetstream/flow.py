@@ -32,6 +32,7 @@ class Flow:
         self._listener: Notify = ignore
         self._turn: float | None = None  # since when an answer is due
         self._slowest: float | None = None
+        self._broken = 0
 
     def listen(self, notify: Notify) -> None:
         """Whom to tell of changes."""
@@ -50,6 +51,15 @@ class Flow:
     def scaled(self, limit: int) -> int:
         """A limit of messages or bytes at the present pace; 1 at least."""
         return max(limit // self.pace.divisor, 1)
+
+    @property
+    def alone(self) -> bool:
+        """False once others were seen, again and again, to write to the stream."""
+        return self._broken < _CROWD
+
+    def crowded(self) -> None:
+        """Somebody else stored a message between ours."""
+        self._broken += 1
 
     def sent(self) -> None:
         """Something is about to be sent that will be answered."""
@@ -123,6 +133,7 @@ class Flow:
         self._listener({**told, "counts": {f"{machine}_transitions": 1}})
 
 
+_CROWD = 3  # chains broken by others before we chain no more
 _WORDS: Mapping[PressureState, str] = {
     PressureState.NORMAL: "",
     PressureState.SLOW: "the server takes long to answer: smaller batches, longer waits",

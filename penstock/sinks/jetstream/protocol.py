@@ -22,8 +22,9 @@ PONG = b"PONG\r\n"
 # A server's longest line is INFO, with the urls of a whole cluster.
 _LONGEST_LINE = 1 << 20
 _WORD, _SIZE = rb"[^ \r\n]+", rb"([0-9]{1,10})"
-_MSG = re.compile(rb"MSG (%b) %b (?:(%b) )?%b\r\n" % (_WORD, _WORD, _WORD, _SIZE))
-_HMSG = re.compile(rb"HMSG (%b) %b (?:(%b) )?%b %b\r\n" % (_WORD, _WORD, _WORD, _SIZE, _SIZE))
+# 2.9 leaves two spaces where a reply subject would be.
+_MSG = re.compile(rb"MSG (%b) %b +(?:(%b) )?%b\r\n" % (_WORD, _WORD, _WORD, _SIZE))
+_HMSG = re.compile(rb"HMSG (%b) %b +(?:(%b) )?%b %b\r\n" % (_WORD, _WORD, _WORD, _SIZE, _SIZE))
 _VERSION = b"NATS/1.0"
 
 

@@ -3,9 +3,10 @@
 The stream is the truth. Reading the last message back gives the sequence that the next batch
 expects (the fence) and the place behind which to go on.
 
-That record is only as good as the order it was stored in. Batches cannot be stored with a hole;
-single messages can, when one of many in flight is refused and the process dies before it is sent
-again. So stop a pipeline in order before changing it from deduplicated to exactly-once.
+That record is only as good as the order it was stored in. Batches cannot be stored with a hole, nor
+can single messages in a chain (`individual`). On replicated streams single messages can, when one
+of many in flight is refused and the process dies before it is sent again: stop a pipeline there in
+order before changing it from deduplicated to exactly-once.
 """
 
 from collections import deque
@@ -99,6 +100,7 @@ class Shard:
     queue: deque[Messages] = field(default_factory=deque)
     flight: deque[Batch] = field(default_factory=deque)
     expected: int | None = None  # the sequence that the next batch expects; None: read it back
+    behind: int = 0  # the shard's last sequence once everything in flight is stored
     stored: Place | None = None  # the last place known to be stored
     known: bool = False  # `stored` was read back at least once
     sent: Place | None = None  # the last place that ever was in flight

@@ -43,6 +43,18 @@ class Stream:
         return bool(self.config.get("allow_atomic"))
 
     @property
+    def replicated(self) -> bool:
+        """True when several servers have a copy."""
+        return int(self.config.get("num_replicas") or 1) > 1
+
+    def is_ours(self, template: Template) -> bool:
+        """True when nothing can be stored but under the subjects of `template`."""
+        subjects = self.config.get("subjects") or ()
+        return not self.config.get("sources") and all(
+            covers(template.wildcard, subject) for subject in subjects
+        )
+
+    @property
     def retention(self) -> str:
         """limits, interest or workqueue."""
         return str(self.config.get("retention", "limits"))

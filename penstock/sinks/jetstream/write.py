@@ -300,7 +300,7 @@ def _delays() -> Iterator[float]:
 
 def _publisher(session: Session, tally: Tally) -> Publisher:
     settings, flow = session.settings, session.flow
-    if session.delivery == "exactly-once":
+    if session.delivery == "exactly-once" and (stream := session.stream):
         return Atomic(
             tally,
             flow,
@@ -311,8 +311,17 @@ def _publisher(session: Session, tally: Tally) -> Publisher:
             if settings.messages == "change"
             else Limits(company=_COMPANY),
             pace=session.pace,
+            alone=stream.is_ours(session.template),
+            replicated=stream.replicated,
         )
-    return Individual(tally, flow, window=settings.window, window_bytes=settings.window_bytes)
+    stream = session.stream
+    return Individual(
+        tally,
+        flow,
+        window=settings.window,
+        window_bytes=settings.window_bytes,
+        chained=session.delivery == "deduplicated" and not (stream and stream.replicated),
+    )
 
 
 def _limits(batch: Batch) -> Limits:

@@ -267,6 +267,36 @@ def test_others_in_the_stream_do_not_disturb(
     assert len(messages) == 5010
 
 
+def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_one_pass(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+) -> None:
+    """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
+    is refused, and the stream is now where the second expects it."""
+    from penstock.sinks.jetstream.publisher import Tally
+    from penstock.sinks.jetstream.session import Session
+    from penstock.sinks.jetstream.write import _publisher
+
+    api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
+    mine, other = (
+        settings_of(nats.url, subject=f"{stream}.{name}.{{collection}}", delivery="exactly-once")
+        for name in ("mine", "other")
+    )
+    session = Session(mine)
+    session.open()
+    publisher = _publisher(session, Tally())
+    publisher.resume(session.connection, session.api)
+    batches = [batch_of(1000, n) for n in range(1, 5)]
+    for batch in batches:
+        publisher.add(session.encoder.encode(batch))
+    (shard,) = publisher._shards.values()  # type: ignore[attr-defined]
+    publisher._look(shard)  # type: ignore[attr-defined]
+    JetStreamSink(other).write([batch_of(1000, 1, backend="other")])
+    publisher.pump(drain=True)
+    session.close()
+    ours = [m.event_id for m in read(nats.url, stream) if ".mine." in m.subject]
+    assert ours == ids_of(*batches)
+
+
 def test_partitions_with_subjects_of_their_own_are_exact_each(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
 ) -> None:

@@ -39,6 +39,46 @@ def test_a_request_is_answered(nats: Nats) -> None:
     connection.close()
 
 
+def test_what_arrives_with_an_answer_is_kept() -> None:
+    """Before it and behind it, and in the order in which it came."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            client.sendall(b'INFO {"version":"2.15.1"}\r\n')
+            read = b""
+            while b"PUB " not in read:
+                read += client.recv(65536)
+                if read.endswith(b"PING\r\n"):
+                    client.sendall(b"PONG\r\n")
+            reply = read.rpartition(b"PUB ")[2].split(b" ")[1]
+            inbox = reply.rpartition(b".")[0]
+            client.sendall(
+                b"".join(
+                    b"MSG %b 1 1\r\n%b\r\n" % (subject, body)
+                    for subject, body in (
+                        (inbox + b".1", b"a"),
+                        (reply, b"b"),
+                        (inbox + b".2", b"c"),
+                        (inbox + b".3", b"d"),
+                    )
+                )
+            )
+            client.recv(1)
+            client.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        connection = Connection(
+            JetStreamSettings(url=f"nats://127.0.0.1:{listener.getsockname()[1]}")
+        )
+        connection.open()
+        assert connection.request("question").payload == b"b"
+        assert [message.payload for message in connection.receive(0)] == [b"a", b"c", b"d"]
+        connection.close()
+        thread.join(10)
+
+
 def test_more_than_the_sockets_buffers_goes_through(nats: Nats, stream: str) -> None:
     """The server answers each; nobody reads meanwhile but `send` itself."""
     connection = opened(nats.url)

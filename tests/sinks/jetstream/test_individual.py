@@ -1,11 +1,19 @@
 """Publishing one by one: the window, message ids, and delivery without them."""
 
+import threading
 from typing import Any
 
 import pytest
 
 from penstock.demo.servers import Nats
-from penstock.sinks.jetstream import JetStreamSink
+from penstock.errors import Unavailable
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.flow import Flow
+from penstock.sinks.jetstream.individual import Individual
+from penstock.sinks.jetstream.protocol import Msg
+from penstock.sinks.jetstream.publisher import Tally
 
 pytestmark = pytest.mark.live
 
@@ -79,3 +87,82 @@ def test_the_streams_of_both_deliveries_have_the_same_bodies(
         bodies.append([message.data for message in read(nats.url, name)])
     assert bodies[0] == bodies[1]
     assert len(bodies[0]) == 20
+
+
+def test_what_is_behind_a_refused_message_is_not_stored_before_it(
+    own_nats: Any, stream: str, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+) -> None:
+    """The stream has room for the small changes behind a large one, and not for that."""
+    server: Nats = own_nats()
+    settings = settings_of(server.url, delivery="deduplicated", encoding="json")
+    connection = Connection(settings)
+    connection.open()
+    api = JetStream(connection)
+    config = {"name": stream, "subjects": [f"{stream}.>"], "discard": "new"}
+    api.create({**config, "max_bytes": 20_000})
+    images = ['{"a":"x"}'] * 12
+    images[5] = '{"a":"' + "x" * 30_000 + '"}'
+    batch = batch_of(12, after=images)
+    told: list[Any] = []
+
+    def notify(note: Any) -> None:
+        if note.get("connected") is False:
+            told.append(note)
+        if len(told) == 2 and note is told[-1]:
+            stored = [message.event_id for message in read(server.url, stream)]
+            assert stored == ids_of(batch)[:5]
+            api._call(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": -1})
+
+    JetStreamSink(settings).write([batch], notify)
+    connection.close()
+    assert [message.event_id for message in read(server.url, stream)] == ids_of(batch)
+
+
+def test_others_that_write_between_cost_a_few_chains_and_no_change(
+    nats: Nats, stream: str, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+) -> None:
+    settings = settings_of(nats.url, delivery="deduplicated", window=20)
+    JetStreamSink(settings).prepare()
+    connection = Connection(settings)
+    connection.open()
+    end = threading.Event()
+
+    def disturb() -> None:
+        while not end.is_set():
+            connection.request(f"{stream}.other.x", b"not ours")
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        batches = [batch_of(300, n) for n in range(1, 6)]
+        receipt = JetStreamSink(settings).write(batches)
+    finally:
+        end.set()
+        thread.join()
+    connection.close()
+    assert receipt.published == 1500
+    assert receipt.numbers["resent"] > 0
+    ours = [m.headers["Nats-Msg-Id"] for m in read(nats.url, stream) if "Nats-Msg-Id" in m.headers]
+    assert sorted(ours) == sorted(ids_of(*batches))
+
+
+def test_a_replay_of_stored_changes_is_answered_as_duplicates_in_one_go(
+    nats: Nats, settings_of: Any, batch_of: Any
+) -> None:
+    sink = JetStreamSink(settings_of(nats.url, delivery="deduplicated"))
+    sink.write([batch_of(500, 1)])
+    receipt = sink.write([batch_of(500, 1), batch_of(100, 2)])
+    assert (receipt.published, receipt.duplicates, receipt.numbers["resent"]) == (100, 500, 0)
+
+
+def test_a_duplicate_that_is_not_stored_yet_is_sent_again() -> None:
+    """What 2.10 says on a replicated stream while, or because, the first attempt was refused."""
+    publisher = Individual(
+        Tally(), Flow(JetStreamSettings(url="nats://h")), window=9, window_bytes=9
+    )
+    connection = Connection(JetStreamSettings(url="nats://h"))
+    answer = Msg(
+        f"{connection.inbox}.0".encode(), b"", b"", b'{"stream":"S", "seq":0,"duplicate": true}'
+    )
+    with pytest.raises(Unavailable, match="not stored yet"):
+        publisher._count(connection, [answer])

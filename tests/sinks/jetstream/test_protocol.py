@@ -142,3 +142,8 @@ def test_headers_of_another_form_are_malformed(raw: bytes) -> None:
 )
 def test_the_status_is_on_the_version_line(raw: Any, status: int) -> None:
     assert status_of(raw) == status
+
+
+def test_two_spaces_where_a_reply_would_be_are_one() -> None:
+    """What nats-server 2.9 sends as the acknowledgement of a publish."""
+    assert Parser().feed(b"MSG _INBOX.q.7 1  2\r\n{}\r\n") == [Msg(b"_INBOX.q.7", b"", b"", b"{}")]
