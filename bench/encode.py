@@ -88,7 +88,7 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
 
 def cost(once: Callable[[], int], count: int, repetitions: int) -> float:
     """Microseconds of CPU an event."""
-    rounds, best = max(3000 // count, 20), float("inf")
+    rounds, best = max(1000 // count, 10), float("inf")
     for _ in range(repetitions):
         before = time.process_time()
         for _ in range(rounds):
@@ -101,7 +101,7 @@ def cost(once: Callable[[], int], count: int, repetitions: int) -> float:
 @click.option("--repetitions", default=7, show_default=True)
 def main(repetitions: int) -> None:
     """CPU an event from a batch of changes to the bytes of its messages."""
-    console = Console()
+    console = Console(width=110)
     sizes = (1000, 100, 10, 1)
     table = Table(title=f"us of CPU an event; native library {describe()}")
     for head in ("messages", *(f"{size} a batch" for size in sizes), "bytes an event"):
