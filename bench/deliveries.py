@@ -94,6 +94,8 @@ def _measure(nodes: list[Nats], delivery: Delivery, sync: str, seconds: float) -
         subject=f"{name}.{{collection}}.{{operation}}",
         delivery=delivery,
         replicas=len(nodes),
+        durability="fsync" if sync == "always" else "default",
+        assume_synced=sync == "always",  # they were started so
     )
     sink = JetStreamSink(settings)
     _prepared(sink)
