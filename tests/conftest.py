@@ -5,7 +5,9 @@ Not installed is a skip with the reason; PENSTOCK_TEST_NO_SKIP=1 turns every ski
 
 import os
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
@@ -18,21 +20,33 @@ FAST = {"fsync": False, "full_page_writes": False, "wal_sender_timeout": "10min"
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """PostgreSQL 16 with wal_level=logical; trust on loopback, superuser `postgres`."""
-    with Postgres(version=16, settings=FAST) as server:
-        yield server
+def postgres_of() -> Iterator[Callable[[int], Postgres]]:
+    """`postgres_of(version)`: with wal_level=logical; trust on loopback, superuser `postgres`."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(version: int) -> Postgres:
+            return stack.enter_context(Postgres(version=version, settings=FAST))
+
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_of: Callable[[int], Postgres]) -> Postgres:
+    """PostgreSQL 16."""
+    return postgres_of(16)
 
 
 @pytest.fixture(scope="session", params=[15, 16, 18])
-def postgres_any(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+def postgres_any(
+    request: pytest.FixtureRequest, postgres_of: Callable[[int], Postgres]
+) -> Postgres:
     """PostgreSQL 15 (Debian's), 16 and 18."""
     try:
         postgres_bin(request.param)
     except Unavailable as error:
         pytest.skip(str(error))
-    with Postgres(version=request.param, settings=FAST) as server:
-        yield server
+    return postgres_of(request.param)
 
 
 @pytest.fixture
@@ -60,6 +74,25 @@ def nats() -> Iterator[Nats]:
 def stream() -> str:
     """A stream name nobody else uses (its subjects should start with it, lower case or not)."""
     return f"T{uuid.uuid4().hex[:12].upper()}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For several workers (scripts/test): tests with a Spark of their own are the longest, so they
+    come first and go one by one; the others stay with their file and its servers."""
+    items.sort(key=lambda item: not _starts_spark(item))
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if not _starts_spark(item):
+            shares_spark = "spark" in getattr(item, "fixturenames", ())
+            group = "spark" if shares_spark else str(item.path.relative_to(config.rootpath))
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _starts_spark(item: pytest.Item) -> bool:
+    shares = "spark" in getattr(item, "fixturenames", ())
+    return item.get_closest_marker("spark") is not None and not shares
 
 
 def _no_skips() -> bool:

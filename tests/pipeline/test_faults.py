@@ -91,14 +91,15 @@ def stored_all(nats: Nats, stream: str, changes: int) -> bool:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [SEED, SEED + 1])  # two halves, for two workers
 def test_kill_9_of_the_pipeline_at_random_moments(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
+    database: Database, nats: Nats, stream: str, tmp_path: Path, seed: int
 ) -> None:
     prepared(database)
-    chance = random.Random(SEED)
+    chance = random.Random(seed)
     pipeline = document(tmp_path, database, nats, stream)
     with load(database) as writer:
-        for _ in range(KILLS):
+        for _ in range(KILLS // 2):
             run = Run(tmp_path, pipeline)
             # Some die before the first batch, most while batches flow.
             if chance.random() < 0.6:
