@@ -20,7 +20,6 @@ import ormsgpack
 import yaml
 
 from penstock.demo.servers import Database, Nats
-from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 
 __all__ = [
     "Message",
@@ -31,7 +30,6 @@ __all__ = [
     "json_messages",
     "messages",
     "running",
-    "truth",
 ]
 
 
@@ -192,23 +190,6 @@ def json_messages(nats: Nats, stream: str) -> list[dict[str, Any]]:
 def _message(found: Any) -> Message:
     body = json.loads(found.data) if found.data[:1] == b"{" else ormsgpack.unpackb(found.data)
     return Message(found.subject, dict(found.headers or {}), body)
-
-
-def truth(database: Database, slot: str, count: int) -> list[str]:
-    """The event ids that a slot of its own, read without Spark and without faults, gives."""
-    feed = PostgresFeed(
-        PostgresSettings(name="default", connection=database.url, slot=slot, publication="pub")
-    )
-    following = feed.follow(feed.partitions()[0].partition, None)
-    decoder = feed.decoder("json")
-    ids: list[str] = []
-    deadline = time.monotonic() + 60
-    while len(ids) < count and time.monotonic() < deadline:
-        for page in following.read(1.0):
-            for batch in decoder.decode(page):
-                ids += batch.column("event_id").to_pylist()
-    following.close()
-    return ids
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from penstock.demo.servers import Database, Nats, Postgres
-from tests.pipeline.running import Run, count, document, eventually, messages, running, truth
+from tests.pipeline.running import Run, count, document, eventually, messages, running
+from tests.pipeline.truth import Truth, assert_same
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
@@ -40,7 +41,7 @@ class Load:
 
     def _run(self) -> None:
         with psycopg.connect(self._database.url, autocommit=True) as connection:
-            while not self._stop.wait(0.02):
+            while not self._stop.wait(0.05):
                 with connection.transaction():
                     connection.execute(
                         "INSERT INTO items (who, note) SELECT n, repeat('x', 50 * n)"
@@ -68,22 +69,18 @@ def load(database: Database) -> Iterator[Load]:
         writer.stop()
 
 
-def prepared(database: Database) -> None:
+def prepared(database: Database) -> Truth:
     database.execute(TABLE)
-    for slot in (f"slot_{database.name}", f"truth_{database.name}"):
-        database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    slot = f"slot_{database.name}"
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    return Truth(database)
 
 
-def assert_exact(database: Database, nats: Nats, stream: str, changes: int) -> None:
+def assert_exact(truth: Truth, nats: Nats, stream: str, changes: int) -> None:
     """The stream holds exactly the changes, in the source's order, under their ids."""
-    expected = truth(database, f"truth_{database.name}", changes)
-    assert len(expected) == changes
-    got = [message.id for message in messages(nats, stream)]
-    missing = set(expected) - set(got)
-    new = set(got) - set(expected)
-    assert not missing, f"{len(missing)} missing, such as {sorted(missing)[:3]}"
-    assert not new, f"{len(new)} with a new id, such as {sorted(new)[:3]}"
-    assert got == expected, "repeated, or out of order"
+    facts = truth.read()
+    assert len(facts) == changes
+    assert_same(facts, [message.body for message in messages(nats, stream)])
 
 
 def stored_all(nats: Nats, stream: str, changes: int) -> bool:
@@ -95,23 +92,23 @@ def stored_all(nats: Nats, stream: str, changes: int) -> bool:
 def test_kill_9_of_the_pipeline_at_random_moments(
     database: Database, nats: Nats, stream: str, tmp_path: Path, seed: int
 ) -> None:
-    prepared(database)
+    truth = prepared(database)
     chance = random.Random(seed)
     pipeline = document(tmp_path, database, nats, stream)
     with load(database) as writer:
         for _ in range(KILLS // 2):
-            run = Run(tmp_path, pipeline)
-            # Some die before the first batch, most while batches flow.
-            if chance.random() < 0.6:
-                eventually(lambda run=run: run.status()["last_batch"], run=run)
-                time.sleep(chance.uniform(0, 1.5))
-            else:
-                time.sleep(chance.uniform(0, 8))
-            run.kill()
+            with running(tmp_path, pipeline) as run:
+                # Some die before the first batch, most while batches flow.
+                if chance.random() < 0.6:
+                    eventually(lambda run=run: run.status()["last_batch"], run=run)
+                    time.sleep(chance.uniform(0, 1.5))
+                else:
+                    time.sleep(chance.uniform(0, 8))
+                run.kill()
         changes = writer.stop()
     with running(tmp_path, pipeline) as run:
         eventually(lambda: stored_all(nats, stream, changes), seconds=180, run=run)
-    assert_exact(database, nats, stream, changes)
+    assert_exact(truth, nats, stream, changes)
 
 
 def processes(run: Run, what: str) -> list[psutil.Process]:
@@ -138,7 +135,7 @@ def processes(run: Run, what: str) -> list[psutil.Process]:
 def test_kill_9_of_a_part_of_the_pipeline(
     database: Database, nats: Nats, stream: str, tmp_path: Path, victim: str, trigger: str
 ) -> None:
-    prepared(database)
+    truth = prepared(database)
     pipeline = document(tmp_path, database, nats, stream, spark={"trigger": trigger})
     with load(database) as writer, running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["last_batch"], run=run)
@@ -151,13 +148,13 @@ def test_kill_9_of_a_part_of_the_pipeline(
         changes = writer.stop()
         eventually(lambda: stored_all(nats, stream, changes), run=run)
         assert run.stop() == 0
-    assert_exact(database, nats, stream, changes)
+    assert_exact(truth, nats, stream, changes)
 
 
 @pytest.mark.timeout(300)
 def test_postgres_stops_and_comes_back(nats: Nats, stream: str, tmp_path: Path) -> None:
     with Postgres() as postgres, postgres.database() as database:
-        prepared(database)
+        truth = prepared(database)
         with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
             database.execute("INSERT INTO items (who) SELECT generate_series(1, 500)")
             eventually(lambda: stored_all(nats, stream, 500), run=run)
@@ -169,7 +166,7 @@ def test_postgres_stops_and_comes_back(nats: Nats, stream: str, tmp_path: Path) 
             eventually(lambda: stored_all(nats, stream, 1000), run=run)
             eventually(lambda: run.status()["health"] == "ok", run=run)
             assert run.stop() == 0
-        assert_exact(database, nats, stream, 1000)
+        assert_exact(truth, nats, stream, 1000)
 
 
 @pytest.mark.timeout(300)
@@ -177,7 +174,7 @@ def test_postgres_stops_and_comes_back(nats: Nats, stream: str, tmp_path: Path) 
 def test_nats_goes_and_comes_back(
     database: Database, stream: str, tmp_path: Path, how: str
 ) -> None:
-    prepared(database)
+    truth = prepared(database)
     with Nats() as nats, load(database) as writer:
         with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
             eventually(lambda: run.status()["last_batch"], run=run)
@@ -197,14 +194,14 @@ def test_nats_goes_and_comes_back(
             changes = writer.stop()
             eventually(lambda: stored_all(nats, stream, changes), run=run)
             assert run.stop() == 0
-        assert_exact(database, nats, stream, changes)
+        assert_exact(truth, nats, stream, changes)
 
 
 @pytest.mark.timeout(300)
 def test_a_second_instance_waits_and_takes_over(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
-    prepared(database)
+    truth = prepared(database)
     pipeline = document(tmp_path, database, nats, stream)
     first_folder, second_folder = tmp_path / "first", tmp_path / "second"
     first_folder.mkdir()
@@ -218,7 +215,7 @@ def test_a_second_instance_waits_and_takes_over(
             eventually(lambda: second.status()["last_batch"], run=second)
             changes = writer.stop()
             eventually(lambda: stored_all(nats, stream, changes), run=second)
-    assert_exact(database, nats, stream, changes)
+    assert_exact(truth, nats, stream, changes)
 
 
 def json_text(run: Run) -> str:

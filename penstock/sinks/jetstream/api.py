@@ -23,6 +23,10 @@ _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10065: (SettingsError, "another stream takes these subjects: change the sink's subject"),
     10074: (SettingsError, "replicas need a cluster of at least as many servers"),
     10005: (SettingsError, "the cluster has too few servers for that many replicas"),
+    # Full, of one kind or another: it is waited for, the source keeps its log meanwhile.
+    10077: (Unavailable, "the stream is full: raise its max_bytes or max_msgs, or purge it"),
+    10002: (Unavailable, "the account is full: raise its storage limit, or purge streams"),
+    10023: (Unavailable, "the server is full: raise its max_file, or purge streams"),
     10174: (SettingsError, "nats stream edit STREAM --allow-batch, or delivery: deduplicated"),
     10109: (SettingsError, "the stream is sealed: use another one"),
 }

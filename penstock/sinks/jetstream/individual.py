@@ -9,6 +9,8 @@ many in flight: each expects the id of the one before it to be the stream's last
 behind a refused one is refused as well (10070). Not on replicated streams: on three servers of
 2.15.1 a chain that breaks leaves the stream without any answer (observed), and 2.10 answers
 `duplicate` for ids that it refused.
+A replicated stream that changes its leader may also drop some of those in flight, and its successor
+store later ones, which stay before them.
 """
 
 from collections import deque

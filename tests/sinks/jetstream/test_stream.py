@@ -221,6 +221,7 @@ def test_what_is_asked_for_is_chosen(asked: Any) -> None:
         (10077, 503, Unavailable),
         (10008, 503, Unavailable),
         (10023, 503, Unavailable),
+        (10002, 400, Unavailable),
         (99999, 400, SettingsError),
         (99999, 500, Unavailable),
     ],

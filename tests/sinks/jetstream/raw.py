@@ -1,0 +1,96 @@
+"""What another client than the sink does to a server, in the protocol's own words."""
+
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from penstock.demo.servers import Nats
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.api import JetStream
+from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.protocol import hpub
+
+__all__ = ["Raw", "mending", "reload"]
+
+
+class Raw:
+    """A connection that publishes whatever it is told to."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = Connection(JetStreamSettings(url=url, timeout="20s"))
+        self.connection.open()
+        self.api = JetStream(self.connection)
+        self._count = 0
+
+    def make(self, stream: str, **config: Any) -> None:
+        """A stream that takes `<stream>.>` and atomic batches."""
+        fields = {"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True}
+        self.api.create(fields | config)
+
+    def update(self, stream: str, **config: Any) -> None:
+        """Changes fields of a stream's configuration."""
+        info = self.api.stream(stream)
+        assert info is not None
+        self.api._call(f"STREAM.UPDATE.{stream}", {**info["config"], **config})
+
+    def publish(self, subject: str, headers: Mapping[str, object], body: bytes = b"x") -> None:
+        """Without waiting for the answer."""
+        self._count += 1
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        reply = f"{self.connection.inbox}.{self._count}"
+        self.connection.send(
+            hpub(subject.encode(), reply.encode(), f"NATS/1.0\r\n{lines}\r\n".encode(), body)
+        )
+
+    def answers(self, count: int) -> list[dict[str, Any]]:
+        """The next answers; one that only says "staged" is empty."""
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + 30
+        while len(found) < count:
+            assert time.monotonic() < deadline, found
+            payloads = [message.payload for message in self.connection.receive(0.1)]
+            found += [orjson.loads(payload) if payload else {} for payload in payloads]
+        return found
+
+    def codes(self, count: int) -> list[int]:
+        """The error codes of the next answers; 0 where there is none."""
+        return [one.get("error", {}).get("err_code", 0) for one in self.answers(count)]
+
+    def batch(self, subject: str, name: str, sequences: Sequence[int], **first: object) -> int:
+        """An atomic batch with these sequence numbers, committed by its last message; the error
+        code of that, or 0."""
+        for number in sequences:
+            headers: dict[str, object] = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": number}
+            if number == sequences[0]:
+                headers |= {key.replace("_", "-"): value for key, value in first.items()}
+            if number == sequences[-1]:
+                headers["Nats-Batch-Commit"] = 1
+            self.publish(subject, headers)
+        return self.codes(len(sequences))[-1]
+
+
+def mending(told: list[Any], mend: Callable[[], object], *, after: int = 2) -> Callable[..., None]:
+    """A `notify` that notes what it is told, and mends what is broken once the sink has said that
+    it failed `after` times."""
+
+    def notify(note: Any) -> None:
+        told.append(note)
+        if note.get("connected") is False and note["attempts"] == after:
+            mend()
+
+    return notify
+
+
+def reload(server: Nats, config: dict[str, Any], seen: Callable[[], object]) -> None:
+    """Gives a running server another configuration, and waits until that is seen."""
+    server.config = config
+    text = orjson.loads((server.folder / "nats.conf").read_text())
+    (server.folder / "nats.conf").write_bytes(orjson.dumps(text | config))
+    server.daemon.signal(signal.SIGHUP)
+    deadline = time.monotonic() + 30
+    while not seen():
+        assert time.monotonic() < deadline, server.log[-1000:]
+        time.sleep(0.02)

@@ -1,0 +1,319 @@
+"""Every error code of JetStream that the sink handles, provoked on one server.
+
+Here or in test_atomic: 10002 10023 10037 10039 10054 10058 10059 10065 10071 10074 10077 10109
+10174 10176 10201 10210, status 503, and what the server says before it ends a connection.
+In test_cluster: 10005 10164.
+
+Not provoked: 10076 (a server whose JetStream was shut down while it ran, by a failing disk;
+without JetStream from the start nobody answers, which is tested), and 10175, 10179, 10199 and
+10200, which a batch of the sink cannot cause: `test_what_the_protocol_refuses` pins them.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import Rejected, SettingsError
+from penstock.sinks.jetstream import JetStreamSink
+from tests.chaos.proxy import Proxy, Weather
+from tests.sinks.jetstream.raw import Raw, mending, reload
+
+pytestmark = [pytest.mark.live, pytest.mark.fault]
+
+SURE = ["exactly-once", "deduplicated"]
+
+
+@pytest.fixture
+def raw(nats: Nats) -> Raw:
+    return Raw(nats.url)
+
+
+@pytest.fixture
+def interrupted(batch_of: Any, read: Any) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """`interrupted(url, stream, act, *batches)`: `act()` once the first batch is stored."""
+
+    def changes(
+        url: str, stream: str, act: Callable[[], object], *batches: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        yield batches[0]
+        while len(read(url, stream)) < len(batches[0]):
+            yield batch_of(0)
+        act()
+        yield from batches[1:]
+
+    return changes
+
+
+def outages(told: list[Any]) -> list[str]:
+    return [note["error"] for note in told if note.get("connected") is False]
+
+
+@pytest.mark.parametrize("delivery", SURE)
+@pytest.mark.parametrize("limit", ["max_bytes", "max_msgs"])
+def test_10077_a_full_stream_is_waited_for(
+    delivery: str, limit: str, nats: Nats, stream: str, raw: Raw,
+    settings_of: Any, batch_of: Any, ids_of: Any, read: Any,
+) -> None:  # fmt: skip
+    raw.make(stream, discard="new", **{limit: 30_000 if limit == "max_bytes" else 100})
+    told: list[Any] = []
+    notify = mending(told, lambda: raw.update(stream, **{limit: -1}))
+    batches = [batch_of(50, n) for n in range(1, 9)]
+    JetStreamSink(settings_of(nats.url, delivery=delivery)).write(batches, notify)
+    assert all("10077" in error and "the stream is full" in error for error in outages(told))
+    assert [message.event_id for message in read(nats.url, stream)] == ids_of(*batches)
+
+
+@pytest.mark.parametrize("delivery", SURE)
+@pytest.mark.parametrize(
+    ("code", "config"),
+    [
+        (10002, {"accounts": {"A": {"users": [{"user": "a", "password": "p"}],
+                                    "jetstream": {"max_file": 200_000}}}}),
+        (10023, {"jetstream": {"max_file": 200_000}}),
+    ],
+    ids=["account", "server"],
+)  # fmt: skip
+def test_a_full_account_and_a_full_server_are_waited_for(
+    delivery: str, code: int, config: Any, stream: str,
+    own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any,
+) -> None:  # fmt: skip
+    url = own_nats(config).url
+    if "accounts" in config:
+        url = url.replace("//", "//a:p@")
+    raw = Raw(url)
+    raw.make("OTHER", allow_atomic=False)
+    raw.publish("OTHER.x", {}, b"x" * 180_000)
+    assert raw.codes(1) == [0]
+    told: list[Any] = []
+    notify = mending(told, lambda: raw.api._call("STREAM.PURGE.OTHER", {}), after=3)
+    batches = [batch_of(10, n) for n in range(1, 11)]
+    JetStreamSink(settings_of(url, delivery=delivery, timeout="1s")).write(batches, notify)
+    # A batch that hits the limit while it is stored is not answered at all.
+    assert any(str(code) in error and "is full" in error for error in outages(told))
+    assert [message.event_id for message in read(url, stream)] == ids_of(*batches)
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_10109_a_stream_that_is_sealed_is_a_settings_error(
+    delivery: str, nats: Nats, stream: str, raw: Raw,
+    settings_of: Any, batch_of: Any, interrupted: Any,
+) -> None:  # fmt: skip
+    raw.make(stream)
+    seal = lambda: raw.update(stream, sealed=True)  # noqa: E731
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    with pytest.raises(SettingsError, match="10109") as caught:
+        sink.write(interrupted(nats.url, stream, seal, batch_of(3, 1), batch_of(3, 2)))
+    assert "sealed" in caught.value.hint
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_10054_a_limit_that_is_lowered_under_us_rejects_what_is_larger(
+    delivery: str, nats: Nats, stream: str, raw: Raw,
+    settings_of: Any, batch_of: Any, interrupted: Any,
+) -> None:  # fmt: skip
+    raw.make(stream)
+    lower = lambda: raw.update(stream, max_msg_size=1000)  # noqa: E731
+    large = batch_of(3, 2, after='{"a":"' + "x" * 2000 + '"}')
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    with pytest.raises(Rejected, match="00000000/00000002"):
+        sink.write(interrupted(nats.url, stream, lower, batch_of(3, 1), large))
+
+
+@pytest.mark.parametrize(("count", "code"), [(1, 10210), (100, 10176)])
+def test_10210_too_many_batches_of_others_are_waited_for(
+    count: int, code: int, nats: Nats, stream: str, raw: Raw,
+    settings_of: Any, batch_of: Any, ids_of: Any, read: Any,
+) -> None:  # fmt: skip
+    """Fifty a stream may be open, and the server gives the others' up after ten seconds. Only the
+    first message is refused for it, silently; the last one then is of an unknown batch."""
+    raw.make(stream)
+    for number in range(50):
+        raw.publish(f"{stream}.x", {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": 1})
+    assert raw.codes(50) == [0] * 50
+    told: list[Any] = []
+    sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once"))
+    receipt = sink.write([batch_of(count, 1)], told.append)
+    assert receipt.numbers["resent"] > 0
+    assert str(code) in outages(told)[0]
+    assert [message.event_id for message in read(nats.url, stream)] == ids_of(batch_of(count, 1))
+
+
+def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
+    nats: Nats, stream: str, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+) -> None:
+    """The network stalls in the middle of a batch for longer than the server's ten seconds."""
+    proxy = Proxy(nats.host, nats.port)
+    settings = settings_of(f"nats://127.0.0.1:{proxy.port}", delivery="exactly-once", timeout="30s")
+    sink = JetStreamSink(settings)
+    sink.prepare()
+    stalling = threading.Timer(1.0, lambda: setattr(proxy, "weather", Weather(stalled=True)))
+    calming = threading.Timer(13.0, lambda: setattr(proxy, "weather", Weather()))
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        yield batch_of(1, 1)
+        while not read(nats.url, stream):
+            yield batch_of(0)
+        proxy.weather = Weather(rate=20_000)  # a thousand messages take many seconds
+        stalling.start()
+        calming.start()
+        yield batch_of(1000, 2)
+
+    told: list[Any] = []
+    receipt = sink.write(changes(), told.append)
+    proxy.close()
+    assert receipt.numbers["resent"] == 1000
+    stored = [message.event_id for message in read(nats.url, stream)]
+    assert stored == ids_of(batch_of(1, 1), batch_of(1000, 2))
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_503_a_stream_that_is_deleted_under_us_is_made_again(
+    delivery: str, nats: Nats, stream: str, raw: Raw,
+    settings_of: Any, batch_of: Any, ids_of: Any, read: Any, interrupted: Any,
+) -> None:  # fmt: skip
+    delete = lambda: raw.api._call(f"STREAM.DELETE.{stream}", {})  # noqa: E731
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    sink.prepare()
+    told: list[Any] = []
+    batches = [batch_of(10, 1), batch_of(10, 2)]
+    sink.write(interrupted(nats.url, stream, delete, *batches), told.append)
+    assert len(outages(told)) == 1
+    assert [message.event_id for message in read(nats.url, stream)] == ids_of(batches[1])
+    assert any(note.get("stream_made") for note in told)
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "remedy"),
+    [
+        ({"replicas": 3}, 10074, "cluster"),
+        ({"stream": "OVERLAPPING"}, 10065, "change the sink's subject"),
+    ],
+)
+def test_a_stream_that_cannot_be_made_is_a_settings_error(
+    settings: dict[str, Any], code: int, remedy: str, nats: Nats, stream: str, raw: Raw,
+    settings_of: Any,
+) -> None:  # fmt: skip
+    if "stream" in settings:
+        raw.make(stream)
+    with pytest.raises(SettingsError, match=str(code)) as caught:
+        JetStreamSink(settings_of(nats.url, **settings)).prepare()
+    assert remedy in caught.value.hint
+
+
+def test_10058_a_stream_that_somebody_else_made_meanwhile(stream: str, raw: Raw) -> None:
+    raw.make(stream)
+    with pytest.raises(SettingsError, match="10058"):
+        raw.make(stream, subjects=["another"])
+
+
+def test_10039_an_account_without_jetstream_is_a_settings_error(
+    own_nats: Any, settings_of: Any
+) -> None:
+    users = {"users": [{"user": "a", "password": "p"}]}
+    server: Nats = own_nats({"accounts": {"A": users, "B": {"jetstream": "enabled"}}})
+    sink = JetStreamSink(settings_of(server.url.replace("//", "//a:p@")))
+    with pytest.raises(SettingsError, match="10039") as caught:
+        sink.prepare()
+    assert "enable JetStream" in caught.value.hint
+
+
+def test_what_is_not_there_is_none(stream: str, raw: Raw) -> None:
+    """10059 and 10037."""
+    assert raw.api.stream(stream) is None
+    raw.make(stream)
+    assert raw.api.last(stream, f"{stream}.>") is None
+
+
+def test_a_batch_is_not_whole_when_the_server_runs_out_of_its_limit(own_nats: Any) -> None:
+    """nats-server 2.15.1 keeps the beginning and answers nothing; see `Atomic._guard`."""
+    raw = Raw(own_nats({"jetstream": {"max_file": 60_000}}).url)
+    raw.make("FULL")
+    for number in range(1, 101):
+        headers = {"Nats-Batch-Id": "b", "Nats-Batch-Sequence": number}
+        end = {"Nats-Batch-Commit": 1} if number == 100 else {}
+        raw.publish("FULL.x", headers | end, b"x" * 1000)
+    assert raw.codes(99) == [0] * 99
+    assert not raw.connection.receive(2)
+    info = raw.api.stream("FULL")
+    assert info is not None
+    assert 0 < info["state"]["messages"] < 100
+
+
+def test_what_the_protocol_refuses(stream: str, raw: Raw) -> None:
+    """Facts that the sink's batches are built on."""
+    raw.make(stream)
+    subject = f"{stream}.x"
+    assert raw.batch(subject, "whole", [1, 2, 3]) == 0
+    assert raw.batch(subject, "gap", [1, 2, 4]) == 10176
+    assert raw.batch(subject, "unknown", [7]) == 10176
+    assert raw.batch(subject, "x" * 65, [1, 2]) == 10179
+    assert raw.batch(subject, "large", range(1, 1002)) == 10199
+    assert raw.batch(subject, "late", [1, 2], **{"Nats_Expected_Last_Sequence": 1}) == 10071
+    raw.publish(subject, {"Nats-Batch-Id": "none"})
+    raw.publish(subject, {"Nats-Batch-Id": "odd", "Nats-Batch-Sequence": 1, "Nats-Batch-Commit": 2})
+    assert raw.codes(2) == [10175, 10200]
+    raw.update(stream, allow_atomic=False)
+    assert raw.batch(subject, "off", [1, 2]) == 10174
+    info = raw.api.stream(stream)
+    assert info is not None
+    assert info["state"]["messages"] == 3
+
+
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(
+    delivery: str, stream: str,
+    own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any, interrupted: Any,
+) -> None:  # fmt: skip
+    server: Nats = own_nats({"max_payload": 65536})
+
+    def change(limit: int) -> None:
+        says = f"max_payload = {limit}"
+        reload(server, {"max_payload": limit}, lambda: server.log.count(says) > 0)
+
+    sink = JetStreamSink(settings_of(server.url, delivery=delivery))
+    sink.prepare()
+    batches = [batch_of(3, 1), batch_of(1, 2, after='{"a":"' + "x" * 20000 + '"}')]
+    told: list[Any] = []
+    sink.write(
+        interrupted(server.url, stream, lambda: change(4096), *batches),
+        mending(told, lambda: change(65536)),
+    )
+    assert "Maximum Payload Violation" in " ".join(outages(told))
+    assert [message.event_id for message in read(server.url, stream)] == ids_of(*batches)
+
+
+def login(**user: Any) -> dict[str, Any]:
+    reader = {"user": "reader", "password": "reader"}
+    return {"authorization": {"users": [reader, {"user": "u", "password": "s3cret", **user}]}}
+
+
+@pytest.mark.parametrize("delivery", SURE)
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"password": "an0ther"}, "refuses our credentials"),
+        ({"permissions": {"publish": ["$JS.API.>"]}}, "denies what penstock needs"),
+    ],
+    ids=["password", "permission"],
+)
+def test_credentials_that_end_under_us_are_a_settings_error(
+    delivery: str, change: dict[str, Any], says: str, stream: str,
+    own_nats: Any, settings_of: Any, batch_of: Any, interrupted: Any,
+) -> None:  # fmt: skip
+    server: Nats = own_nats(login())
+
+    def revoke() -> None:
+        reload(server, login(**change), lambda: "Reloaded server configuration" in server.log)
+
+    url = server.url.replace("//", "//u:s3cret@")
+    reader = server.url.replace("//", "//reader:reader@")
+    sink = JetStreamSink(settings_of(url, delivery=delivery))
+    sink.prepare()
+    with pytest.raises(SettingsError, match=says) as caught:
+        sink.write(interrupted(reader, stream, revoke, batch_of(3, 1), batch_of(3, 2)))
+    assert caught.value.hint
+    assert "s3cret" not in str(caught.value)
