@@ -28,11 +28,17 @@ CREATE PUBLICATION pub FOR TABLE items
 # What is added to the pipeline file: the ways through Spark.
 PIPELINES: dict[str, dict[str, Any]] = {
     "default": {},
+    "realtime": {"spark": {"trigger": "realtime"}},
     "rows": {"transform": [{"sql": "SELECT * FROM changes WHERE collection <> 'audit'"}]},
 }
 
 # Timeouts that the faults outlast, and a duplicate window that replays outlast.
-SINK = {"timeout": "1s", "duplicate_window": "1s", "delivery": "exactly-once"}
+SINK = {
+    "timeout": "1s",
+    "duplicate_window": "1s",
+    "delivery": "exactly-once",
+    "breaker": {"timeout": "2s"},
+}
 BACKEND = {"connect_timeout": "2s", "silence": "3s"}
 SERVER = {"fsync": False, "full_page_writes": False, "wal_sender_timeout": "3s"}
 
