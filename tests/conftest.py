@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:
-        if not _starts_spark(item):
+        if not _starts_spark(item) and item.get_closest_marker("xdist_group") is None:
             shares_spark = "spark" in getattr(item, "fixturenames", ())
             group = "spark" if shares_spark else str(item.path.relative_to(config.rootpath))
             item.add_marker(pytest.mark.xdist_group(group))

@@ -30,6 +30,7 @@ __all__ = [
     "json_messages",
     "messages",
     "running",
+    "slot_of",
 ]
 
 
@@ -190,6 +191,15 @@ def json_messages(nats: Nats, stream: str) -> list[dict[str, Any]]:
 def _message(found: Any) -> Message:
     body = json.loads(found.data) if found.data[:1] == b"{" else ormsgpack.unpackb(found.data)
     return Message(found.subject, dict(found.headers or {}), body)
+
+
+def slot_of(database: Database) -> tuple[str, str, bool]:
+    """Of its one slot: (confirmed LSN, current LSN, active)."""
+    row = database.execute(
+        "SELECT confirmed_flush_lsn::text, pg_current_wal_lsn()::text, active"
+        " FROM pg_replication_slots WHERE database = current_database()"
+    )[0]
+    return row[0], row[1], row[2]
 
 
 def environment(**more: str) -> dict[str, str]:

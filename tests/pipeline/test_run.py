@@ -1,6 +1,5 @@
 """`penstock run`, end to end: real PostgreSQL, real Spark, real JetStream."""
 
-import json
 import signal
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import document, eventually, messages, running
+from tests.pipeline.running import document, eventually, messages, running, slot_of
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -18,15 +17,6 @@ CREATE TABLE customers (id bigserial PRIMARY KEY, name text, balance numeric(12,
 CREATE TABLE audit (id bigserial PRIMARY KEY, what text);
 CREATE PUBLICATION pub FOR ALL TABLES
 """
-
-
-def slot_of(database: Database) -> tuple[str, str, bool]:
-    """(confirmed, current, active)"""
-    row = database.execute(
-        "SELECT confirmed_flush_lsn::text, pg_current_wal_lsn()::text, active"
-        " FROM pg_replication_slots WHERE database = current_database()"
-    )[0]
-    return row[0], row[1], row[2]
 
 
 def test_every_change_arrives_and_a_graceful_stop_leaves_nothing_open(
@@ -85,27 +75,6 @@ def test_a_restart_goes_on_where_it_was(
     assert ids == list(range(1, 201))
 
 
-def test_an_idle_slot_moves_within_seconds(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    database.execute(TABLE)
-    database.execute("CREATE TABLE unpublished (n int); DROP PUBLICATION pub")
-    database.execute("CREATE PUBLICATION pub FOR TABLE customers")
-    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO unpublished SELECT generate_series(1, 10000)")
-        target = slot_of(database)[1]
-        eventually(
-            lambda: database.execute(
-                "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots"
-                " WHERE database = current_database()",
-                (target,),
-            )[0][0],
-            seconds=20,
-            run=run,
-        )
-
-
 def test_a_sql_transform_sees_rows(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -121,28 +90,6 @@ def test_a_sql_transform_sees_rows(
         target = slot_of(database)[1]
         eventually(lambda: slot_of(database)[0] >= target, seconds=20, run=run)
     assert messages(nats, stream)[0].body["data"]["balance"] == "10.50"
-
-
-def test_what_an_operator_sees(database: Database, nats: Nats, stream: str, tmp_path: Path) -> None:
-    database.execute(TABLE)
-    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO customers (name, balance) VALUES ('Ada', 10.50)")
-        eventually(lambda: run.status()["sinks"][0]["acknowledged"] == 1, run=run)
-        status = eventually(lambda: run.status() if run.status()["last_batch"] else None, run=run)
-        backend = status["backends"][0]
-        assert backend["connected"] is True
-        assert backend["slot"] == f"slot_{database.name}"
-        assert "triggerExecution" in status["last_batch"]["timings"]
-        assert status["sinks"][0]["published"] == 1
-        metrics = run.get("/metrics")[1]
-        assert "# HELP penstock_" in metrics
-        assert "# TYPE penstock_" in metrics
-        code, info = run.get(f"/streams/info?stream={stream}")
-        assert code == 200, info
-        assert json.loads(info)["state"]["messages"] == 1
-        assert run.get("/streams/info?stream=NOT_THERE")[0] == 404
-        assert database.url not in run.log
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
@@ -168,31 +115,6 @@ def test_a_missing_publication_is_one_clear_line_and_exit_code_2(
     assert "pub" in errors[0]
     assert "CREATE PUBLICATION" in run.log
     assert "Traceback" not in run.log
-
-
-def test_a_type_nobody_knows_is_its_text_and_said_once(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    database.execute(
-        """
-        CREATE TYPE odd;
-        CREATE FUNCTION odd_in(cstring) RETURNS odd AS 'textin' LANGUAGE internal IMMUTABLE;
-        CREATE FUNCTION odd_out(odd) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE;
-        CREATE TYPE odd (INPUT = odd_in, OUTPUT = odd_out, LIKE = text);
-        CREATE TABLE strange (id int PRIMARY KEY, seen odd);
-        CREATE PUBLICATION pub FOR TABLE strange
-        """
-    )
-    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        for number in (1, 2):
-            database.execute("INSERT INTO strange VALUES (%s, 'as it is')", (number,))
-            eventually(lambda n=number: len(messages(nats, stream)) == n, run=run)
-        eventually(lambda: "delivered as its text" in run.log, run=run)
-        assert run.stop() == 0
-    texts = [message.body["data"]["seen"] for message in messages(nats, stream)]
-    assert texts == ["as it is", "as it is"]
-    assert run.log.count("delivered as its text") == 1
 
 
 def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
