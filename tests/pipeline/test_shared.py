@@ -46,6 +46,8 @@ def shared(
         database.execute(TABLES)
         with running(folder, document(folder, database, nats, STREAM)) as run:
             eventually(lambda: slot_of(database)[2], run=run)
+            database.execute("INSERT INTO customers (name) VALUES ('the first')")
+            eventually(lambda: run.status()["sinks"][0]["acknowledged"] == 1, run=run)
             yield Shared(run, database, nats)
             assert run.stop() == 0
 
