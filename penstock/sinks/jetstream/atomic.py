@@ -277,19 +277,19 @@ class Atomic:
         shard.prefix, shard.last_id = False, None
 
     def _guard(self, shard: Shard, mark: Mark) -> None:
-        """Raises LeaseLost when the shard is neither where we left it nor at an end of ours. A
-        chain may have ended anywhere: what follows is an atomic batch, whose refusal tells."""
+        """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.
+
+        A chain may have ended anywhere in what was in flight: what follows is an atomic batch,
+        whose refusal tells. So may a batch, when the server ran out of its storage limit in its
+        middle: it keeps the beginning and answers nothing (2.15.1).
+        """
         if not shard.known or mark.place in (None, shard.stored):
             return
         assert mark.place is not None
-        if shard.prefix and (shard.stored or _START) < mark.place <= (shard.sent or _START):
+        if (shard.stored or _START) < mark.place <= (shard.sent or _START):
             return
         ends = [messages.place(-1) for messages in shard.queue]
         if mark.place in ends or (ends and mark.place >= ends[-1]):
-            return
-        # A server that runs out of its storage limit in the middle of a batch keeps the beginning
-        # and answers nothing (2.15.1), so any place of what was in flight may be the last.
-        if shard.sent is not None and (shard.stored or mark.place) <= mark.place <= shard.sent:
             return
         raise _taken_over(shard, self._stream, mark.place)
 
