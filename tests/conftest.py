@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -76,23 +77,33 @@ def stream() -> str:
     return f"T{uuid.uuid4().hex[:12].upper()}"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For several workers (scripts/test): tests with a Spark of their own are the longest, so they
-    come first and go one by one; the others stay with their file and its servers."""
-    items.sort(key=lambda item: not _starts_spark(item))
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        if not _starts_spark(item) and item.get_closest_marker("xdist_group") is None:
-            shares_spark = "spark" in getattr(item, "fixturenames", ())
-            group = "spark" if shares_spark else str(item.path.relative_to(config.rootpath))
-            item.add_marker(pytest.mark.xdist_group(group))
+# Files whose tests each start a Spark of their own, and share nothing.
+_ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
+_TOGETHER = ("tests/pipeline/test_shared.py", "tests/pipeline/test_truth.py")
 
 
-def _starts_spark(item: pytest.Item) -> bool:
-    shares = "spark" in getattr(item, "fixturenames", ())
-    return item.get_closest_marker("spark") is not None and not shares
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a Spark of their own are the longest: first, so that workers end together."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For several workers (scripts/test): what goes to one worker together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _scope(nodeid)
+
+    return Scheduler(config, log)
+
+
+def _scope(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    if file.startswith(_ALONE) and not file.startswith(_TOGETHER):
+        return nodeid
+    return "tests/spark" if file.startswith("tests/spark/") else file
 
 
 def _no_skips() -> bool:

@@ -131,7 +131,7 @@ def running(folder: Path, pipeline: dict[str, Any]) -> Iterator[Run]:
             run.stop()
 
 
-def eventually(check: Callable[[], Any], *, seconds: float = 90, run: Run | None = None) -> Any:
+def eventually(check: Callable[[], Any], *, seconds: float = 180, run: Run | None = None) -> Any:
     """Waits until `check()` is true and raises nothing; returns what it gave."""
     deadline = time.monotonic() + seconds
     while True:

@@ -9,7 +9,7 @@ import pytest
 from penstock.demo.servers import Database, Nats, Postgres
 from tests.pipeline.running import Message, Run, document, eventually, messages, running, slot_of
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.xdist_group("one pipeline")]
+pytestmark = [pytest.mark.live, pytest.mark.spark]
 
 STREAM = "SHARED"
 
