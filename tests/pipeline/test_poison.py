@@ -4,16 +4,19 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import nats as nats_py
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import main
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from tests.pipeline.running import messages
+from tests.pipeline.running import document, eventually, messages, running
 
 pytestmark = pytest.mark.live
 
@@ -275,3 +278,72 @@ def test_where_the_policy_is_stop_nothing_is_set_aside(
     with pytest.raises(Malformed, match=r"column v of public\.t is not UTF-8"):
         pipe.move(1, "stop")
     assert letters(nats, stream) == []
+
+
+def calm(status: Any) -> bool:
+    assert status["reasons"] == []
+    return True
+
+
+def penstock(*arguments: str) -> str:
+    done = CliRunner().invoke(main, [*arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.spark
+def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
+    any_bytes: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    any_bytes.execute(TABLE.format("t"))
+    any_bytes.execute(TABLE.format("big"))
+    any_bytes.execute(ROOTED)
+    any_bytes.execute(PUBLISH)
+    pipeline = document(tmp_path, any_bytes, nats, stream)
+    file = str(tmp_path / "pipeline.yaml")
+
+    def count() -> int:
+        return len(flow(nats, stream))
+
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: "slot" in str(run.status()["backends"][0]), run=run)
+        eventually(lambda: run.status()["backends"][0]["connected"], run=run)
+        any_bytes.execute(r"INSERT INTO t VALUES (1, 'a'), (2, E'caf\xe9'), (3, 'c')")
+        any_bytes.execute("INSERT INTO big VALUES (1, repeat('x', 1100000)), (2, 'small')")
+        any_bytes.execute("INSERT INTO rooted VALUES (1, 'a')")
+        any_bytes.execute("UPDATE rooted SET v = 'b'")
+        any_bytes.execute("INSERT INTO t VALUES (4, 'd')")
+        eventually(lambda: count() == 6, run=run)
+        assert flow(nats, stream) == [
+            ("t", "INSERT", 1), ("t", "INSERT", 3), ("big", "INSERT", 2), ("rooted", "INSERT", 1),
+            ("rooted", "SUSPEND", None), ("t", "INSERT", 4),
+        ]  # fmt: skip
+        eventually(lambda: run.status()["tables"], run=run)
+        status = run.status()
+        assert status["health"] == "degraded"
+        assert "table public.rooted is suspended since" in str(status["reasons"])
+        assert status["sinks"][0]["dead_letters"] == {"not-utf8": 1, "too-large": 1, "no-key": 1}
+        metrics = run.get("/metrics")[1]
+        assert 'penstock_dead_letters_total{reason="no-key",sink="jetstream"} 1.0' in metrics
+        assert 'penstock_suspended_tables{backend="default"} 1.0' in metrics
+        listed = json.loads(penstock("dead-letters", "list", file, "--json"))
+        assert [(each["table"], each["reason"]) for each in listed] == [
+            ("public.t", "not-utf8"), ("public.big", "too-large"), ("public.rooted", "no-key"),
+        ]  # fmt: skip
+        assert "public.rooted  suspended" in penstock("tables", "list", file)
+        assert "resumes with its next change" in penstock("tables", "resume", file, "public.rooted")
+        # Somebody knows which row it was: the change is published after all.
+        replayed = penstock("dead-letters", "replay", file, str(listed[2]["id"]))
+        assert f"{listed[2]['event_id']} is message 7" in replayed
+        time.sleep(1.1)
+        any_bytes.execute(KEYED + "; UPDATE rooted SET v = 'c'")
+        eventually(lambda: count() == 8, run=run)
+        assert flow(nats, stream)[-2:] == [("rooted", "UPDATE", 1), ("rooted", "UPDATE", 1)]
+        eventually(lambda: calm(run.status()), run=run, seconds=30)
+        assert run.stop() == 0
+    done = CliRunner().invoke(main, ["dead-letters", "replay", file, "--all"])
+    assert done.exit_code == 1
+    assert "column v of public.t is not UTF-8" in done.output
+    assert "holds the first" in done.output
+    ids = [message.id for message in messages(nats, stream)]
+    assert len(set(ids)) == len(ids) == 8
