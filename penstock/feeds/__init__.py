@@ -9,12 +9,27 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.change import Images, OnError
+from penstock.errors import PositionLost
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
-__all__ = ["Feed", "FeedPlugin", "Following", "Lineage", "TellsOfTables"]
+__all__ = [
+    "Feed",
+    "FeedPlugin",
+    "Following",
+    "Gap",
+    "HistoryLost",
+    "Holder",
+    "Lineage",
+    "Mark",
+    "TellsItsReader",
+    "TellsOfTables",
+]
+
+# What is stored with a position, plain JSON of the feed's own: which history it belongs to.
+Mark = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +38,46 @@ class Lineage:
 
     partition: PartitionId
     parents: tuple[PartitionId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Changes that the source cannot give us any more, or that it took back.
+
+    `cause` is machine-readable. The hole is behind `after` (a place, or "" for nothing stored yet)
+    and ends at `to`, a position of the source; "" as long as nobody knows. `detail` says it for
+    people. `continues`: whether the feed's policy is to go on behind it.
+    """
+
+    cause: str
+    after: str
+    to: str = ""
+    detail: str = ""
+    continues: bool = False
+
+
+class HistoryLost(PositionLost):
+    """The changes behind a position are gone, or the source is another one: `gap` says which."""
+
+    def __init__(self, gap: Gap, *, hint: str = "") -> None:
+        super().__init__(gap.detail, hint=hint)
+        self.gap = gap
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _lost, (self.gap, self.hint)
+
+
+def _lost(gap: Gap, hint: str) -> HistoryLost:
+    return HistoryLost(gap, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who reads a partition now, at the source: `reader` names it there (a process id)."""
+
+    partition: PartitionId
+    reader: str
+    text: str
 
 
 class Following(Protocol):
@@ -60,6 +115,22 @@ class Following(Protocol):
         """
         ...
 
+    def mark(self, place: Place | None) -> Mark | None:
+        """What to store together with `place`, which is durable (None: nothing is yet): with it
+        `Feed.follow` can tell later whether the source still is the one that we know, and has all
+        that follows. None: what is stored already. From any thread."""
+        ...
+
+    def settle(self, mark: Mark | None) -> None:
+        """`mark` is stored: the source may be told as much as it covers. None: nobody stores
+        marks, so whatever is durable may be told at once. Only notes it, from any thread."""
+        ...
+
+    @property
+    def begins(self) -> str:
+        """Where in the source's own terms this following began; the end of a gap before it."""
+        ...
+
     def status(self) -> Mapping[str, Any]:
         """Plain JSON for the status page: at least `connected`; current and confirmed places."""
         ...
@@ -91,9 +162,21 @@ class Feed(Protocol):
         "now" for a first start. Idempotent. Does I/O."""
         ...
 
-    def follow(self, partition: PartitionId, after: Place | None) -> Following:
+    def follow(
+        self,
+        partition: PartitionId,
+        after: Place | None,
+        mark: Mark | None = None,
+        *,
+        despite: Gap | None = None,
+    ) -> Following:
         """Reads `partition` from behind `after`; None is where the source itself remembers us to
-        be (a slot's confirmed position, a trim horizon), never silently "now"."""
+        be (a slot's confirmed position, a trim horizon), never silently "now".
+
+        `mark` is what was stored with `after`; None: nobody stores marks. If the source lacks
+        what follows `after`, or is another one, this raises HistoryLost with the gap; called
+        again `despite` that gap, it makes anew what is needed, and follows from behind the hole.
+        """
         ...
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
@@ -112,6 +195,19 @@ class TellsOfTables(Protocol):
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class TellsItsReader(Protocol):
+    """A feed whose partitions have one reader at a time, known at the source."""
+
+    def holders(self) -> Sequence[Holder]:
+        """Who reads now, for each partition that is being read. Does I/O; raises Unavailable."""
+        ...
+
+    def evict(self, holder: Holder) -> None:
+        """Ends that reader's connection: it lost its lease and does not let go. Does I/O."""
         ...
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from penstock.change import Images, OnError, event_id, schema
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.feeds import FeedPlugin, Following, Lineage
+from penstock.feeds import FeedPlugin, Following, Gap, Lineage, Mark
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
 from penstock.position import PartitionId, Place
@@ -79,8 +79,15 @@ class MemoryFeed:
     def prepare(self) -> None:
         """See `feeds.Feed`: there is nothing to make."""
 
-    def follow(self, partition: PartitionId, after: Place | None) -> Following:
-        """See `feeds.Feed`."""
+    def follow(
+        self,
+        partition: PartitionId,
+        after: Place | None,
+        mark: Mark | None = None,
+        *,
+        despite: Gap | None = None,
+    ) -> Following:
+        """See `feeds.Feed`. What is made up is never lost."""
         if all(each.partition != partition for each in self.partitions()):
             raise SettingsError(f"there is no partition {partition}")
         return MemoryFollowing(self, partition, after or self.acknowledged.get(partition))
@@ -96,6 +103,8 @@ class MemoryFeed:
 
 class MemoryFollowing:
     """The implementation of `feeds.Following`."""
+
+    begins = ""
 
     def __init__(self, feed: MemoryFeed, partition: PartitionId, after: Place | None) -> None:
         self._feed = feed
@@ -160,6 +169,13 @@ class MemoryFollowing:
         known = self._feed.acknowledged.get(self._partition)
         if known is None or place > known:
             self._feed.acknowledged[self._partition] = place
+
+    def mark(self, place: Place | None) -> Mark:
+        """See `feeds.Following`: there is one history only."""
+        return {}
+
+    def settle(self, mark: Mark | None) -> None:
+        """See `feeds.Following`: nothing is held back."""
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""

@@ -7,13 +7,14 @@ collected while it ran (delivery.py).
 import struct
 from dataclasses import dataclass
 
+from penstock.errors import Unavailable
 from penstock.feeds.postgres.pages import BETWEEN, Describe, OpenPage, Relations, Transaction
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate
 
-__all__ = ["ENDLESS", "MESSAGE", "Collector", "Limits"]
+__all__ = ["ENDLESS", "MESSAGE", "Collector", "Diverged", "Limits"]
 
 MESSAGE = 30
 """Offset of the pgoutput message in a CopyData: `d`, length, `w`, three int64."""
@@ -31,11 +32,16 @@ class Limits:
     rows: int
 
 
+class Diverged(Unavailable):
+    """The transaction that our position is in is not in the log: it has another history."""
+
+
 class Collector:
     """Where in which transaction we are, and the page in the making.
 
     `ordinal` is of the next change; `skip` the number of leading changes of this transaction that
-    the reader has; `last` the last change that went into a page, ever.
+    the reader has; `last` the last change that went into a page, ever. `era` begins every cursor.
+    With `anchored` the transaction that `after` is in must come first.
     """
 
     def __init__(
@@ -46,6 +52,8 @@ class Collector:
         limits: Limits,
         describe: Describe,
         relations: Relations,
+        era: str = "",
+        anchored: bool = False,
     ) -> None:
         self.page = OpenPage(partition)
         self.limits = limits
@@ -57,6 +65,8 @@ class Collector:
         self.cursor = ""
         self._after = after or _NOWHERE
         self._describe = describe
+        self._era = era
+        self._anchored = anchored
 
     @property
     def full(self) -> bool:
@@ -70,8 +80,14 @@ class Collector:
         return max(0, self.skip - self.ordinal)
 
     def start(self, transaction: Transaction, cursor: str) -> None:
-        """What comes next belongs to this transaction, and has places of this cursor."""
+        """What comes next belongs to this transaction, and has places of this cursor (in its
+        era). Raises Diverged."""
         after, ordinal = self._after
+        cursor = self._era + cursor
+        if self._anchored:
+            self._anchored = False
+            if cursor != after:
+                raise Diverged(f"a transaction at {cursor} came, and none at our position {after}")
         self.transaction, self.cursor, self.ordinal = transaction, cursor, 0
         if cursor > after:
             self.skip = 0

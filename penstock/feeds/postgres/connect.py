@@ -4,7 +4,9 @@ libpq does names, TLS and authentication. What a URL leaves open we set: no conn
 without limit, and values come in the one format that the decoder reads.
 """
 
-from typing import Any
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -33,20 +35,55 @@ _SESSION = {
     "statement_timeout": "0",
 }
 _STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
+_LATE = 10.0  # seconds that a server may be late with ending a statement that took too long
+
+Result = TypeVar("Result")
+
+
+class _Patient(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose statements end, though the server hang: it may have accepted us and be
+    frozen since, and then no timeout of its own ever strikes."""
+
+    patience = 0.0  # seconds
+
+    def wait(self, gen: Generator[Any, Any, Result], *args: Any, **more: Any) -> Result:
+        """Waits as psycopg does, which resumes the generator ten times a second."""
+        return super().wait(_bounded(gen, self.patience), *args, **more)
+
+
+def _bounded(gen: Generator[Any, Any, Result], patience: float) -> Generator[Any, Any, Result]:
+    deadline = time.monotonic() + patience
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if time.monotonic() > deadline:
+                raise psycopg.OperationalError(f"no answer for {patience:.0f} s")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 def connect_ordinary(settings: PostgresSettings) -> Ordinary:
     """An autocommit connection whose statements end within 30 s."""
     parameters = _parameters(settings, {"statement_timeout": str(_STATEMENT_TIMEOUT)})
     with translating(f"connecting to {address(settings)}"):
-        return psycopg.connect(**parameters, autocommit=True)
+        return _connected(parameters, _STATEMENT_TIMEOUT / 1000 + _LATE)
 
 
 def connect_replication(settings: PostgresSettings) -> Ordinary:
-    """A connection of a wal sender that is bound to the database."""
+    """A connection of a wal sender that is bound to the database; its commands take no longer
+    than `connect_timeout`."""
     parameters = _parameters(settings, _SESSION) | {"replication": "database"}
     with translating(f"connecting to {address(settings)} for replication"):
-        return psycopg.connect(**parameters, autocommit=True)
+        return _connected(parameters, settings.connect_timeout)
+
+
+def _connected(parameters: dict[str, Any], patience: float) -> Ordinary:
+    connection = _Patient.connect(**parameters, autocommit=True)
+    connection.patience = patience
+    return connection
 
 
 def _parameters(settings: PostgresSettings, session: dict[str, str]) -> dict[str, Any]:

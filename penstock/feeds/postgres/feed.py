@@ -1,22 +1,45 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import PositionLost, SettingsError, Unavailable
-from penstock.feeds import Following, Lineage
-from penstock.feeds.postgres.connect import address, connect_ordinary, database_name
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds import Following, Gap, HistoryLost, Holder, Lineage, Mark
+from penstock.feeds.postgres.connect import (
+    Ordinary,
+    address,
+    connect_ordinary,
+    connect_replication,
+    database_name,
+)
 from penstock.feeds.postgres.failures import translating
-from penstock.feeds.postgres.following import PostgresFollowing
+from penstock.feeds.postgres.following import Beginning, PostgresFollowing
+from penstock.feeds.postgres.history import (
+    HINTS,
+    Known,
+    Verdict,
+    can_anchor,
+    era_behind,
+    judge,
+    known_of,
+    position_of,
+)
 from penstock.feeds.postgres.preflight import check
 from penstock.feeds.postgres.publication import ensure_publication
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.feeds.postgres.slot import (
     Slot,
+    System,
     create_slot,
+    drop_slot,
+    find_server,
     find_slot,
-    refuse_ahead,
+    forks,
+    identify_system,
+    keep_on_failover,
+    refuse_foreign,
     refuse_unusable,
 )
 from penstock.feeds.postgres.tables import followed_tables
@@ -24,7 +47,6 @@ from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
-from penstock.wire.pgoutput.lsn import parse_lsn
 
 __all__ = ["PostgresFeed"]
 
@@ -38,6 +60,7 @@ class PostgresFeed:
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
         self._streaming = settings.streaming
+        self._diverged = False
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -59,42 +82,159 @@ class PostgresFeed:
         a publication that is younger than itself. Drops nothing."""
         settings = self._settings
         with connect_ordinary(settings) as connection:
-            ensure_publication(connection, settings)
             slot = find_slot(connection, settings.slot)
             if slot is None:
-                create_slot(connection, settings.slot)
+                self._make(connection)
             else:
-                refuse_unusable(slot)
+                ensure_publication(connection, settings)
+                refuse_foreign(slot)
+                if settings.on_gap == "fail":
+                    refuse_unusable(slot)
 
-    def follow(self, partition: PartitionId, after: Place | None) -> Following:
-        """See `feeds.Feed`. Never from "now": behind `after`, or where the slot is."""
+    def _make(self, connection: Ordinary) -> None:
+        ensure_publication(connection, self._settings)
+        create_slot(connection, self._settings.slot, failover=self._settings.failover)
+
+    def follow(
+        self,
+        partition: PartitionId,
+        after: Place | None,
+        mark: Mark | None = None,
+        *,
+        despite: Gap | None = None,
+    ) -> Following:
+        """See `feeds.Feed`. Never from "now": behind `after`, or where the slot is; and in the
+        face of a gap, from where a slot that is made anew begins."""
         if partition != self._settings.slot:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
+        replication = connect_replication(self._settings)
+        try:
+            begin = self._begin(replication, after, mark, despite)
+            settings = self._settings.model_copy(update={"streaming": self._streaming})
+            following = PostgresFollowing(
+                settings,
+                partition,
+                begin,
+                on_server_defect=self._do_not_stream,
+                on_diverged=self._has_diverged,
+            )
+        except BaseException:
+            replication.close()
+            raise
+        self._diverged = False
+        return following
+
+    def _begin(
+        self, replication: Ordinary, after: Place | None, mark: Mark | None, despite: Gap | None
+    ) -> Beginning:
+        """Looks at the server and the slot, and settles where to begin. Raises HistoryLost."""
+        known = known_of(mark, after)
         with connect_ordinary(self._settings) as connection:
             slot = find_slot(connection, self._settings.slot)
-        if slot is None:
-            raise PositionLost(
-                f"the slot {self._settings.slot} is gone, and with it the changes since",
-                hint="take a new snapshot, or start anew, from now",
-            )
-        refuse_unusable(slot)
-        if after is not None:
-            refuse_ahead(slot, parse_lsn(after.cursor))
-        self._refuse_taken(slot)
-        settings = self._settings.model_copy(update={"streaming": self._streaming})
-        return PostgresFollowing(
-            settings, partition, slot, after, on_server_defect=self._do_not_stream
+            if slot is not None:
+                refuse_foreign(slot)
+                _refuse_taken(slot)
+            verdict, system = self._judge(connection, replication, known, after, slot)
+            gap = self._gap(verdict, after)
+            if gap is not None and (despite is None or despite.cause != gap.cause):
+                raise HistoryLost(gap, hint=HINTS[gap.cause])
+            if gap is not None:
+                known = Known(era=known.era if after is None else era_behind(known, gap.cause))
+                slot = self._usable(connection, slot)
+        assert slot is not None  # a missing one is a gap, and made
+        self._mind_failover(replication, slot)
+        position = None if gap is not None else position_of(known, after)
+        return Beginning(
+            connection=replication,
+            slot=slot,
+            known=replace(
+                known,
+                system=system.identifier,
+                timeline=system.timeline,
+                publication=self._settings.publication,
+            ),
+            after=after,
+            lsn=verdict.fork if gap is not None else position or 0,
+            allowed=None if mark is None else max(slot.confirmed, verdict.flushed),
+            despite=gap is not None,
+            anchored=can_anchor(known, position, slot, self._settings.publication),
         )
+
+    def _judge(
+        self,
+        connection: Ordinary,
+        replication: Ordinary,
+        known: Known,
+        after: Place | None,
+        slot: Slot | None,
+    ) -> tuple[Verdict, System]:
+        system = identify_system(replication)
+        server = find_server(connection)
+        moved = known.timeline not in (0, system.timeline)
+        verdict = judge(
+            known,
+            after,
+            slot=slot,
+            system=system,
+            current=server.current,
+            forks=forks(replication, system.timeline) if moved else {},
+            diverged=self._diverged,
+        )
+        if verdict.cause == "server_behind" and server.in_recovery:
+            raise Unavailable(
+                f"the standby has not replayed its log up to our position: {verdict.detail}",
+                hint="it will, unless it was restored from a backup: then connect to its primary",
+            )
+        return verdict, system
+
+    def _gap(self, verdict: Verdict, after: Place | None) -> Gap | None:
+        if not verdict.cause:
+            return None
+        return Gap(
+            cause=verdict.cause,
+            after="" if after is None else str(after),
+            detail=f"{self._settings.slot} at {address(self._settings)}: {verdict.detail}",
+            continues=self._settings.on_gap == "continue",
+        )
+
+    def _usable(self, connection: Ordinary, slot: Slot | None) -> Slot:
+        """The slot to go on with behind a gap: this one, or one made anew."""
+        if slot is None or slot.lost:
+            if slot is not None:
+                drop_slot(connection, slot.name)
+            self._make(connection)
+            slot = find_slot(connection, self._settings.slot)
+        if slot is None:
+            raise Unavailable(f"the slot {self._settings.slot} was dropped while we made it")
+        return slot
+
+    def _mind_failover(self, replication: Ordinary, slot: Slot) -> None:
+        if self._settings.failover and not slot.failover:
+            keep_on_failover(replication, slot)
 
     def _do_not_stream(self) -> None:
         self._streaming = False
 
-    def _refuse_taken(self, slot: Slot) -> None:
-        if slot.active_pid is not None:
-            raise Unavailable(
-                f"the slot {slot.name} is in use by the process {slot.active_pid} of the server",
-                hint="stop its reader, or, if that is gone:"
-                f" SELECT pg_terminate_backend({slot.active_pid});",
+    def _has_diverged(self) -> None:
+        self._diverged = True
+
+    def holders(self) -> Sequence[Holder]:
+        """See `feeds.TellsItsReader`."""
+        with connect_ordinary(self._settings) as connection:
+            slot = find_slot(connection, self._settings.slot)
+        if slot is None or slot.active_pid is None:
+            return []
+        return [
+            Holder(partition=PartitionId(slot.name), reader=str(slot.active_pid), text=_taken(slot))
+        ]
+
+    def evict(self, holder: Holder) -> None:
+        """See `feeds.TellsItsReader`: nobody but the slot's reader is meant."""
+        with connect_ordinary(self._settings) as connection, translating("ending a reader"):
+            connection.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots"
+                " WHERE slot_name = %s AND active_pid = %s",
+                (holder.partition, int(holder.reader)),
             )
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
@@ -119,3 +259,16 @@ class PostgresFeed:
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
         return check(self._settings)
+
+
+def _refuse_taken(slot: Slot) -> None:
+    if slot.active_pid is not None:
+        raise Unavailable(
+            _taken(slot),
+            hint="stop its reader, or, if that is gone:"
+            f" SELECT pg_terminate_backend({slot.active_pid});",
+        )
+
+
+def _taken(slot: Slot) -> str:
+    return f"the slot {slot.name} is in use by the process {slot.active_pid} of the server"

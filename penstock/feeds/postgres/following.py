@@ -2,29 +2,52 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.feeds import Mark
 from penstock.feeds.postgres.catalogue import Catalogue
-from penstock.feeds.postgres.collecting import Collector, Limits
-from penstock.feeds.postgres.connect import Errands, connect_replication
+from penstock.feeds.postgres.collecting import Collector, Diverged, Limits
+from penstock.feeds.postgres.connect import Errands, Ordinary
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
+from penstock.feeds.postgres.history import Known, known_of
 from penstock.feeds.postgres.progress import Progress
 from penstock.feeds.postgres.settings import PostgresSettings
-from penstock.feeds.postgres.slot import Slot, identify_system, replication_command
+from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
 from penstock.feeds.postgres.transport import Transport, start
+from penstock.feeds.postgres.watch import Watch
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
-from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
+from penstock.wire.pgoutput.lsn import format_lsn
 
-__all__ = ["PostgresFollowing"]
+__all__ = ["Beginning", "PostgresFollowing"]
 
 _WORTH = 64 * 1024  # bytes that are worth a system call and a pass
 _PATIENCE = 0.001  # seconds that a page may be late while bytes keep coming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a following begins, and on which history; `connection` is for replication and free.
+
+    `lsn` is the commit of the transaction that `after` is in, because the rest of it may be needed;
+    0 for where the slot is. `allowed`: see `Progress`. `despite`: there is a hole behind `after`.
+    `anchored`: the log is expected to have the transaction that `after` is in.
+    """
+
+    connection: Ordinary
+    slot: Slot
+    known: Known
+    after: Place | None
+    lsn: int
+    allowed: int | None
+    despite: bool = False
+    anchored: bool = False
 
 
 class PostgresFollowing:
@@ -37,14 +60,17 @@ class PostgresFollowing:
         self,
         settings: PostgresSettings,
         partition: PartitionId,
-        slot: Slot,
-        after: Place | None,
+        begin: Beginning,
         *,
         on_server_defect: Callable[[], None] = lambda: None,
+        on_diverged: Callable[[], None] = lambda: None,
     ) -> None:
+        slot, after = begin.slot, begin.after
         self._settings = settings
         self._slot = slot
+        self._begin = begin
         self._on_server_defect = on_server_defect
+        self._on_diverged = on_diverged
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
         self._connected = True
@@ -53,11 +79,10 @@ class PostgresFollowing:
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
         self._heard_at = self._cut_at = now
-        # Up to the commit of the transaction that `after` is in: the rest of it may be needed.
-        begin = parse_lsn(after.cursor) if after is not None else 0
         self._progress = Progress(
             durable=slot.confirmed,
-            after=None if after is None else (after, begin),
+            after=None if after is None else (after, begin.lsn),
+            allowed=begin.allowed,
             patience=min(settings.silence, slot.sender_timeout or settings.silence),
             now=now,
         )
@@ -71,18 +96,15 @@ class PostgresFollowing:
                 limits=Limits(size=settings.page_size, rows=settings.page_rows),
                 describe=Catalogue(self._errands).describe,
                 relations={},
+                era=begin.known.era,
+                anchored=begin.anchored,
             ),
             progress=self._progress,
             streams=self._streams,
         )
-        command = replication_command(settings, slot, begin)
-        connection = connect_replication(settings)
-        try:
-            self._system = identify_system(connection)
-            self._transport: Transport = start(connection, command)
-        except BaseException:
-            connection.close()
-            raise
+        self._watch = Watch(self._errands, slot, now)
+        command = replication_command(settings, slot, begin.lsn)
+        self._transport: Transport = start(begin.connection, command)
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
@@ -92,6 +114,8 @@ class PostgresFollowing:
             self._connected = False
             if is_internal(error):
                 self._on_server_defect()
+            if isinstance(error, Diverged):
+                self._on_diverged()
             raise
         for page in pages:
             self._counts["events"] += page.count
@@ -158,6 +182,7 @@ class PostgresFollowing:
             self._progress.acknowledged(acknowledged)
         self._oldest = self._progress.oldest  # for `status`, which another thread may ask for
         self._heartbeat.beat(now)
+        self._watch.look(now)
         if self._progress.due(now):
             self._send(now)
 
@@ -179,6 +204,23 @@ class PostgresFollowing:
         if self._acknowledged is None or place > self._acknowledged:
             self._acknowledged = place
 
+    def mark(self, place: Place | None) -> Mark | None:
+        """See `feeds.Following`. What was read before a hole stays of the history before it: if
+        it is lost on the way, the hole is found again, and found larger."""
+        begin = self._begin
+        if begin.despite and begin.after is not None and (place is None or place < begin.after):
+            return None
+        return replace(begin.known, flushed=self._progress.after(place)).to_json()
+
+    def settle(self, mark: Mark | None) -> None:
+        """See `feeds.Following`."""
+        self._progress.allowed = None if mark is None else known_of(mark, None).flushed
+
+    @property
+    def begins(self) -> str:
+        """See `feeds.Following`: an LSN."""
+        return format_lsn(max(self._begin.lsn, self._slot.confirmed))
+
     def status(self) -> Mapping[str, Any]:
         """Plain JSON. LSNs as text, `lag_bytes` from the newest WAL we know of to what is durable,
         `lag_seconds` the age of the oldest commit that is not durable yet."""
@@ -188,8 +230,10 @@ class PostgresFollowing:
         return {
             "connected": self._connected,
             **self._slot.status(),
-            "system_identifier": self._system.identifier,
-            "timeline": self._system.timeline,
+            **self._watch.status(),
+            "system_identifier": self._begin.known.system,
+            "timeline": self._begin.known.timeline,
+            "era": self._begin.known.era,
             "current_lsn": format_lsn(current),
             "received_lsn": format_lsn(progress.received),
             "flushed_lsn": format_lsn(progress.durable),

@@ -32,6 +32,9 @@ class Progress:
     LSN up to which the source is not needed any more when that place is durable. Either side may
     take the other for dead after `patience` seconds: a report is due three times in them.
 
+    `allowed` is how far the source may be told at most, None for as far as is durable: whoever
+    stores marks raises it when one is stored.
+
     `settled`, `committed` and `keepalive` are told in the order of the stream; `acknowledged`
     whenever something became durable.
     """
@@ -41,12 +44,14 @@ class Progress:
         *,
         durable: int = 0,
         after: tuple[Place, int] | None = None,
+        allowed: int | None = None,
         patience: float = 30.0,
         now: float = 0.0,
     ) -> None:
         self.received = durable
         self.durable = durable
         self.reported = 0
+        self.allowed = allowed
         self.keepalives = 0
         self._patience = patience
         self._sent: deque[_Sent] = deque()
@@ -106,23 +111,37 @@ class Progress:
         while self._sent and self._sent[0].last <= place:
             self.durable = max(self.durable, self._sent.popleft().end)
 
+    def after(self, place: Place | None) -> int:
+        """What `durable` would be once `place` were durable. From any thread."""
+        durable = self.durable
+        # Copying a deque is one step, whatever the reading thread does to it meanwhile.
+        for sent in tuple(self._sent):
+            if place is None or sent.last > place:
+                break
+            durable = max(durable, sent.end)
+        return durable
+
+    @property
+    def _tellable(self) -> int:
+        return self.durable if self.allowed is None else min(self.durable, self.allowed)
+
     def due(self, now: float) -> bool:
         """Whether a report should be sent now."""
         waited = now - self._reported_at
         return (
             self._asked
-            or (waited >= MOVED and self.durable > self.reported)
+            or (waited >= MOVED and self._tellable > self.reported)
             or waited >= min(SAME, self._patience / 3)
         )
 
     def next_in(self, now: float) -> float:
         """Seconds until a report may be due, at most one."""
         waited = now - self._reported_at
-        return max(0.0, min(MOVED, MOVED - waited if self.durable > self.reported else MOVED))
+        return max(0.0, min(MOVED, MOVED - waited if self._tellable > self.reported else MOVED))
 
     def reporting(self, now: float) -> tuple[int, int]:
         """Notes that a report is sent; returns what it says: received and durable."""
         self._asked = False
         self._reported_at = now
-        self.reported = self.durable
-        return self.received, self.durable
+        self.reported = self._tellable
+        return self.received, self.reported

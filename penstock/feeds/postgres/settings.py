@@ -54,6 +54,12 @@ class PostgresSettings(Settings):
     still sends the others: to save that, narrow the publication itself."""
     start: Literal["slot"] = "slot"
     """`slot`: resume where the slot is; a slot that is new begins now."""
+    failover: bool = False
+    """Have standbys keep a copy of the slot (PostgreSQL 17 and later), so that it is there when
+    one of them is promoted."""
+    on_gap: Literal["fail", "continue"] = "fail"
+    """When changes are lost (the slot is gone or was made anew, another history or server): stop
+    this backend and say so, or go on behind the hole and say so."""
     tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
     heartbeat: Duration | None = Field(None, gt=0)
@@ -110,6 +116,16 @@ class PostgresSettings(Settings):
     def _is_a_rule(cls, value: str) -> str:
         if not _TENANT.fullmatch(value):
             raise ValueError("write none, database or field:<column>")
+        return value
+
+    @field_validator("on_gap", mode="before")
+    @classmethod
+    def _is_a_policy(cls, value: Any) -> Any:
+        if value == "resnapshot":
+            raise ValueError(
+                "`resnapshot` needs snapshots of the tables, which penstock does not take yet;"
+                " write `fail`, or `continue` and load the tables anew yourself"
+            )
         return value
 
     @field_validator("start", mode="before")

@@ -3,30 +3,40 @@
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from penstock.errors import PositionLost, SettingsError
 from penstock.feeds.postgres.connect import Ordinary
-from penstock.feeds.postgres.failures import translating
+from penstock.feeds.postgres.failures import translated, translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 __all__ = [
+    "FAILOVER_SINCE",
+    "Server",
     "Slot",
     "System",
     "create_slot",
+    "drop_slot",
+    "find_server",
     "find_slot",
+    "forks",
     "identify_system",
-    "refuse_ahead",
+    "keep_on_failover",
+    "refuse_foreign",
     "refuse_unusable",
     "replication_command",
 ]
+
+FAILOVER_SINCE = 170_000
 
 _FIND = """
 SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::text,
        s.restart_lsn::text, s.wal_status,
        coalesce((to_jsonb(s) ->> 'two_phase')::bool, false),
        coalesce(to_jsonb(s) ->> 'invalidation_reason', to_jsonb(s) ->> 'conflicting', ''),
+       coalesce((to_jsonb(s) ->> 'failover')::bool, false),
        current_setting('server_version_num')::int,
        current_database(),
        (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
@@ -34,6 +44,12 @@ SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::t
              ELSE pg_current_wal_lsn() END)::text
 FROM pg_catalog.pg_replication_slots s
 WHERE s.slot_name = %s
+"""
+
+_SERVER = """
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+             ELSE pg_current_wal_lsn() END)::text
 """
 
 # PostgreSQL 16 only says whether a slot conflicts with recovery; 17 and later say the reason.
@@ -58,10 +74,16 @@ class Slot:
     wal_status: str
     two_phase: bool
     invalidation: str
+    failover: bool
     server_version: int
     connected_to: str
     sender_timeout: float
     current: int
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server gave it up: it cannot be read any more."""
+        return self.wal_status == "lost" or bool(self.invalidation)
 
     @property
     def protocol(self) -> int:
@@ -76,7 +98,26 @@ class Slot:
             "protocol": self.protocol,
             "confirmed_lsn_at_start": format_lsn(self.confirmed),
             "restart_lsn_at_start": format_lsn(self.restart),
+            "wal_status": self.wal_status,
+            "failover": self.failover,
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """`current` is the end of its log, 0 when a standby does not know yet."""
+
+    version: int
+    in_recovery: bool
+    current: int
+
+
+def find_server(connection: Ordinary) -> Server:
+    """The server as it is now."""
+    with translating("asking the server where its log ends"):
+        row = connection.execute(_SERVER).fetchone()
+    assert row is not None
+    return Server(version=row[0], in_recovery=row[1], current=parse_lsn(row[2]) if row[2] else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +134,26 @@ def identify_system(connection: Ordinary) -> System:
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     identifier, timeline = (str(row[0]), int(row[1])) if row else ("", 0)
     return System(identifier=identifier, timeline=timeline)
+
+
+def forks(connection: Ordinary, timeline: int) -> dict[int, int]:
+    """Where the history of `timeline` left each timeline before it; on a replication connection.
+
+    Empty for the first one, and when the server has lost the file that says it.
+    """
+    if timeline <= 1:
+        return {}
+    try:
+        row = connection.execute(f"TIMELINE_HISTORY {timeline}".encode()).fetchone()
+    except psycopg.errors.UndefinedFile:
+        return {}
+    except psycopg.Error as error:
+        raise translated(error, "reading the timeline's history") from error
+    content = row[1] if row else b""
+    text = content if isinstance(content, str) else bytes(content).decode()
+    # `1<tab>0/3000148<tab>no recovery target specified`
+    lines = [line.split("\t") for line in text.splitlines() if line.strip()[:1].isdigit()]
+    return {int(line[0]): parse_lsn(line[1].strip()) for line in lines}
 
 
 def find_slot(connection: Ordinary, name: str) -> Slot | None:
@@ -112,23 +173,48 @@ def find_slot(connection: Ordinary, name: str) -> Slot | None:
         wal_status=row[6] or "",
         two_phase=row[7],
         invalidation=_REASONS.get(row[8], str(row[8])),
-        server_version=row[9],
-        connected_to=row[10],
-        sender_timeout=row[11] / 1000,
-        current=parse_lsn(row[12]) if row[12] else 0,
+        failover=row[9],
+        server_version=row[10],
+        connected_to=row[11],
+        sender_timeout=row[12] / 1000,
+        current=parse_lsn(row[13]) if row[13] else 0,
     )
 
 
-def create_slot(connection: Ordinary, name: str) -> None:
+def create_slot(connection: Ordinary, name: str, *, failover: bool = False) -> None:
     """Makes the slot; it begins now. Waits for the transactions that run now."""
+    more = ", failover => true" if failover else ""
     with translating(f"creating the slot {name}"):
-        connection.execute(
-            "SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')", (name,)
+        if failover:
+            _refuse_failover(connection.info.server_version)
+        query = f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput'{more})"
+        connection.execute(query.encode(), (name,))
+
+
+def drop_slot(connection: Ordinary, name: str) -> None:
+    """Drops the slot."""
+    with translating(f"dropping the slot {name}"):
+        connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+
+
+def keep_on_failover(connection: Ordinary, slot: Slot) -> None:
+    """Lets standbys keep a copy of a slot that nobody reads; on a replication connection."""
+    _refuse_failover(slot.server_version)
+    command = sql.SQL("ALTER_REPLICATION_SLOT {} (FAILOVER true)").format(sql.Identifier(slot.name))
+    with translating(f"marking the slot {slot.name} for failover"):
+        connection.execute(command)
+
+
+def _refuse_failover(version: int) -> None:
+    if version < FAILOVER_SINCE:
+        raise SettingsError(
+            f"failover: true needs PostgreSQL 17, and the server is {version // 10_000}",
+            hint="leave `failover` out; a promoted standby then has no slot, and `on_gap` decides",
         )
 
 
-def refuse_unusable(slot: Slot) -> None:
-    """Raises SettingsError for a slot of another kind, PositionLost for one that lost its WAL."""
+def refuse_foreign(slot: Slot) -> None:
+    """Raises SettingsError for a slot of another kind or database."""
     drop = f"SELECT pg_drop_replication_slot('{slot.name}');"
     if slot.kind != "logical" or slot.plugin != "pgoutput":
         made = slot.plugin or slot.kind
@@ -146,23 +232,17 @@ def refuse_unusable(slot: Slot) -> None:
             f"the slot {slot.name} was made with two_phase, whose transactions come unfinished",
             hint=f"let penstock make one: {drop}",
         )
-    if slot.wal_status == "lost" or slot.invalidation:
+
+
+def refuse_unusable(slot: Slot) -> None:
+    """As `refuse_foreign`; and PositionLost for a slot that lost its WAL."""
+    refuse_foreign(slot)
+    if slot.lost:
         reason = slot.invalidation or "wal_removed"
         raise PositionLost(
             f"the slot {slot.name} is lost ({reason}): the server removed changes it had to keep",
-            hint=f"take a new snapshot and begin anew: {drop}"
-            " and raise max_slot_wal_keep_size so that it does not happen again",
-        )
-
-
-def refuse_ahead(slot: Slot, after: int) -> None:
-    """Raises PositionLost when we were further than the server is: it is an older one, and what
-    it writes now would be taken for what we have."""
-    if after > slot.current:
-        raise PositionLost(
-            f"our position {format_lsn(after)} is ahead of the server's log, which ends at"
-            f" {format_lsn(slot.current)}",
-            hint="the server was restored from a backup, or is another one: take a new snapshot",
+            hint=f"take a new snapshot and begin anew: SELECT pg_drop_replication_slot("
+            f"'{slot.name}'); and raise max_slot_wal_keep_size so that it does not happen again",
         )
 
 

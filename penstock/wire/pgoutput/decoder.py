@@ -17,9 +17,11 @@ from penstock.errors import Malformed, SettingsError
 from penstock.page import Page
 from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
+from penstock.wire.pgoutput.era import in_era, without_era
 from penstock.wire.pgoutput.images import key_text, packer
 from penstock.wire.pgoutput.kernel import Kernel, Unfit
 from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.lsn import era_of
 from penstock.wire.pgoutput.poison import Poison
 from penstock.wire.pgoutput.scan import Scan
 from penstock.wire.pgoutput.stepped import Stepped
@@ -89,8 +91,11 @@ class PgoutputDecoder:
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """One batch of the page's changes, or none if the tables filter drops them all."""
-        batch = self._quickly(page, self._known(page.context))
-        return [] if batch is None else [batch]
+        era = era_of(page.first.cursor)
+        batch = self._quickly(without_era(page) if era else page, self._known(page.context))
+        if batch is None:
+            return []
+        return [in_era(batch, era) if era else batch]
 
     def _known(self, packed: bytes) -> _Known:
         known = self._last

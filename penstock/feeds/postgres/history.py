@@ -1,0 +1,210 @@
+"""Is this still the server, the history and the slot that our position belongs to? Pure.
+
+A slot has no identity: one that was dropped and made again under its name looks like the old one.
+What gives it away is that it promises less than we let it forget. So nothing is acknowledged that
+was not stored first, in the mark beside the position: a slot that is further than the mark was
+moved by somebody else, or is another one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.feeds import Mark
+from penstock.feeds.postgres.slot import Slot, System
+from penstock.position import Place
+from penstock.wire.pgoutput.lsn import era_of, format_lsn, lsn_of, next_era, parse_lsn
+
+__all__ = [
+    "CAUSES",
+    "HINTS",
+    "Known",
+    "Verdict",
+    "can_anchor",
+    "era_behind",
+    "judge",
+    "known_of",
+    "position_of",
+]
+
+# WAL ends may be told a page apart before and after a restart.
+_SLACK = 8192
+
+_ALIGNED = 8  # bytes: where records begin
+
+# cause -> whether the server's log is another one, which uses our LSNs again for other changes.
+CAUSES: Mapping[str, bool] = {
+    "other_system": True,
+    "other_timeline": True,
+    "server_behind": True,
+    "diverged": True,
+    "slot_missing": False,
+    "slot_lost": False,
+    "slot_recreated": False,
+}
+
+_SERVER = (
+    "the server was restored from a backup, or is another one: correct `connection`, or take a new"
+    " snapshot, or go on behind the hole with on_gap: continue"
+)
+_SLOT = "take a new snapshot, or go on behind the hole with on_gap: continue"
+
+HINTS: Mapping[str, str] = {
+    "other_system": _SERVER,
+    "other_timeline": _SERVER,
+    "server_behind": _SERVER,
+    "diverged": _SERVER,
+    "slot_missing": _SLOT,
+    "slot_lost": f"{_SLOT}; raise max_slot_wal_keep_size so that it does not happen again",
+    "slot_recreated": f"{_SLOT}; instances of one pipeline must share one positions store",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What was stored with a position: the history it belongs to.
+
+    `flushed` is the furthest that the slot may be because of us. `era` is of cursors that are made
+    now; a position of an earlier one is no LSN of this history. Empty or 0: nothing is known.
+    """
+
+    system: str = ""
+    timeline: int = 0
+    flushed: int = 0
+    publication: str = ""
+    era: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The mark: what `known_of` reads."""
+        return {
+            "system": self.system,
+            "timeline": self.timeline,
+            "flushed": format_lsn(self.flushed),
+            "publication": self.publication,
+            "era": self.era,
+        }
+
+
+def known_of(mark: Mark | None, after: Place | None) -> Known:
+    """From a mark, which may be empty or of an older penstock; raises Malformed."""
+    stored = mark or {}
+    flushed = stored.get("flushed")
+    era = era_of(after.cursor) if after is not None else ""
+    return Known(
+        system=str(stored.get("system") or ""),
+        timeline=int(stored.get("timeline") or 0),
+        flushed=parse_lsn(flushed) if flushed else 0,
+        publication=str(stored.get("publication") or ""),
+        era=max(era, str(stored.get("era") or "")),
+    )
+
+
+def position_of(known: Known, after: Place | None) -> int | None:
+    """The LSN of `after`; None if there is none, or if it is one of an earlier history."""
+    if after is None or era_of(after.cursor) != known.era:
+        return None
+    return lsn_of(after.cursor)
+
+
+def era_behind(known: Known, cause: str) -> str:
+    """The era of what comes behind a gap."""
+    return next_era(known.era) if CAUSES[cause] else known.era
+
+
+def can_anchor(known: Known, position: int | None, slot: Slot, publication: str) -> bool:
+    """Whether the server will begin with the very transaction that `position` is the commit of.
+
+    Not if the slot is beyond it, if another publication chose what we got, or if the position is
+    inside the record of a message, which is not sent again.
+    """
+    return (
+        position is not None
+        and slot.confirmed <= position
+        and position % _ALIGNED == 0
+        and known.publication == publication
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`cause` is of CAUSES, or "" when nothing is lost. `flushed` is how far the slot may be on
+    this history; `fork` where the server's history left ours, if it did and that is known."""
+
+    cause: str = ""
+    detail: str = ""
+    flushed: int = 0
+    fork: int = 0
+
+
+def judge(
+    known: Known,
+    after: Place | None,
+    *,
+    slot: Slot | None,
+    system: System,
+    current: int,
+    forks: Mapping[int, int],
+    diverged: bool = False,
+) -> Verdict:
+    """The first cause that applies, worst first.
+
+    `current` is the end of the server's log. `forks` says where the history of the server's
+    timeline left each earlier one. `diverged`: our last transaction is not at its place.
+    """
+    position = position_of(known, after)
+    if known.system and known.system != system.identifier:
+        return Verdict(
+            cause="other_system",
+            detail=f"the server is another one: its system identifier is {system.identifier},"
+            f" and our position is of {known.system}",
+        )
+    flushed, fork = known.flushed, 0
+    if known.timeline and known.timeline != system.timeline:
+        fork = forks.get(known.timeline, 0)
+        # A commit record at the fork, or behind it, is not in the new history.
+        if not fork or (position is not None and position >= fork):
+            where = f"left ours at {format_lsn(fork)}" if fork else "does not come from ours"
+            return Verdict(
+                cause="other_timeline",
+                detail=f"the server is on timeline {system.timeline}, which {where};"
+                f" our position is {_text(position)} on timeline {known.timeline}",
+                fork=fork,
+            )
+        flushed = min(flushed, fork)
+    if max(position or 0, flushed - _SLACK) > current:
+        return Verdict(
+            cause="server_behind",
+            detail=f"our position {_text(max(position or 0, flushed))} is ahead of the server's"
+            f" log, which ends at {format_lsn(current)}",
+        )
+    if diverged:
+        return Verdict(
+            cause="diverged",
+            detail=f"the server's log has another transaction where ours was, at {_text(position)}",
+        )
+    return _of_slot(slot, flushed)
+
+
+def _of_slot(slot: Slot | None, flushed: int) -> Verdict:
+    if slot is None:
+        return Verdict(
+            cause="slot_missing", detail="the slot is gone, and with it the changes since"
+        )
+    if slot.lost:
+        return Verdict(
+            cause="slot_lost",
+            detail=f"the slot {slot.name} is lost ({slot.invalidation or 'wal_removed'}): the"
+            " server removed changes it had to keep",
+        )
+    if flushed and slot.confirmed > flushed:
+        return Verdict(
+            cause="slot_recreated",
+            detail=f"the slot {slot.name} begins at {format_lsn(slot.confirmed)}, and we let it"
+            f" forget what is before {format_lsn(flushed)} only: it was made anew, or somebody"
+            " else read it",
+        )
+    return Verdict(flushed=flushed)
+
+
+def _text(lsn: int | None) -> str:
+    return "unknown" if lsn is None else format_lsn(lsn)

@@ -1,0 +1,43 @@
+"""A look at our slot now and then: whether the server is about to give it up."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.feeds.postgres.connect import Errands
+from penstock.feeds.postgres.slot import Slot
+
+__all__ = ["Watch"]
+
+INTERVAL = 10.0  # seconds
+
+_LOOK = """
+SELECT wal_status, safe_wal_size FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+"""
+
+
+class Watch:
+    """`wal_status` and `safe_wal_size` of a slot, as they were within the last seconds."""
+
+    def __init__(self, errands: Errands, slot: Slot, now: float) -> None:
+        self._errands = errands
+        self._slot = slot.name
+        self._wal_status = slot.wal_status
+        self._safe: int | None = None
+        self._looked_at = now
+
+    def look(self, now: float) -> None:
+        """Looks if it is time to; what keeps us from looking is found by the stream itself."""
+        if now - self._looked_at < INTERVAL:
+            return
+        self._looked_at = now
+        try:
+            rows = self._errands.rows(_LOOK, self._slot)
+        except PenstockError:
+            return
+        for status, safe in rows:
+            self._wal_status, self._safe = status or "", safe
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON: `safe_wal_size` is in bytes, None without a limit."""
+        return {"wal_status": self._wal_status, "safe_wal_size": self._safe}
