@@ -82,4 +82,11 @@ def _print(finding: Finding) -> None:
 
 def _summary(found: Sequence[Finding]) -> None:
     counts = {level: sum(one.level == level for one in found) for level in _COLORS}
-    click.echo(f"\n{counts['ok']} ok, {counts['warning']} warnings, {counts['error']} errors")
+    click.echo(
+        f"\n{counts['ok']} ok, {_many(counts['warning'], 'warning')},"
+        f" {_many(counts['error'], 'error')}"
+    )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

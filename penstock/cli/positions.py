@@ -52,7 +52,7 @@ def stored(pipeline: Pipeline) -> list[dict[str, Any]]:
 def _row(lease: Lease, prefix: str) -> dict[str, Any]:
     backend, _, partition = lease.name.removeprefix(prefix).partition("/")
     try:
-        place = json.loads(lease.continuation)["place"]
+        place = json.loads(lease.continuation)["place"] or ""
     except (ValueError, KeyError, TypeError):
         place = None  # written by something else; shown as unreadable
     return {
@@ -67,6 +67,6 @@ def _row(lease: Lease, prefix: str) -> dict[str, Any]:
 def _table(rows: list[dict[str, Any]]) -> None:
     table = Table("backend", "partition", "place", "revision", box=None)
     for row in rows:
-        place = row["place"] or "unreadable"
+        place = row["place"] or ("unreadable" if row["place"] is None else "nothing yet")
         table.add_row(row["backend"], row["partition"], place, str(row["revision"]))
     Console(soft_wrap=True).print(table)

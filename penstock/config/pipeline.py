@@ -133,6 +133,8 @@ class Spark(Settings):
     # Seconds; between two epochs changes wait some 50 ms.
     epoch: Duration = Field(default=30.0, ge=1)
     mode: Literal["auto", "rows", "packed"] = "auto"
+    # Whether an instance that waits for another to end has Spark ready.
+    standby: Literal["cold", "warm"] = "cold"
     # Bounds of one micro-batch, per backend and partition; at least one page always passes.
     max_events: int = Field(default=50_000, ge=1)
     max_bytes: Size = Field(default=16 * 2**20, ge=1)

@@ -93,7 +93,7 @@ SERIES: tuple[_Series, ...] = (
     ),
 )
 
-_HEALTH = ("ok", "degraded", "unhealthy")
+_HEALTH = ("ok", "degraded", "unhealthy", "standby")
 
 
 class _States(NamedTuple):
@@ -139,6 +139,7 @@ class _Metrics(Collector):
             yield _family(series, self.status)
         for states in STATES:
             yield _state_set(states, self.status.sinks)
+        yield from _losses(self.status.backends)
         yield _latency(self.status.sinks)
         yield _dead_letters(self.status.sinks)
         yield _suspended(self.status)
@@ -178,6 +179,26 @@ def _state_set(series: _States, sinks: Sequence[SinkStatus]) -> Metric:
         for state in series.states if current is not None else ():
             made.add_metric([sink.name, state], float(state == current))
     return made
+
+
+def _losses(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
+    gaps = CounterMetricFamily(
+        "penstock_gaps",
+        "Holes in what a partition delivered, ever, by cause.",
+        labels=["backend", "partition", "cause"],
+    )
+    stale = GaugeMetricFamily(
+        "penstock_partition_stale",
+        "1 while a partition has lost changes and nobody said that it is mended.",
+        labels=["backend", "partition"],
+    )
+    for backend in backends:
+        for partition, row in backend.gaps.items():
+            stale.add_metric([backend.name, partition], float(row["stale"]))
+            for cause, count in row["counts"].items():
+                gaps.add_metric([backend.name, partition, cause], count)
+    yield gaps
+    yield stale
 
 
 def _latency(sinks: Sequence[SinkStatus]) -> Metric:

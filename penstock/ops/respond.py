@@ -147,7 +147,7 @@ class _Endpoint(NamedTuple):
 
 _ENDPOINTS: dict[str, _Endpoint] = {
     "/": _Endpoint("GET", "this list", _index),
-    "/health": _Endpoint("GET", "200 ok or degraded, 503 unhealthy, with reasons", _health),
+    "/health": _Endpoint("GET", "200 ok, degraded or standby; 503 unhealthy; reasons", _health),
     "/status": _Endpoint("GET", "everything known, as JSON", _status),
     "/metrics": _Endpoint("GET", "Prometheus text", _metrics),
     "/streams/info": _Endpoint("GET", "?stream=NAME: the stream as its server tells it", _stream),

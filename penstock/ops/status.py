@@ -23,8 +23,8 @@ __all__ = [
     "assess",
 ]
 
-Health = Literal["ok", "degraded", "unhealthy"]
-_ORDER: tuple[Health, ...] = ("ok", "degraded", "unhealthy")
+Health = Literal["ok", "degraded", "unhealthy", "standby"]
+_ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,9 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStatus:
-    """One source. LSNs as PostgreSQL prints them; None is "not known". `details` is what else the
-    feed reports."""
+    """One source. LSNs as PostgreSQL prints them; None is "not known". `gaps`: what was lost, by
+    partition, see `leases.gaps`; `blocked`: why it stands still until somebody acts. `details` is
+    what else the feed reports."""
 
     name: str
     connected: bool = False
@@ -79,6 +80,8 @@ class BackendStatus:
     reconnects: int = 0
     last_error: str = ""
     position: Mapping[str, str] = field(default_factory=dict)
+    gaps: Mapping[str, Any] = field(default_factory=dict)
+    blocked: str = ""
     stopped: bool = False
     age_seconds: float | None = None
     batch: BatchStatus | None = None
@@ -130,7 +133,8 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The whole pipeline. `reasons` is empty exactly when `health` is ok."""
+    """The whole pipeline. `reasons` is empty exactly when `health` is ok. `standby` says whom it
+    waits for while another instance owns the pipeline."""
 
     name: str
     version: str
@@ -141,6 +145,7 @@ class Status:
     sinks: Sequence[SinkStatus]
     last_batch: BatchStatus | None
     tables: Sequence[TableStatus] = ()
+    standby: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -161,9 +166,37 @@ def assess(
     started: float,
     now: float,
     thresholds: Thresholds | None = None,
+    standby: str | None = None,
 ) -> Status:
-    """The status at `now`; times are seconds of the board's clock. `backends` should report."""
-    limits = thresholds or Thresholds()
+    """The status at `now`; times are seconds of the board's clock. `backends` should report,
+    unless this instance is on `standby`, whose reason that is."""
+    if standby is not None:
+        complaints: list[_Complaint] = [_Complaint("standby", standby)]
+    else:
+        complaints = _complaints(snapshot, backends, started, now, thresholds or Thresholds())
+    sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
+    batches = [
+        (entry.changed.get("id", entry.since), _batch(entry, now))
+        for key, entry in snapshot.items()
+        if key[0] == "batch" and "id" in entry.fields
+    ]
+    return Status(
+        name=name,
+        version=version,
+        uptime_seconds=round(now - started, 3),
+        health=max((c.health for c in complaints), key=_ORDER.index, default="ok"),
+        reasons=tuple(c.reason for c in complaints),
+        backends=tuple(_backend(backend, snapshot, now) for backend in backends),
+        sinks=tuple(_sink(sink, entry, now) for sink, entry in sorted(sinks.items())),
+        tables=_tables(snapshot),
+        last_batch=max(batches, key=lambda pair: pair[0])[1] if batches else None,
+        standby=standby,
+    )
+
+
+def _complaints(
+    snapshot: Snapshot, backends: Sequence[str], started: float, now: float, limits: Thresholds
+) -> list[_Complaint]:
     sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
     complaints = [
         complaint
@@ -180,24 +213,8 @@ def assess(
     ]
     for sink, entry in sinks.items():
         complaints += _sink_complaints(sink, entry, now, limits)
-    tables = _tables(snapshot)
-    complaints += _table_complaints(tables)
-    batches = [
-        (entry.changed.get("id", entry.since), _batch(entry, now))
-        for key, entry in snapshot.items()
-        if key[0] == "batch" and "id" in entry.fields
-    ]
-    return Status(
-        name=name,
-        version=version,
-        uptime_seconds=round(now - started, 3),
-        health=max((c.health for c in complaints), key=_ORDER.index, default="ok"),
-        reasons=tuple(c.reason for c in complaints),
-        backends=tuple(_backend(backend, snapshot, now) for backend in backends),
-        sinks=tuple(_sink(sink, entry, now) for sink, entry in sorted(sinks.items())),
-        tables=tables,
-        last_batch=max(batches, key=lambda pair: pair[0])[1] if batches else None,
-    )
+    complaints += _table_complaints(_tables(snapshot))
+    return complaints
 
 
 def _backend(name: str, snapshot: Snapshot, now: float) -> BackendStatus:
@@ -290,6 +307,10 @@ def _backend_complaints(
     if entry.fields.get("stopped"):
         yield _Complaint("unhealthy", f"backend {name}: has stopped")
         return
+    if blocked := entry.fields.get("blocked"):
+        yield _Complaint("unhealthy", f"backend {name}: stands still: {blocked}")
+        return
+    yield from _losses(name, entry)
     silent = now - entry.at
     if silent >= limits.silent_after:
         yield _Complaint(
@@ -298,6 +319,21 @@ def _backend_complaints(
         )
     yield from _disconnected(f"backend {name}", entry, now, limits)
     yield from _behind(name, entry, sinks, now, limits)
+
+
+def _losses(name: str, entry: Entry) -> Iterator[_Complaint]:
+    """What was lost and not mended, and what is about to be."""
+    for partition, row in (entry.fields.get("gaps") or {}).items():
+        if row["stale"]:
+            causes = ", ".join(sorted(row["counts"]))
+            yield _Complaint(
+                "degraded", f"backend {name}: partition {partition} is stale: it has lost changes"
+                f" ({causes})",
+            )  # fmt: skip
+    if entry.fields.get("wal_status") == "unreserved":
+        yield _Complaint(
+            "degraded", f"backend {name}: so far behind that the server may give its slot up"
+        )
 
 
 def _sink_complaints(

@@ -11,7 +11,17 @@ from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
-__all__ = ["Notify", "Receipt", "SetsAside", "Sink", "SinkPlugin", "TellsOfStreams", "ignore"]
+__all__ = [
+    "Announces",
+    "Notify",
+    "Receipt",
+    "SetsAside",
+    "Sink",
+    "SinkPlugin",
+    "TellsOfStreams",
+    "TellsPlaces",
+    "ignore",
+]
 
 # Receives plain JSON about what a sink is going through (a retry, an outage, a recovery): fields of
 # its status, and under `counts` what to add to its counters.
@@ -106,6 +116,25 @@ class SetsAside(Protocol):
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """The table (`schema.table`) is followed again from its next change on."""
+        ...
+
+
+@runtime_checkable
+class Announces(Protocol):
+    """A sink that can also carry news of the pipeline itself, apart from the changes."""
+
+    def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
+        """Publishes plain JSON; the same `identity` again is the same news. Returns where it is
+        kept; "" if only those who listen now have it. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class TellsPlaces(Protocol):
+    """A sink that knows by itself how far a partition is."""
+
+    def place(self, backend: str, partition: PartitionId) -> Place | None:
+        """The last place stored; None if there is none, or it can't be told. Raises Unavailable."""
         ...
 
 

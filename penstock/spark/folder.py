@@ -4,6 +4,7 @@ It holds the board's socket, the stop file, Spark's scratch files and the throw-
 What a killed run left behind is removed by the next one. Nothing in it is needed to resume.
 """
 
+import json
 import os
 import shutil
 import tempfile
@@ -11,12 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["BOARD", "STOP", "run_folder"]
+from penstock.position import PartitionId, Place, Position, position_from_json, position_to_json
+
+__all__ = [
+    "BOARD",
+    "STOP",
+    "read_owner",
+    "read_seed",
+    "run_folder",
+    "write_owner",
+    "write_seed",
+]
 
 # The board's socket.
 BOARD = "board"
 # Made by the service: take no more changes, save, acknowledge, say so.
 STOP = "stop"
+
+# Which instance of the pipeline this is.
+_OWNER = "owner"
 
 _PREFIX = "penstock-run-"
 
@@ -30,6 +44,28 @@ def run_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_owner(folder: Path, owner: str) -> None:
+    """Says whose run this is to all its processes."""
+    (folder / _OWNER).write_text(owner)
+
+
+def read_owner(folder: str | None) -> str:
+    """Whose run this is; nobody's when there is no folder, or it does not say."""
+    file = Path(folder or "/nowhere") / _OWNER
+    return file.read_text() if file.exists() else ""
+
+
+def write_seed(folder: Path, backend: str, position: Position) -> None:
+    """Says where a backend is by what its sink has, when no store knows it."""
+    (folder / f"seed-{backend}").write_text(json.dumps(position_to_json(position)))
+
+
+def read_seed(folder: str | None, backend: str) -> dict[PartitionId, Place]:
+    """What `write_seed` said of the backend; nothing if it said nothing."""
+    file = Path(folder or "/nowhere") / f"seed-{backend}"
+    return position_from_json(json.loads(file.read_text())) if file.exists() else {}
 
 
 def _sweep(parent: Path) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.feeds import Feed
+from penstock.feeds import Feed, Mark
 from penstock.page import Page
 from penstock.position import DRAINED, PartitionId, Place, Position
+from penstock.spark.ledger import Ledger
 from penstock.spark.positions import Save
 from penstock.spark.reservoir import Reservoir
 from penstock.spark.split import Split
@@ -51,11 +52,13 @@ class Planner:
         limits: Limits,
         save: Save,
         watch: Callable[[], None] = lambda: None,
+        ledger: Ledger | None = None,
     ) -> None:
         self._feed = feed
         self._limits = limits
         self._save = save
         self._watch = watch
+        self._ledger = ledger
         self._wake = threading.Condition()
         self._reservoirs: dict[PartitionId, Reservoir] = {}
         # The drained partitions when the feed was last asked for its partitions.
@@ -154,6 +157,15 @@ class Planner:
                 if pool.drained and not any(pool.beyond(position.get(name)))
             }
 
+    def marks(self, durable: Position) -> Mapping[PartitionId, Mark]:
+        """What to store beside the durable position of every partition that is being read."""
+        found = {name: pool.mark(durable.get(name)) for name, pool in self._reservoirs.items()}
+        return {name: mark for name, mark in found.items() if mark}
+
+    def settled(self, partition: PartitionId, mark: Mark) -> None:
+        """`mark` is stored: the source may be told as much as it covers."""
+        self._reservoirs[partition].settle(mark)
+
     def status(self) -> Mapping[str, Any]:
         """Plain JSON of every partition, summed where sums make sense."""
         parts = {name: dict(pool.status()) for name, pool in self._reservoirs.items()}
@@ -189,6 +201,7 @@ class Planner:
             limit=self._limits.buffer,
             wake=self._wake,
             watch=self._watch,
+            ledger=self._ledger,
         )
         self._reservoirs[name].start()
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.backoff import delays
-from penstock.errors import Malformed, PenstockError, Unavailable
-from penstock.feeds import Feed, Following
+from penstock.errors import Malformed, PenstockError, PositionLost, Unavailable
+from penstock.feeds import Feed, Following, HistoryLost, Mark
 from penstock.page import Page
 from penstock.position import PartitionId, Place
+from penstock.spark.ledger import Ledger
 
 __all__ = ["Reservoir"]
 
@@ -41,12 +42,15 @@ class Reservoir:
         limit: int,
         wake: threading.Condition,
         watch: Callable[[], None],
+        ledger: Ledger | None = None,
     ) -> None:
         self.partition = partition
         self._feed = feed
         self._limit = limit
         self._wake = wake
         self._watch = watch
+        self._ledger = ledger or Ledger()
+        self._mark: Mark | None = None  # of all that was read, once something was
         self._pages: deque[Page] = deque()
         self._size = 0
         self._events = 0
@@ -121,6 +125,17 @@ class Reservoir:
         if following is not None:
             following.acknowledge(place)
 
+    def mark(self, place: Place | None) -> Mark | None:
+        """What to store beside `place`, which is durable; None: what is there already."""
+        following = self._following
+        return following.mark(place) if following is not None else None
+
+    def settle(self, mark: Mark) -> None:
+        """`mark` is stored."""
+        following = self._following
+        if following is not None:
+            following.settle(mark)
+
     def status(self) -> Mapping[str, Any]:
         """Plain JSON for the status page."""
         following = self._following
@@ -159,9 +174,25 @@ class Reservoir:
         self._watch()
 
     def _connect(self) -> Following:
-        following = self._feed.follow(self.partition, self._read_to)
+        stored = self._ledger.mark(self.partition)
+        following = self._follow(stored if self._mark is None else self._mark)
+        if stored is None:
+            following.settle(None)
         if self._acknowledged is not None:
             following.acknowledge(self._acknowledged)
+        return following
+
+    def _follow(self, mark: Mark | None) -> Following:
+        """Follows behind what was read; a gap is recorded before its policy is obeyed."""
+        try:
+            return self._feed.follow(self.partition, self._read_to, mark)
+        except HistoryLost as lost:
+            gap = lost.gap
+            self._ledger.lost(self.partition, gap, mark)
+            if not gap.continues:
+                raise PositionLost(lost.message, hint=lost.hint) from lost
+        following = self._feed.follow(self.partition, self._read_to, mark, despite=gap)
+        self._ledger.lost(self.partition, gap, mark, to=following.begins)
         return following
 
     def _round(self, following: Following) -> None:
@@ -191,6 +222,7 @@ class Reservoir:
     def _disconnect(self) -> None:
         following, self._following = self._following, None
         if following is not None:
+            self._mark = following.mark(self._read_to)
             following.close()
 
     def _fail(self, error: Exception) -> None:

@@ -8,30 +8,33 @@ stored position.
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 import structlog
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
-from penstock.errors import Unavailable
-from penstock.native import describe
+from penstock.errors import LeaseLost, Unavailable
+from penstock.leases.open import open_store
 from penstock.ops.announce import Announcer
 from penstock.ops.board import Board, Snapshot
 from penstock.ops.set_aside import set_aside
-from penstock.sinks import SetsAside
-from penstock.spark.folder import STOP, run_folder
-from penstock.spark.operations import open_board, operations
+from penstock.position import PartitionId, Place
+from penstock.sinks import SetsAside, Sink, TellsPlaces
+from penstock.spark.engine import Engine
+from penstock.spark.folder import STOP, run_folder, write_owner, write_seed
+from penstock.spark.notices import Notices
+from penstock.spark.operations import Operations, open_board
+from penstock.spark.ownership import Ownership, instance_name
 from penstock.spark.poisoned import post_tables
 from penstock.spark.positions import Positions
-from penstock.spark.query import mode, start_query
-from penstock.spark.session import close_session, open_session
+from penstock.spark.query import start_query
+from penstock.spark.standby import Standby
 from penstock.spark.supervised import Supervised
 from penstock.spark.task import UNKNOWN_TYPES
 
@@ -40,6 +43,10 @@ __all__ = ["Service"]
 # Seconds.
 TICK = 0.2
 GRACE = 30.0
+# Before an instance that lost its pipeline looks whether it may have it back.
+AGAIN = 1.0
+# How long an instance that takes over waits for the ops port of the one before.
+PORT_PATIENCE = 10.0
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -61,25 +68,57 @@ class Service:
     def run(self) -> int:
         """Blocks until stopped, then returns 0. Raises a PenstockError that the operator must act
         on, or EngineLost when the JVM died."""
+        pipeline = self._pipeline
         with ExitStack() as stack:
             stack.enter_context(self._signals())
             run = stack.enter_context(run_folder())
-            board = stack.enter_context(open_board(self._pipeline, run))
-            stack.enter_context(
-                operations(
-                    self._pipeline, board, stop=self.stop, bridge_metrics=self._bridge_metrics
+            board = stack.enter_context(open_board(pipeline, run))
+            ownership = stack.enter_context(_ownership(pipeline, board))
+            write_owner(run, ownership.instance)
+            standby = Standby(pipeline, ownership, self._stop)
+            ops = stack.enter_context(
+                Operations(
+                    pipeline,
+                    board,
+                    stop=self.stop,
+                    standby=lambda: standby.reason,
+                    bridge_metrics=self._bridge_metrics,
                 )
             )
-            thread = stack.enter_context(ThreadPoolExecutor(1))
-            stack.callback(self._stop.set)
-            preparing = thread.submit(self._prepare, board)
-            spark = stack.enter_context(self._session(run))
-            # A SparkContext puts a SIGINT handler of its own in place of ours.
-            stack.enter_context(self._signals())
-            preparing.result()
-            if not self._stop.is_set():
-                self._supervise(spark, board, run)
+            engine = stack.enter_context(Engine(pipeline, run))
+            queries = [self._supervised(engine, backend, run) for backend in pipeline.backends]
+            if pipeline.spark.standby == "warm":
+                engine.open()
+            while standby.wait(ops.try_to_listen):
+                ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
+                self._own(engine, queries, board, run, ownership)
         return 0
+
+    def _own(
+        self,
+        engine: Engine,
+        queries: Sequence[Supervised],
+        board: Board,
+        run: Path,
+        ownership: Ownership,
+    ) -> None:
+        """Runs the pipeline, which is ours, until we are told to stop or lose it."""
+        with ThreadPoolExecutor(1) as thread:
+            preparing = thread.submit(self._prepare, board, run, ownership.instance)
+            try:
+                engine.open()
+                # A SparkContext puts a SIGINT handler of its own in place of ours.
+                with self._signals():
+                    preparing.result()
+                    self._supervise(queries, board, run, ownership)
+            except LeaseLost as error:
+                log.warning("another instance has taken over", error=str(error))
+            except BaseException:
+                self._stop.set()  # ends the waiting of `_prepare`
+                raise
+            for query in queries:
+                query.hand_over()
+        self._stop.wait(AGAIN)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -100,20 +139,50 @@ class Service:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _prepare(self, board: Board) -> None:
-        """Makes the slots of a first start and the stream, or fails early and clearly; waits for
-        servers. Behind a stored position nothing is made: that would be a silent hole."""
-        for backend in self._pipeline.backends:
-            if not self._stored(backend).load():
-                self._patiently(backend.feed().prepare)
+    def _prepare(self, board: Board, run: Path, instance: str) -> None:
+        """Takes over the positions; makes the slots of a first start and the stream, or fails
+        early and clearly; waits for servers. Behind a stored position nothing is made: that would
+        be a silent hole."""
+        stored = [self._stored(backend, instance) for backend in self._pipeline.backends]
+        for positions in stored:
+            self._patiently(positions.claim)
         sink = self._pipeline.sink.sink()
         self._patiently(sink.prepare)
         if isinstance(sink, SetsAside):
             self._patiently(lambda: post_tables(board, sink.tables()))
+        for backend, positions in zip(self._pipeline.backends, stored, strict=True):
+            if not positions.is_known() and not self._remembered(backend, sink, run):
+                self._patiently(backend.feed().prepare)
 
-    def _stored(self, backend: Backend) -> Positions:
+    def _remembered(self, backend: Backend, sink: Sink, run: Path) -> bool:
+        """Whether the sink has changes of a backend that the store knows nothing of: it is no
+        first start then, and begins behind them."""
+        if not isinstance(sink, TellsPlaces):
+            return False
+        places: dict[PartitionId, Place] = {}
+
+        def ask() -> None:
+            for lineage in backend.feed().partitions():
+                place = sink.place(backend.name, lineage.partition)
+                if place is not None:
+                    places[lineage.partition] = place
+
+        self._patiently(ask)
+        write_seed(run, backend.name, places)
+        for partition, place in places.items():
+            log.warning(
+                "no position is stored, and the sink has changes: resuming behind them",
+                backend=backend.name,
+                partition=partition,
+                place=str(place),
+            )
+        return bool(places)
+
+    def _stored(self, backend: Backend, instance: str) -> Positions:
         pipeline = self._pipeline
-        return Positions.of(pipeline.positions, pipeline.name, backend.name, pipeline.checkpoint)
+        return Positions.of(
+            pipeline.positions, pipeline.name, backend.name, pipeline.checkpoint, owner=instance
+        )
 
     def _patiently(self, prepare: Callable[[], None]) -> None:
         for wait in delays():
@@ -125,49 +194,43 @@ class Service:
                 return None
         raise AssertionError("delays are endless")
 
-    @contextmanager
-    def _session(self, run: Path) -> Iterator[SparkSession]:
-        settings = self._pipeline.spark
-        spark = open_session(
-            self._pipeline.name,
-            master=settings.master,
-            folder=run,
-            packed=mode(self._pipeline) != "rows",
-            conf=settings.conf,
-        )
-        log.info(
-            "spark is ready",
-            version=spark.version,
-            master=settings.master,
-            native=describe(),
-        )
-        try:
-            yield spark
-        finally:
-            close_session(spark)
-
-    def _supervise(self, spark: SparkSession, board: Board, run: Path) -> None:
-        queries = [self._supervised(spark, backend, run) for backend in self._pipeline.backends]
+    def _supervise(
+        self, queries: Sequence[Supervised], board: Board, run: Path, ownership: Ownership
+    ) -> None:
         unknown: set[str] = set()
         announcer = Announcer()
+        notices = Notices(self._pipeline)
         before: Snapshot = {}
         while not self._stop.wait(TICK):
+            if ownership.lost.is_set():
+                raise LeaseLost(f"the lease of {self._pipeline.name} is another instance's")
             for query in queries:
                 query.tick(time.monotonic())
                 board.post("batch", query.name, query.progress())
                 if query.restarts:
-                    board.post("source", query.name, {"restarts": query.restarts})
+                    told = {"restarts": query.restarts, "blocked": query.blocked}
+                    board.post("source", query.name, told)
+            notices.tick(board, time.monotonic())
             unknown |= _log_unknown_types(board, unknown)
             announcer.look(board.snapshot())
             before = _log_set_aside(before, board.snapshot())
         (run / STOP).touch()
         _drain(queries, board)
 
-    def _supervised(self, spark: SparkSession, backend: Backend, run: Path) -> Supervised:
+    def _supervised(self, engine: Engine, backend: Backend, run: Path) -> Supervised:
         def start(attempt: int) -> StreamingQuery:
-            return start_query(spark, self._pipeline, backend, run=run, attempt=attempt)
+            return start_query(engine.open(), self._pipeline, backend, run=run, attempt=attempt)
 
         return Supervised(backend.name, start)
+
+
+def _ownership(pipeline: Pipeline, board: Board) -> Ownership:
+    def readers() -> Mapping[str, str]:
+        found = {each.name: board.entry("source", each.name) for each in pipeline.backends}
+        return {name: str(said["reader"]) for name, said in found.items() if said.get("reader")}
+
+    store = open_store(pipeline.positions)
+    return Ownership(store, pipeline.name, instance=instance_name(), readers=readers)
 
 
 def _log_unknown_types(board: Board, known: set[str]) -> set[str]:

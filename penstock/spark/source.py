@@ -23,7 +23,8 @@ from penstock.position import (
     position_to_json,
 )
 from penstock.spark.epochs import Epochs
-from penstock.spark.folder import BOARD, STOP
+from penstock.spark.folder import BOARD, STOP, read_owner, read_seed
+from penstock.spark.ledger import Ledger
 from penstock.spark.options import SourceOptions, read_source
 from penstock.spark.outlet import Outlet
 from penstock.spark.planner import Limits, Planner
@@ -53,9 +54,11 @@ class Source:
         self._stopped = False
         self._position: Json = {}
         self._reporting = threading.Lock()
+        self._runtime = options.runtime
         folder = Path(options.runtime) if options.runtime else None
         self._stop_file = folder / STOP if folder else None
         self._board = Reporter(folder / BOARD) if folder else None
+        self._ledger = Ledger(positions, tell=self._tell_loss)
         self._planner = Planner(
             feed,
             limits=Limits(
@@ -66,6 +69,7 @@ class Source:
             ),
             save=positions.save if positions else in_spark,
             watch=self._report,
+            ledger=self._ledger,
         )
         self._epochs = (
             Epochs(self._planner, seconds=options.epoch, clock=time.monotonic)
@@ -80,6 +84,8 @@ class Source:
             closing=self._is_stopping,
             watch=self._epochs.watch if self._epochs else lambda: None,
         )
+        if positions is not None:
+            positions.marking(self._planner.marks, self._planner.settled)
 
     @classmethod
     def open(cls, options: Mapping[str, str]) -> "Source":
@@ -89,7 +95,11 @@ class Source:
         if settings.positions is None:
             return cls(settings, feed, None)
         positions = Positions.of(
-            settings.positions, settings.pipeline, feed.backend, settings.checkpoint
+            settings.positions,
+            settings.pipeline,
+            feed.backend,
+            settings.checkpoint,
+            owner=read_owner(settings.runtime),
         )
         return cls(settings, feed, positions)
 
@@ -100,8 +110,10 @@ class Source:
         would be a silent hole.
         """
         stored = self._positions.load() if self._positions else {}
-        if not stored:
-            self._feed.prepare()
+        if self._positions is None or not self._positions.is_known():
+            stored = read_seed(self._runtime, self._feed.backend)
+            if not stored:
+                self._feed.prepare()
         if self._epochs is not None:
             self._epochs.begin(stored)
             return {_EPOCH: "0"}
@@ -171,6 +183,9 @@ class Source:
         self._position = position_to_json(durable)
         self._report(now=True)
 
+    def _tell_loss(self) -> None:
+        self._report(now=True)
+
     def _report(self, *, now: bool = False) -> None:
         if self._board is None:
             return
@@ -186,6 +201,7 @@ class Source:
             "batches": self._batches,
             "position": self._position,
             "stopped": self._stopped,
+            "gaps": self._ledger.rows(),
         }
 
 

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.backoff import delays
-from penstock.errors import LeaseLost, PenstockError, Unavailable
+from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.spark.query import failure
 
 __all__ = ["EngineLost", "Supervised"]
@@ -18,6 +18,10 @@ log = structlog.get_logger("penstock")
 
 # Seconds that a query must have run for the back-off to begin anew.
 STEADY = 30.0
+# Seconds until a query that lost its history is tried again, and after which it is taken to have
+# found what it needs.
+BLOCKED = 30.0
+CLEARED = 10.0
 
 
 class EngineLost(Unavailable):
@@ -31,6 +35,7 @@ class Supervised:
         self.name = name
         self.restarts = 0
         self.last_error = ""
+        self.blocked = ""
         self._start = start
         self._query: StreamingQuery | None = None
         self._waits: Iterator[float] = delays()
@@ -53,6 +58,8 @@ class Supervised:
                     self._at = now
             elif not self._query.isActive:
                 self._ended(failure(self._query.exception()), now)
+            elif self.blocked and now - self._at > CLEARED:
+                self.blocked = ""
         except (PySparkException, Py4JJavaError) as error:
             self._ended(failure(error), now)
         except (Py4JError, OSError) as error:
@@ -65,15 +72,36 @@ class Supervised:
             return {}
         return {"id": last["batchId"], "timings": dict(last["durationMs"])}
 
+    def hand_over(self) -> None:
+        """Stops at once, and may be started again later: the pipeline is another instance's."""
+        try:
+            self.stop()
+        except (Py4JError, OSError) as error:
+            raise EngineLost("the Spark JVM is gone") from error
+        self._query = None
+        self.restarts += 1
+
     def stop(self) -> None:
         """Stops the query; what is in flight stays with the source."""
         if self._query is not None and self._query.isActive:
             self._query.stop()
 
+    def _block(self, error: PositionLost, now: float) -> None:
+        """Stands still, and looks now and then whether the operator, or a connection that leads
+        to the right server again, has changed what was lost."""
+        if not self.blocked:
+            log.error("the backend stands still", backend=self.name, error=str(error))
+        self.blocked = str(error)
+        self.restarts += 1
+        self._at = now + BLOCKED
+
     def _ended(self, error: PenstockError, now: float) -> None:
         self._query = None
         self.last_error = str(error)
-        if not isinstance(error, Unavailable | LeaseLost):
+        if isinstance(error, PositionLost):
+            self._block(error, now)
+            return
+        if not isinstance(error, Unavailable):
             raise error
         if now - self._at > STEADY:
             self._waits = delays()

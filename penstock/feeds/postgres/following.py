@@ -102,6 +102,7 @@ class PostgresFollowing:
             progress=self._progress,
             streams=self._streams,
         )
+        self._reader = begin.connection.info.backend_pid
         self._watch = Watch(self._errands, slot, now)
         command = replication_command(settings, slot, begin.lsn)
         self._transport: Transport = start(begin.connection, command)
@@ -234,6 +235,7 @@ class PostgresFollowing:
             "system_identifier": self._begin.known.system,
             "timeline": self._begin.known.timeline,
             "era": self._begin.known.era,
+            "reader": self._reader if self._connected else None,
             "current_lsn": format_lsn(current),
             "received_lsn": format_lsn(progress.received),
             "flushed_lsn": format_lsn(progress.durable),

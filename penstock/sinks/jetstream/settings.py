@@ -82,6 +82,7 @@ class JetStreamSettings(Settings):
     tls_key: str | None = None
     stream: str = Field(default="CDC", pattern=r"^[^\s.*>/\\]+$")
     subject: str = "cdc.{collection}.{operation}"
+    events: str = Field(default="PENSTOCK_EVENTS", pattern=r"^[^\s.*>/\\]+$")
     encoding: Encoding = "msgpack"
     layout: LayoutName = "penstock"
     messages: Packing = "change"  # what a message is: a change, or several of one route

@@ -8,11 +8,15 @@ import pyarrow as pa
 
 from penstock.finding import Finding
 from penstock.page import Page
+from penstock.position import PartitionId, Place
 from penstock.sinks import Notify, Receipt, ignore
+from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.mending import Mending
+from penstock.sinks.jetstream.message import Origin
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.shard import NotAlone, read_mark
 from penstock.sinks.jetstream.write import Write
 
 __all__ = ["JetStreamSink"]
@@ -40,6 +44,26 @@ class JetStreamSink:
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         return list(check(self.settings))
+
+    def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
+        """See `Announces`."""
+        with borrowed(self.settings) as session:
+            if not session.is_open:
+                session.open()
+            return announce(session, subject, news, identity=identity)
+
+    def place(self, backend: str, partition: PartitionId) -> Place | None:
+        """See `TellsPlaces`."""
+        with borrowed(self.settings) as session:
+            if not session.is_open:
+                session.open()
+            try:
+                mark = read_mark(
+                    session.api, self.settings.stream, session.template, Origin(backend, partition)
+                )
+            except NotAlone:
+                return None
+            return mark.place
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `TellsOfStreams`; raises Unavailable."""

@@ -1,0 +1,73 @@
+"""`penstock gaps`: what a pipeline's partitions have lost, and that one of them is mended."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from penstock.cli.run import state_option
+from penstock.config import Pipeline, load_pipeline
+from penstock.errors import SettingsError
+from penstock.leases.gaps import Gaps
+from penstock.leases.open import open_store
+
+__all__ = ["command"]
+
+
+@click.command("gaps")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--clear", metavar="BACKEND/PARTITION", help="It is mended: not stale any more.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@state_option
+def command(*, file: Path, clear: str | None, as_json: bool, state: Path | None) -> None:
+    """Show the gaps in what the pipeline in FILE has delivered.
+
+    A partition that lost changes is stale until its tables were loaded anew at the other side,
+    and somebody says so with --clear; a pipeline that runs notices.
+    """
+    pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    rows = _rows(pipeline, clear)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo("nothing was ever lost")
+    else:
+        _table(rows)
+
+
+def _rows(pipeline: Pipeline, clear: str | None) -> list[dict[str, Any]]:
+    if pipeline.positions.startswith("memory:"):
+        raise SettingsError(
+            "gaps are kept with the positions, which are in memory: ask /status while it runs",
+            hint="write positions: sqlite:///FILE to keep them",
+        )
+    store = open_store(pipeline.positions)
+    try:
+        gaps = Gaps(store, pipeline.name)
+        if clear is not None:
+            known = gaps.rows()
+            if clear not in known:
+                listed = ", ".join(known) or "none"
+                raise SettingsError(f"{clear} has no gaps", hint=f"those that have: {listed}")
+            gaps.clear(clear)
+        return [
+            {"backend": name.partition("/")[0], "partition": name.partition("/")[2], **row}
+            for name, row in gaps.rows().items()
+        ]
+    finally:
+        store.close()
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    table = Table("backend", "partition", "stale", "cause", "behind", "until", "at", box=None)
+    for row in rows:
+        for gap in row["gaps"]:
+            place, until = gap["from"] or "the beginning", gap["to"] or "unknown"
+            stale = "yes" if row["stale"] else "no"
+            table.add_row(
+                row["backend"], row["partition"], stale, gap["cause"], place, until, gap["at"]
+            )
+    Console(soft_wrap=True).print(table)

@@ -1,0 +1,104 @@
+"""Gaps: what a partition lost, kept beside its position for as long as nobody has mended it.
+
+A row for each partition that ever lost something: whether it is stale (a copy made of its changes
+may differ from the source), how often for which cause, and the latest gaps. A gap is recorded
+before anything is done about it, so that a crash in between finds it again.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from penstock.errors import LeaseLost, Malformed
+from penstock.leases import Lease, LeaseStore
+
+__all__ = ["Gaps", "gap_id"]
+
+Row = dict[str, Any]
+
+# A row is a record of what to mend, and no log.
+_KEPT = 20
+_TRIES = 10
+
+
+def gap_id(partition: str, cause: str, after: str, mark: Mapping[str, Any] | None) -> str:
+    """The same for the same hole, however often it is found."""
+    text = json.dumps([partition, cause, after, mark or {}], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Gaps:
+    """The gaps of one backend, or of all of a pipeline's, by the prefix: `shop/default`.
+
+    Raises Unavailable, SettingsError; Malformed for a row that nobody of us wrote.
+    """
+
+    def __init__(self, store: LeaseStore, prefix: str) -> None:
+        self._store = store
+        # No pipeline's name has a colon: rows of gaps are no rows of positions.
+        self._prefix = f"gaps:{prefix}/"
+
+    def rows(self) -> dict[str, Row]:
+        """Partition (behind the prefix) -> `stale`, `counts` (by cause), `gaps` (latest last)."""
+        return {
+            lease.name.removeprefix(self._prefix): _row(lease)
+            for lease in self._store.list(self._prefix)
+        }
+
+    def record(self, partition: str, gap: Mapping[str, Any]) -> Row:
+        """Notes a gap, which has an `id` and a `cause`; the same again only adds what is new of
+        it. The partition is stale from now on."""
+
+        def note(row: Row) -> None:
+            known = {each["id"]: each for each in row["gaps"]}
+            if gap["id"] in known:
+                known[gap["id"]].update({key: value for key, value in gap.items() if key != "at"})
+            else:
+                row["gaps"] = [*row["gaps"], {**gap, "announced": False}][-_KEPT:]
+                row["counts"][gap["cause"]] = row["counts"].get(gap["cause"], 0) + 1
+            row["stale"] = True
+
+        return self._change(partition, note)
+
+    def announced(self, partition: str, identity: str) -> None:
+        """Notes that the gap was published."""
+
+        def note(row: Row) -> None:
+            for each in row["gaps"]:
+                each["announced"] = each["announced"] or each["id"] == identity
+
+        self._change(partition, note)
+
+    def clear(self, partition: str) -> None:
+        """The partition is mended: it is not stale any more. Its gaps stay on record."""
+        self._change(partition, lambda row: row.update(stale=False))
+
+    def _change(self, partition: str, change: Callable[[Row], object]) -> Row:
+        name = f"{self._prefix}{partition}"
+        for tried in range(1, _TRIES + 1):
+            lease = self._store.get(name) or Lease(name=name)
+            row = _row(lease)
+            change(row)
+            try:
+                self._store.put(replace(lease, continuation=json.dumps(row)))
+            except LeaseLost:
+                if tried == _TRIES:
+                    raise
+            else:
+                break
+        return row
+
+
+def _row(lease: Lease) -> Row:
+    if not lease.continuation:
+        return {"stale": False, "counts": {}, "gaps": []}
+    try:
+        row: Row = json.loads(lease.continuation)
+        return {"stale": row["stale"], "counts": row["counts"], "gaps": row["gaps"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(
+            f"the record {lease.name!r} can't be read",
+            hint="was the positions store written by something else?",
+        ) from error

@@ -1,0 +1,57 @@
+"""The Spark session of the service: opened when it is first needed, closed once."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+from pyspark.sql import SparkSession
+
+from penstock.config import Pipeline
+from penstock.native import describe
+from penstock.spark.query import mode
+from penstock.spark.session import close_session, open_session
+
+__all__ = ["Engine"]
+
+log = structlog.get_logger("penstock")
+
+
+class Engine:
+    """Holds the session and its JVM. `run` takes Spark's scratch files."""
+
+    def __init__(self, pipeline: Pipeline, run: Path) -> None:
+        self._pipeline = pipeline
+        self._run = run
+        self._spark: SparkSession | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._spark is not None:
+            close_session(self._spark)
+
+    def open(self) -> SparkSession:
+        """The session; takes seconds the first time."""
+        if self._spark is None:
+            settings = self._pipeline.spark
+            self._spark = open_session(
+                self._pipeline.name,
+                master=settings.master,
+                folder=self._run,
+                packed=mode(self._pipeline) != "rows",
+                conf=settings.conf,
+            )
+            log.info(
+                "spark is ready",
+                version=self._spark.version,
+                master=settings.master,
+                native=describe(),
+            )
+        return self._spark

@@ -1,0 +1,105 @@
+"""Losses are told: in the log, and through the sink to `penstock.gap.{backend}`.
+
+The planner records a gap in the store and reports it; the service, which has the sink, tells it. A
+gap that was recorded by a process that died is told by the next one: at least once, under one id.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import structlog
+
+from penstock.backoff import delays
+from penstock.config import Pipeline
+from penstock.errors import PenstockError
+from penstock.leases.gaps import Gaps
+from penstock.leases.open import open_store
+from penstock.ops.board import Board
+from penstock.sinks import Announces
+
+__all__ = ["Notices"]
+
+log = structlog.get_logger("penstock")
+
+
+class _Loss(NamedTuple):
+    backend: str
+    partition: str
+    gap: Mapping[str, Any]
+
+
+class Notices:
+    """Looks at the board, a few times a second, for gaps that nobody was told of."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._logged: dict[str, str] = {}
+        self._told: set[str] = set()
+        self._waits: Iterator[float] = delays()
+        self._at = 0.0
+
+    def tick(self, board: Board, now: float) -> None:
+        """Tells what is new; `now` is monotonic seconds. Raises nothing: what can't be told now
+        is told later."""
+        for loss in self._losses(board):
+            self._log(loss)
+            # With its end, or when there will be none: so that nothing is told twice.
+            done = bool(loss.gap["to"]) or loss.gap["policy"] == "fail"
+            if done and not loss.gap["announced"] and loss.gap["id"] not in self._told:
+                if now < self._at:
+                    return
+                self._tell(loss, now)
+
+    def _losses(self, board: Board) -> Iterator[_Loss]:
+        for backend in self._pipeline.backends:
+            for partition, row in (board.entry("source", backend.name).get("gaps") or {}).items():
+                for gap in row["gaps"]:
+                    yield _Loss(backend.name, partition, gap)
+
+    def _log(self, loss: _Loss) -> None:
+        gap = loss.gap
+        state = f"{gap['policy']} {gap['to']}"
+        if gap["announced"] or self._logged.get(gap["id"]) == state:
+            return
+        self._logged[gap["id"]] = state
+        log.error(
+            "history lost",
+            backend=loss.backend,
+            partition=loss.partition,
+            cause=gap["cause"],
+            behind=gap["from"],
+            until=gap["to"],
+            policy=gap["policy"],
+            detail=gap["detail"],
+        )
+
+    def _tell(self, loss: _Loss, now: float) -> None:
+        subject = f"penstock.gap.{loss.backend}"
+        news = {
+            "pipeline": self._pipeline.name,
+            "backend": loss.backend,
+            "partition": loss.partition,
+            **{key: value for key, value in loss.gap.items() if key != "announced"},
+        }
+        sink = self._pipeline.sink.sink()
+        try:
+            if isinstance(sink, Announces):
+                kept = sink.announce(subject, news, identity=loss.gap["id"])
+                log.warning("a gap was announced", subject=subject, kept_in=kept or "no stream")
+            self._note(loss)
+        except PenstockError as error:
+            self._at = now + next(self._waits)
+            log.warning("a gap could not be announced yet", subject=subject, error=str(error))
+            return
+        self._told.add(loss.gap["id"])
+        self._waits = delays()
+
+    def _note(self, loss: _Loss) -> None:
+        if self._pipeline.positions.startswith("memory:"):
+            return
+        store = open_store(self._pipeline.positions)
+        try:
+            gaps = Gaps(store, f"{self._pipeline.name}/{loss.backend}")
+            gaps.announced(loss.partition, loss.gap["id"])
+        finally:
+            store.close()
