@@ -1,6 +1,8 @@
 """What must hold on this machine before a pipeline can run; feeds and sinks check the rest."""
 
 import errno
+import http.client
+import json
 import os
 import re
 import shutil
@@ -20,6 +22,9 @@ from penstock.native import describe, library
 __all__ = ["check_java", "check_machine", "check_port", "check_positions", "check_state"]
 
 _JAVA = 17
+# Seconds and bytes that the answer of an ops server may take.
+_PATIENCE = 2.0
+_LONGEST = 65_536
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _GET_JAVA = f"install a Java runtime {_JAVA} or newer: apt-get install openjdk-17-jre-headless"
 
@@ -31,7 +36,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_native()
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
-    yield check_port(pipeline.ops.bind, pipeline.ops.port)
+    yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
 
 
 def check_java(environment: Mapping[str, str]) -> Finding:
@@ -113,8 +118,8 @@ def check_positions(url: str) -> Finding:
     return Finding(level="ok", subject="positions", message="writable")
 
 
-def check_port(bind: str, port: int) -> Finding:
-    """The ops server can listen."""
+def check_port(bind: str, port: int, pipeline: str) -> Finding:
+    """The ops server can listen; or does already, because the pipeline runs."""
     family = socket.AF_INET6 if ":" in bind else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as trial:
@@ -122,12 +127,33 @@ def check_port(bind: str, port: int) -> Finding:
             trial.bind((bind, port))
     except OSError as error:
         remedy = "choose another ops.port, or 0 for a free one"
+        if error.errno == errno.EADDRINUSE and _runs(bind, port, pipeline):
+            return Finding(
+                level="ok",
+                subject="ops",
+                message=f"this pipeline is running, and answers on port {port};"
+                " one that is started now is on standby",
+            )
         if error.errno == errno.EADDRINUSE:
-            remedy = f"is this pipeline running already? Otherwise {remedy}"
+            remedy = f"is another pipeline running already? Otherwise {remedy}"
         return _error("ops", f"can't listen on {bind}:{port}: {error.strerror}", remedy)
     return Finding(
         level="ok", subject="ops", message=f"port {port} is free" if port else "any port"
     )
+
+
+def _runs(bind: str, port: int, pipeline: str) -> bool:
+    """Whether it is the ops server of this very pipeline that has the port."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
+    connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
+    try:
+        connection.request("GET", "/")
+        said = json.loads(connection.getresponse().read(_LONGEST))
+        return bool(said["penstock"]) and said["pipeline"] == pipeline
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return False
+    finally:
+        connection.close()
 
 
 def _error(subject: str, message: str, remedy: str) -> Finding:

@@ -7,7 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock import cli
+from penstock.cli.check import _summary
 from penstock.demo.servers import Database, Nats
+from penstock.finding import Finding, Level
 
 FILE = """\
 name: shop
@@ -90,3 +92,19 @@ def test_where_there_is_no_terminal_there_are_no_colours(tmp_path: Path) -> None
     path = tmp_path / "p.yaml"
     path.write_text(f"state: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n")
     assert "\x1b[" not in check(path).output
+
+
+@pytest.mark.parametrize(
+    ("warnings", "errors", "said"),
+    [
+        (0, 0, "1 ok, 0 warnings, 0 errors"),
+        (1, 1, "1 ok, 1 warning, 1 error"),
+        (2, 3, "1 ok, 2 warnings, 3 errors"),
+    ],
+)
+def test_the_summary_counts_in_english(
+    capsys: pytest.CaptureFixture[str], warnings: int, errors: int, said: str
+) -> None:
+    levels: list[Level] = ["ok", *["warning"] * warnings, *["error"] * errors]
+    _summary([Finding(level=level, subject="it", message="is so") for level in levels])
+    assert capsys.readouterr().out.strip() == said

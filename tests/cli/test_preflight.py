@@ -8,6 +8,8 @@ import pytest
 
 from penstock.cli.preflight import check_java, check_port, check_positions, check_spark, check_state
 from penstock.leases.sqlite import SqliteStore
+from penstock.ops.respond import Response
+from penstock.ops.server import OpsServer
 
 
 def java(folder: Path, script: str) -> dict[str, str]:
@@ -81,15 +83,25 @@ def test_positions_in_memory_are_a_warning() -> None:
 def test_a_port_that_is_taken_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = check_port("127.0.0.1", port)
+        found = check_port("127.0.0.1", port, "shop")
     assert (found.level, "running already" in found.remedy) == ("error", True)
-    assert check_port("127.0.0.1", port).level == "ok"
+    assert check_port("127.0.0.1", port, "shop").level == "ok"
+
+
+@pytest.mark.parametrize(("name", "level"), [("shop", "ok"), ("another", "error")])
+def test_a_port_that_this_very_pipeline_has_is_no_error(name: str, level: str) -> None:
+    def answer(*_: object) -> Response:
+        body = b'{"penstock": "1", "pipeline": "shop"}'
+        return Response(status=200, content_type="application/json", body=body, headers={})
+
+    with OpsServer(bind="127.0.0.1", port=0, answer=answer, shutdown=lambda: None) as server:
+        assert check_port("127.0.0.1", server.port, name).level == level
 
 
 def test_an_address_that_is_not_ours_is_an_error() -> None:
-    assert check_port("203.0.113.1", 0).level == "error"
-    assert check_port("127.0.0.1", 0).level == "ok"
+    assert check_port("203.0.113.1", 0, "shop").level == "error"
+    assert check_port("127.0.0.1", 0, "shop").level == "ok"
 
 
 def test_a_privileged_port_is_an_error_unless_we_are() -> None:
-    assert check_port("127.0.0.1", 1).level == ("ok" if os.geteuid() == 0 else "error")
+    assert check_port("127.0.0.1", 1, "shop").level == ("ok" if os.geteuid() == 0 else "error")

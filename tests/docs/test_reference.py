@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED
 from penstock.config import Pipeline, parse_pipeline
+from penstock.feeds.postgres.history import CAUSES
 from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import BRIDGE_SERIES, SERIES, STATES
 from penstock.ops.respond import ENDPOINTS
@@ -143,10 +144,18 @@ def test_every_series_is_documented() -> None:
         f"penstock_{series.name}{'_total' if series.kind == 'counter' else ''}": series.kind
         for series in SERIES
     }
-    extra = {"info", "uptime_seconds", "health", "latency_seconds", "suspended_tables"}
+    extra = {
+        "info", "uptime_seconds", "health", "latency_seconds", "suspended_tables",
+        "partition_stale",
+    }  # fmt: skip
     extra |= {states.name for states in STATES}
     gauges = {f"penstock_{name}": "gauge" for name in extra}
-    assert documented == ours | gauges | {"penstock_dead_letters_total": "counter"}
+    counters = {"penstock_dead_letters_total": "counter", "penstock_gaps_total": "counter"}
+    assert documented == ours | gauges | counters
+
+
+def test_every_cause_of_a_gap_is_documented() -> None:
+    assert {row.key for row in OPERATIONS["Lost history"]} == set(CAUSES)
 
 
 def test_every_series_of_the_bridge_is_documented() -> None:

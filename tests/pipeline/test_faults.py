@@ -195,28 +195,3 @@ def test_nats_goes_and_comes_back(
             eventually(lambda: stored_all(nats, stream, changes), run=run)
             assert run.stop() == 0
         assert_exact(truth, nats, stream, changes)
-
-
-@pytest.mark.timeout(300)
-def test_a_second_instance_waits_and_takes_over(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream)
-    first_folder, second_folder = tmp_path / "first", tmp_path / "second"
-    first_folder.mkdir()
-    second_folder.mkdir()
-    with load(database) as writer:
-        first = Run(first_folder, pipeline)
-        eventually(lambda: first.status()["last_batch"], run=first)
-        with running(second_folder, pipeline) as second:
-            eventually(lambda: "in use by the process" in json_text(second), run=second)
-            first.kill()
-            eventually(lambda: second.status()["last_batch"], run=second)
-            changes = writer.stop()
-            eventually(lambda: stored_all(nats, stream, changes), run=second)
-    assert_exact(truth, nats, stream, changes)
-
-
-def json_text(run: Run) -> str:
-    return run.log + run.get("/status")[1]

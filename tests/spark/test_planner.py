@@ -186,7 +186,7 @@ def test_only_what_is_saved_is_acknowledged() -> None:
 
 def test_what_the_source_refuses_for_good_reaches_the_caller() -> None:
     class Gone(MemoryFeed):
-        def follow(self, partition: PartitionId, after: Place | None) -> Following:
+        def follow(self, *args: object, **more: object) -> Following:
             raise PositionLost("the shard is trimmed")
 
     with planning(Gone(MemorySettings())) as planner, pytest.raises(PositionLost, match="trimmed"):

@@ -1,0 +1,203 @@
+"""A pipeline whose source lost changes: it says so everywhere, and its policy is obeyed."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.demo.servers import Database, Nats, Postgres
+from tests.feeds.postgres.copies import copy_of
+from tests.pipeline.running import Run, document, eventually, messages, running
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+
+FAST = {"fsync": False, "full_page_writes": False}
+TABLE = """
+CREATE TABLE items (id int PRIMARY KEY, note text);
+CREATE PUBLICATION pub FOR TABLE items
+"""
+
+
+@pytest.fixture
+def source() -> Iterator[tuple[Postgres, Database]]:
+    """A server of its own, because it is restored."""
+    with Postgres(version=16, settings=FAST) as server, server.database() as database:
+        database.execute(TABLE)
+        yield server, database
+
+
+def pipeline_of(
+    folder: Path, database: Database, nats: Nats, stream: str, **backend: Any
+) -> dict[str, Any]:
+    made = document(folder, database, nats, stream)
+    made["backends"][0] |= backend
+    made["sink"]["events"] = f"{stream}_EVENTS"
+    made["sink"]["encoding"] = "json"
+    made["checkpoint"] = {"interval": "500ms"}
+    return made
+
+
+def insert(database: Database, first: int, last: int, note: str) -> None:
+    database.execute(
+        "INSERT INTO items SELECT g, %s FROM generate_series(%s::int, %s::int) g",
+        (note, first, last),
+    )
+
+
+def notes(nats: Nats, stream: str, note: str) -> list[int]:
+    """The ids of the stored rows with that note."""
+    bodies = [message.body for message in messages(nats, stream)]
+    return [body["data"]["id"] for body in bodies if body["data"]["note"] == note]
+
+
+def lose_the_slot(database: Database) -> None:
+    slot = f"slot_{database.name}"
+    for _ in range(200):
+        try:
+            database.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE slot_name = %s AND active",
+                [slot],
+            )
+            database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+        except Exception:
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError("the slot is never free")
+
+
+def gaps_of(run: Run, database: Database) -> dict[str, Any]:
+    row: dict[str, Any] = run.status()["backends"][0]["gaps"][f"slot_{database.name}"]
+    return row
+
+
+def penstock_gaps(file: Path, *options: str) -> Any:
+    command = [sys.executable, "-m", "penstock", "gaps", str(file), "--json", *options]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+
+
+@pytest.mark.timeout(300)
+def test_a_slot_that_is_dropped_while_we_run_stops_the_backend_and_is_told_everywhere(
+    source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    _, database = source
+    pipeline = pipeline_of(tmp_path, database, nats, stream)
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: run.status()["backends"][0]["connected"], run=run)
+        insert(database, 1, 10, "before")
+        eventually(lambda: len(notes(nats, stream, "before")) == 10, run=run)
+        eventually(lambda: penstock_positions(run.file), run=run)
+        lose_the_slot(database)
+        insert(database, 11, 20, "lost")
+        eventually(lambda: run.get("/health")[0] == 503, run=run)
+        status = eventually(lambda: run.status() if run.status()["backends"][0]["blocked"] else 0)
+        assert "the slot is gone" in status["backends"][0]["blocked"]
+        assert any("stands still" in reason for reason in status["reasons"])
+        row = gaps_of(run, database)
+        assert (row["stale"], row["counts"]) == (True, {"slot_missing": 1})
+        assert row["gaps"][0]["policy"] == "fail"
+        assert row["gaps"][0]["from"]
+        metrics = run.get("/metrics")[1]
+        where = f'backend="default",cause="slot_missing",partition="slot_{database.name}"'
+        assert f"penstock_gaps_total{{{where}}} 1.0" in metrics
+        where = f'backend="default",partition="slot_{database.name}"'
+        assert f"penstock_partition_stale{{{where}}} 1.0" in metrics
+        told = eventually(lambda: messages(nats, f"{stream}_EVENTS"), run=run)
+        assert [message.subject for message in told] == ["penstock.gap.default"]
+        assert told[0].body["cause"] == "slot_missing"
+        assert told[0].body["pipeline"] == "test"
+        assert penstock_gaps(run.file)[0]["counts"] == {"slot_missing": 1}
+        assert 'event="history lost"' in run.log
+        assert run.stop() == 0
+    pipeline["backends"][0]["on_gap"] = "continue"
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: gaps_of(run, database)["gaps"][0]["to"], run=run)
+        insert(database, 21, 30, "after")
+        eventually(lambda: len(notes(nats, stream, "after")) == 10, run=run)
+        assert gaps_of(run, database)["counts"] == {"slot_missing": 1}, "it is the same hole"
+        eventually(lambda: run.status()["health"] == "degraded", run=run)
+        assert any("is stale" in reason for reason in run.status()["reasons"])
+        penstock_gaps(run.file, "--clear", f"default/slot_{database.name}")
+        eventually(lambda: run.status()["health"] == "ok", run=run)
+        assert run.stop() == 0
+    assert notes(nats, stream, "lost") == []
+
+
+def penstock_positions(file: Path) -> bool:
+    """Whether a place is stored."""
+    command = [sys.executable, "-m", "penstock", "positions", str(file), "--json"]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return bool(found and found[0]["place"])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("positions", ["kept", "memory:"])
+def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
+    source: tuple[Postgres, Database],
+    nats: Nats,
+    stream: str,
+    tmp_path: Path,
+    positions: str,
+) -> None:
+    """Its LSNs are lower than what the stream has: the fence would take it all for old."""
+    server, database = source
+    pipeline = pipeline_of(tmp_path, database, nats, stream, on_gap="continue")
+    if positions == "memory:":
+        pipeline["positions"] = positions
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: run.status()["backends"][0]["connected"], run=run)
+        insert(database, 1, 10, "before")
+        eventually(lambda: len(notes(nats, stream, "before")) == 10, run=run)
+        assert run.stop() == 0
+    server.stop()
+    backup = copy_of(server)
+    server.start()
+    with running(tmp_path, pipeline) as run:
+        insert(database, 11, 2000, "undone")
+        eventually(lambda: len(notes(nats, stream, "undone")) == 1990, run=run)
+        if positions == "memory:":  # a restore while it runs, and one while it does not
+            assert run.stop() == 0
+        server.stop("immediate")
+        shutil.rmtree(server.data)
+        shutil.copytree(backup.data, server.data, copy_function=shutil.copy2)
+        give_as(backup, server)
+        server.start()
+        insert(database, 11, 20, "anew")
+        if positions == "memory:":
+            return_to(tmp_path, pipeline, nats, stream, database)
+        else:
+            eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
+            assert gaps_of(run, database)["counts"] == {"server_behind": 1}
+            told = eventually(lambda: messages(nats, f"{stream}_EVENTS"), run=run)
+            assert told[0].body["cause"] == "server_behind"
+            assert told[0].body["to"]
+            assert run.stop() == 0
+    found = messages(nats, stream)
+    assert len({message.id for message in found}) == len(found)
+    assert all(":e0001-" in each.id for each in found if each.body["data"]["note"] == "anew")
+    shutil.rmtree(backup.folder, ignore_errors=True)
+
+
+def return_to(
+    folder: Path, pipeline: dict[str, Any], nats: Nats, stream: str, database: Database
+) -> None:
+    """Starts again, on the restored server, with the stream as the only memory."""
+    with running(folder, pipeline) as run:
+        eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
+        assert gaps_of(run, database)["counts"] == {"server_behind": 1}
+        assert run.stop() == 0
+
+
+def give_as(backup: Postgres, server: Postgres) -> None:
+    """The restored files belong to whom the copies belong to."""
+    owner = backup.data.stat()
+    for path in (server.data, *server.data.rglob("*")):
+        shutil.chown(path, owner.st_uid, owner.st_gid)
+    server.data.chmod(0o700)

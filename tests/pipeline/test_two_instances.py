@@ -1,0 +1,174 @@
+"""Two instances of one pipeline: one publishes, the other takes over, and never do both."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.demo.servers import Database, Nats
+from tests.pipeline.running import Run, document, eventually, running
+from tests.pipeline.test_faults import assert_exact, load, prepared, stored_all
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+
+# Seconds from the end of one instance to the first message of the next, on a busy machine. Alone
+# it takes 6 to 9 from cold.
+SOON = 60.0
+
+
+def tree(run: Run) -> list[psutil.Process]:
+    """All processes of a run, the service first."""
+    service = psutil.Process(run.process.pid)
+    return [service, *service.children(recursive=True)]
+
+
+def send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(number)
+
+
+@contextmanager
+def two(folder: Path, pipeline: dict[str, Any]) -> Iterator[tuple[Run, Run]]:
+    """A run that publishes, and one on standby."""
+    folders = folder / "first", folder / "second"
+    for each in folders:
+        each.mkdir()
+    with running(folders[0], pipeline) as first:
+        eventually(lambda: first.status()["last_batch"], run=first)
+        with running(folders[1], pipeline) as second:
+            eventually(lambda: second.status()["health"] == "standby", run=second)
+            yield first, second
+
+
+def takes_over(second: Run) -> float:
+    """Waits until it publishes; how long it took."""
+    before = time.monotonic()
+    eventually(lambda: second.status()["sinks"][0]["published"], seconds=SOON, run=second)
+    return time.monotonic() - before
+
+
+def assert_waits(second: Run) -> None:
+    """It says for whom, and costs no JVM."""
+    code, text = second.get("/health")
+    assert code == 200
+    health = json.loads(text)
+    assert health["health"] == "standby"
+    assert "another instance owns the pipeline" in health["reasons"][0]
+    assert second.status()["standby"] in health["reasons"]
+    assert 'penstock_health{state="standby"} 1.0' in second.get("/metrics")[1]
+    assert "standby: another instance owns" in second.log
+    assert "java" not in {process.name() for process in tree(second)}
+
+
+@pytest.mark.timeout(300)
+def test_the_second_takes_over_when_the_first_is_killed(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    prepared(database)
+    with (
+        load(database) as writer,
+        two(tmp_path, document(tmp_path, database, nats, stream)) as (first, second),
+    ):
+        assert_waits(second)
+        first.kill()
+        print(f"takeover after kill -9: {takes_over(second):.1f} s")
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+        assert second.status()["standby"] is None
+        assert second.stop() == 0
+    assert_exact(database, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+def test_the_second_takes_over_when_the_first_stops(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    prepared(database)
+    pipeline = document(tmp_path, database, nats, stream)
+    pipeline["spark"] = {"standby": "warm"}
+    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
+        assert "java" in {process.name() for process in tree(second)}
+        assert first.stop() == 0
+        print(f"takeover after a stop, warm: {takes_over(second):.1f} s")
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+    assert_exact(database, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("frozen", ["everything", "the service only"])
+def test_a_frozen_first_is_replaced_and_publishes_nothing_when_it_wakes(
+    database: Database, nats: Nats, stream: str, tmp_path: Path, frozen: str
+) -> None:
+    """Longer than its lease; the server's own timeout for its reader is ten minutes."""
+    prepared(database)
+    with (
+        load(database) as writer,
+        two(tmp_path, document(tmp_path, database, nats, stream)) as (first, second),
+    ):
+        asleep = tree(first) if frozen == "everything" else tree(first)[:1]
+        send(asleep, signal.SIGSTOP)
+        try:
+            print(f"takeover after a freeze: {takes_over(second):.1f} s")
+        finally:
+            send(asleep, signal.SIGCONT)
+        published = first.status()["sinks"][0]["published"]
+        eventually(lambda: first.status()["health"] == "standby", run=first)
+        # What it had in flight was refused, and it plans nothing more.
+        assert first.status()["sinks"][0]["published"] - published <= 0
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+        assert second.status()["standby"] is None
+        # It is a standby like any other: it takes over in its turn.
+        second.kill()
+        with load(database) as again:
+            eventually(lambda: first.status()["health"] == "ok", seconds=SOON, run=first)
+            changes += again.stop()
+            eventually(lambda: stored_all(nats, stream, changes), run=first)
+    assert_exact(database, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+def test_without_a_shared_store_the_slot_decides(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    prepared(database)
+    pipeline = document(tmp_path, database, nats, stream)
+    pipeline["positions"] = "memory:"
+    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
+        assert "in use by the process" in second.status()["standby"]
+        first.kill()
+        takes_over(second)
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+    assert_exact(database, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+def test_on_one_host_the_second_waits_for_the_ops_port_too(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    prepared(database)
+    pipeline = document(tmp_path, database, nats, stream)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    with running(tmp_path / "first", pipeline) as found:
+        eventually(lambda: found.status(), run=found)
+        port = int(found.url.rpartition(":")[2])
+    pipeline["ops"] = {"port": port}
+    with running(tmp_path / "first", pipeline) as first:
+        eventually(lambda: first.status()["health"] == "ok", run=first)
+        with running(tmp_path / "second", pipeline) as second:
+            eventually(lambda: "waits for its port" in second.log, run=second)
+            first.kill()
+            eventually(lambda: second.status()["health"] == "ok", seconds=SOON, run=second)
+            assert second.url == first.url
+            assert os.getpid() != second.process.pid
