@@ -47,8 +47,17 @@ class _Patient(psycopg.Connection[tuple[Any, ...]]):
     patience = 0.0  # seconds
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **more: Any) -> Result:
-        """Waits as psycopg does, which resumes the generator ten times a second."""
-        return super().wait(_bounded(gen, self.patience), *args, **more)
+        """Waits as psycopg does, which resumes the generator ten times a second. What gave no
+        answer is closed: the answer to an old question must not be taken for one to a new one."""
+        try:
+            return super().wait(_bounded(gen, self.patience), *args, **more)
+        except _Silent:
+            self.close()
+            raise
+
+
+class _Silent(psycopg.OperationalError):
+    """No answer came in time."""
 
 
 def _bounded(gen: Generator[Any, Any, Result], patience: float) -> Generator[Any, Any, Result]:
@@ -58,7 +67,7 @@ def _bounded(gen: Generator[Any, Any, Result], patience: float) -> Generator[Any
         while True:
             ready = yield wanted
             if time.monotonic() > deadline:
-                raise psycopg.OperationalError(f"no answer for {patience:.0f} s")
+                raise _Silent(f"no answer for {patience:.0f} s")
             wanted = gen.send(ready)
     except StopIteration as end:
         result: Result = end.value

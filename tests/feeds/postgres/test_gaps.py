@@ -57,15 +57,21 @@ class Story:
         self.gaps: list[Gap] = []
 
     def read(
-        self, server: Postgres | PostgresFeed, count: int, *, despite: Gap | None = None
+        self,
+        server: Postgres | PostgresFeed,
+        count: int,
+        text: str = "",
+        *,
+        despite: Gap | None = None,
     ) -> list[str]:
-        """Reads, stores and acknowledges `count` changes; their images."""
+        """Reads, stores and acknowledges `count` changes with this text in them, and what comes
+        with them; the images of all."""
         feed = feed_of(server) if isinstance(server, Postgres) else server
         with self.following(feed, despite) as following:
             got: list[dict[str, Any]] = []
             deadline = time.monotonic() + 30
-            while len(got) < count:
-                assert time.monotonic() < deadline, f"{len(got)} of {count}"
+            while sum(text in row["after"] for row in got) < count:
+                assert time.monotonic() < deadline, f"{len(got)}, but not {count}"
                 for page in following.read(0.2):
                     for batch in feed.decoder("json").decode(page):
                         got += batch.to_pylist()
@@ -222,13 +228,14 @@ def test_older_data_files_are_behind_us_and_begin_an_era(server: Postgres) -> No
         gap = story.lost(restored)
         assert gap.cause == "server_behind"
         insert(restored, 11, 20, "anew")
-        found = story.read(restored, 10, despite=gap)
-        assert all("anew" in row for row in found)
-        insert(restored, 21, 30, "later")
-        story.read(restored, 10)
+        # Older servers do not keep, over a stop, how far their slots are: some comes again.
+        found = story.read(restored, 10, "anew", despite=gap)
+        assert not any("undone" in row for row in found)
+        insert(restored, 501, 510, "later")
+        assert all("later" in row for row in story.read(restored, 10))
     places = [Place(row["cursor"], row["ordinal"]) for row in story.rows]
     assert places == sorted(set(places)), "a sink would drop what it takes for old"
-    assert {row["cursor"][:6] for row in story.rows[-20:]} == {"e0001-"}
+    assert {row["cursor"][:6] for row in story.rows[500:]} == {"e0001-"}
     assert len({row["event_id"] for row in story.rows}) == len(story.rows)
 
 
@@ -253,8 +260,8 @@ def test_older_data_files_that_were_written_to_since_have_diverged(server: Postg
             patiently(lambda: feed.follow(SLOT, story.after, story.mark))
         gap = caught.value.gap
         assert gap.cause == "diverged"
-        found = story.read(feed, 381, despite=gap)
-        assert all("another" in row for row in found)
+        found = story.read(feed, 381, "another", despite=gap)
+        assert not any("undone" in row for row in found)
     assert len({row["event_id"] for row in story.rows}) == len(story.rows)
 
 
@@ -387,16 +394,21 @@ def test_a_failover_slot_is_kept_by_the_standby_and_promoted_with_it() -> None:
         with backup:
             synced = "SELECT count(*) FROM pg_replication_slots WHERE synced AND NOT temporary"
             deadline = time.monotonic() + 60
+            number = 100
             while backup.execute(synced) != [(1,)]:
                 assert time.monotonic() < deadline, backup.log[-2000:]
+                # A copy is kept once the slot needs no log from before the standby was made.
                 primary.execute("SELECT pg_log_standby_snapshot()")
-                time.sleep(0.2)
+                insert(primary, number, number)
+                story.read(feed_of(primary, failover=True), 1)
+                number += 1
             replayed(backup, end_of(primary))
             primary.stop()
             backup.execute("SELECT pg_promote()")
             insert(backup, 11, 20)
             story.read(backup, 10)
         assert story.mark["timeline"] == 2
+        assert len({row["event_id"] for row in story.rows}) == len(story.rows)
 
 
 def started_with(server: Postgres, **settings: Any) -> Story:
