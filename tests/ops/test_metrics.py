@@ -190,3 +190,19 @@ def test_the_bridges_series_mean_what_they_mean_there() -> None:
 def test_a_pipeline_that_knows_nothing_yet_has_metrics() -> None:
     empty = replace(STATUS, backends=(), sinks=())
     assert samples(empty, bridge=True)["bridge_connected", ()] == 0
+
+
+def test_gaps_are_counted_by_cause_and_staleness_is_told() -> None:
+    row = {"stale": True, "counts": {"slot_lost": 2, "diverged": 1}, "gaps": []}
+    mended = {"stale": False, "counts": {"slot_lost": 1}, "gaps": []}
+    backend = BackendStatus(name="a", gaps={"p": row, "q": mended})
+    text = metrics_text(replace(STATUS, backends=(backend,))).decode()
+    labels = 'backend="a",cause="{}",partition="{}"'
+    for cause, partition, count in (
+        ("slot_lost", "p", 2),
+        ("diverged", "p", 1),
+        ("slot_lost", "q", 1),
+    ):
+        assert f"penstock_gaps_total{{{labels.format(cause, partition)}}} {count}.0" in text
+    assert 'penstock_partition_stale{backend="a",partition="p"} 1.0' in text
+    assert 'penstock_partition_stale{backend="a",partition="q"} 0.0' in text

@@ -60,6 +60,28 @@ CASES = [
     Case("silent for long", [source(0)], 30, "unhealthy", "has not reported for 30 s"),
     Case("stopped", [source(0, stopped=True)], 1, "unhealthy", "has stopped"),
     Case(
+        "history lost, and to be acted on",
+        [source(0, blocked="the slot is gone")],
+        1,
+        "unhealthy",
+        "backend a: stands still: the slot is gone",
+    ),
+    Case(
+        "history lost, and gone on",
+        [source(0, gaps={"p": {"stale": True, "counts": {"slot_lost": 1}, "gaps": []}})],
+        1,
+        "degraded",
+        "partition p is stale: it has lost changes (slot_lost)",
+    ),
+    Case(
+        "history lost, and mended",
+        [source(0, gaps={"p": {"stale": False, "counts": {"slot_lost": 1}, "gaps": []}})],
+        1,
+        "ok",
+    ),
+    Case("a slot in danger", [source(0, wal_status="unreserved")], 1, "degraded", "give its slot"),
+    Case("a slot that is far behind only", [source(0, wal_status="extended")], 1, "ok"),
+    Case(
         "reconnecting shortly",
         [*each(0, 100), *each(101, 111, connected=False, last_error="refused")],
         111,
@@ -321,3 +343,18 @@ def test_a_batch_report_without_a_batch_is_none() -> None:
 def test_a_status_is_plain_json() -> None:
     found = status([source(1), (2, "batch", "a", {"id": 1}), sink(1)], 2)
     assert orjson.loads(orjson.dumps(found.to_json()))["backends"][0]["batch"]["id"] == 1
+
+
+def test_an_instance_on_standby_is_that_and_nothing_else() -> None:
+    status = assess(
+        {},
+        name="p",
+        version="1",
+        backends=["a"],
+        started=0,
+        now=1000,
+        thresholds=LIMITS,
+        standby="another instance owns the pipeline",
+    )
+    assert (status.health, status.standby) == ("standby", "another instance owns the pipeline")
+    assert status.reasons == ("another instance owns the pipeline",)

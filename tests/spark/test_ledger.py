@@ -1,0 +1,150 @@
+"""A gap on its way: recorded before it is obeyed, told with its end, found again after a crash."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock.errors import LeaseLost, PenstockError, PositionLost
+from penstock.feeds import Following, Gap, HistoryLost, Mark
+from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.leases.memory import MemoryStore
+from penstock.position import PartitionId, Place
+from penstock.spark.ledger import Ledger
+from penstock.spark.positions import Positions
+from penstock.spark.reservoir import Reservoir
+
+P0 = PartitionId("p0")
+
+
+class Lossy(MemoryFeed):
+    """A feed that has lost something, until it is followed despite that."""
+
+    def __init__(self, *, continues: bool, before: Callable[[], None] = lambda: None) -> None:
+        super().__init__(MemorySettings(changes=30, page=10))
+        self.gap = Gap(cause="slot_missing", after="", detail="gone", continues=continues)
+        self.despite: Gap | None = None
+        self._before = before
+
+    def follow(
+        self,
+        partition: PartitionId,
+        after: Place | None,
+        mark: Mark | None = None,
+        *,
+        despite: Gap | None = None,
+    ) -> Following:
+        if despite is None:
+            raise HistoryLost(self.gap, hint="load it anew")
+        self._before()
+        self.despite = despite
+        following = super().follow(partition, after, mark)
+        following.begins = "0B"  # type: ignore[misc]
+        return following
+
+
+def positions(store: MemoryStore) -> Positions:
+    return Positions(store, "shop/default", interval=5.0, event_count=10, clock=time.monotonic)
+
+
+def filled(feed: MemoryFeed, ledger: Ledger) -> Reservoir:
+    """A reservoir, once it has pages or has given up."""
+    wake = threading.Condition()
+    reservoir = Reservoir(feed, P0, None, limit=10**6, wake=wake, watch=lambda: None, ledger=ledger)
+    reservoir.start()
+    deadline = time.monotonic() + 10
+    while not reservoir.status()["buffered_events"] and not reservoir.status()["last_error"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return reservoir
+
+
+def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
+    store = MemoryStore()
+    seen: list[object] = []
+    feed = Lossy(continues=True, before=lambda: seen.append(positions(store).gaps.rows()))
+    ledger = Ledger(positions(store))
+    reservoir = filled(feed, ledger)
+    reservoir.stop(5)
+    (before,) = seen
+    assert isinstance(before, dict)
+    assert before["p0"]["gaps"][0]["to"] == ""
+    row = ledger.rows()["p0"]
+    assert row["stale"]
+    assert row["counts"] == {"slot_missing": 1}
+    (gap,) = row["gaps"]
+    assert (gap["cause"], gap["from"], gap["to"], gap["policy"]) == (
+        "slot_missing",
+        "",
+        "0B",
+        "continue",
+    )
+    assert gap["at"].startswith("20")
+
+
+def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
+    ledger = Ledger(positions(MemoryStore()))
+    feed = Lossy(continues=False)
+    reservoir = filled(feed, ledger)
+    with pytest.raises(PositionLost, match="gone") as caught:
+        list(reservoir.beyond(None))
+    assert caught.value.hint == "load it anew"
+    assert feed.despite is None
+    assert ledger.rows()["p0"]["gaps"][0]["policy"] == "fail"
+    reservoir.stop(5)
+
+
+def test_a_gap_is_told_at_once() -> None:
+    told: list[int] = []
+    ledger = Ledger(tell=lambda: told.append(1))
+    filled(Lossy(continues=True), ledger).stop(5)
+    assert len(told) == 2  # and again when its end is known
+
+
+def test_without_a_store_gaps_are_remembered_for_as_long_as_we_live() -> None:
+    ledger = Ledger()
+    filled(Lossy(continues=True), ledger).stop(5)
+    assert ledger.mark(P0) is None
+    assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
+
+
+def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
+    """It moved the slot as well: what looks lost was delivered."""
+    store = MemoryStore()
+    ours, theirs = positions(store), positions(store)
+    ours.save({P0: Place("0A", 0)}, 1)
+    theirs.load()
+    theirs.save({P0: Place("0B", 0)}, 1, force=True)
+    reservoir = filled(Lossy(continues=True), Ledger(ours))
+    with pytest.raises(LeaseLost):
+        list(reservoir.beyond(None))
+    assert positions(store).gaps.rows() == {}
+    reservoir.stop(5)
+
+
+def test_what_was_mended_meanwhile_is_seen() -> None:
+    store = MemoryStore()
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return self.now
+
+    clock = Clock()
+    ledger = Ledger(positions(store), clock=clock)
+    filled(Lossy(continues=True), ledger).stop(5)
+    assert ledger.rows()["p0"]["stale"]
+    positions(store).gaps.clear("p0")
+    clock.now += 60
+    assert not ledger.rows()["p0"]["stale"]
+
+
+def test_a_lost_history_pickles_with_its_gap() -> None:
+    import pickle
+
+    gap = Gap(cause="slot_lost", after="0A:1", to="0B", detail="gone", continues=True)
+    copy = pickle.loads(pickle.dumps(HistoryLost(gap, hint="load it anew")))
+    assert (copy.gap, copy.hint, str(copy)) == (gap, "load it anew", "gone (load it anew)")
+    assert isinstance(copy, PenstockError)
