@@ -156,7 +156,7 @@ def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are
 
 def test_what_reading_failed_with_reaches_the_task() -> None:
     class Gone(MemoryFeed):
-        def follow(self, partition: PartitionId, after: Place | None) -> Following:
+        def follow(self, *args: object, **more: object) -> Following:
             raise PositionLost("the slot is gone", hint="look at it")
 
     with serving(feed=Gone(MemorySettings())) as served, pytest.raises(PositionLost) as caught:

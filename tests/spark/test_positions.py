@@ -119,7 +119,7 @@ def test_a_mark_without_a_place_is_known_and_no_position() -> None:
     assert kept.save({}, 0) == {}
     again = positions(store, clock)
     assert again.load() == {}
-    assert again.known
+    assert again.is_known()
     assert again.mark(SLOT) == {"system": "7"}
 
 
