@@ -3,6 +3,7 @@
 The reservoirs read it when they connect, from their threads; the planner's process owns it.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from penstock.position import PartitionId
 from penstock.spark.positions import Positions
 
 __all__ = ["Ledger"]
+
+log = logging.getLogger("penstock")
 
 # Seconds between two looks at the store: somebody may have said that a partition is mended.
 REREAD = 2.0
@@ -56,6 +59,8 @@ class Ledger:
         """
         if self._positions is not None:
             self._positions.verify()
+        else:  # no service that would say it
+            log.error("history lost: %s, behind %s: %s", gap.cause, gap.after, gap.detail)
         record = {
             "id": gap_id(partition, gap.cause, gap.after, mark),
             "cause": gap.cause,

@@ -102,9 +102,12 @@ def test_a_gap_is_told_at_once() -> None:
     assert len(told) == 2  # and again when its end is known
 
 
-def test_without_a_store_gaps_are_remembered_for_as_long_as_we_live() -> None:
+def test_without_a_store_gaps_are_logged_and_remembered_for_as_long_as_we_live(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ledger = Ledger()
     filled(Lossy(continues=True), ledger).stop(5)
+    assert "history lost: slot_missing" in caplog.text
     assert ledger.mark(P0) is None
     assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
 
