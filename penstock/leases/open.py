@@ -7,7 +7,7 @@ from penstock.leases.sqlite import SqliteStore
 
 __all__ = ["open_store"]
 
-_KNOWN = "known: sqlite:///relative.db, sqlite:////absolute.db, memory:"
+_KNOWN = "known: sqlite:///relative.db, sqlite:////absolute.db, postgresql://..., memory:"
 
 
 def open_store(url: str) -> LeaseStore:
@@ -20,5 +20,10 @@ def open_store(url: str) -> LeaseStore:
         return MemoryStore()
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > len("///"):
         return SqliteStore(rest.removeprefix("///"))
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        # Late: psycopg is an extra, and the other stores do without.
+        from penstock.leases.postgres import PostgresStore
+
+        return PostgresStore(url)
     # The rest of the URL may hold a password.
     raise SettingsError(f"no store for positions URL {scheme + colon!r}", hint=_KNOWN)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.demo.servers import Database
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.memory import MemoryStore
+from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
@@ -19,9 +21,13 @@ STORES: dict[str, Callable[[Path], LeaseStore]] = {
 }
 
 
-@pytest.fixture(params=sorted(STORES))
+@pytest.fixture(params=[*sorted(STORES), "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
-    found = STORES[request.param](tmp_path)
+    if request.param == "postgres":
+        database: Database = request.getfixturevalue("database")
+        found: LeaseStore = PostgresStore(database.url)
+    else:
+        found = STORES[request.param](tmp_path)
     yield found
     found.close()
 

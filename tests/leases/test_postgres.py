@@ -1,0 +1,101 @@
+"""Leases in PostgreSQL: two hosts, a server that comes and goes, and what an operator must mend."""
+
+import pickle
+import threading
+
+import psycopg
+import pytest
+
+from penstock.demo.servers import Database, Postgres
+from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.leases import Lease, replace
+from penstock.leases.open import open_store
+from penstock.leases.postgres import PostgresStore
+
+pytestmark = pytest.mark.live
+
+
+def test_two_stores_share_their_rows(database: Database) -> None:
+    one, other = open_store(database.url), open_store(database.url)
+    assert isinstance(one, PostgresStore)
+    first = one.put(Lease(name="a", owner="one"))
+    assert other.get("a") == first
+    second = other.put(replace(first, owner="other"))
+    with pytest.raises(LeaseLost):
+        one.put(replace(first, owner="one"))
+    assert one.get("a") == second
+    one.close()
+    other.close()
+
+
+def test_of_many_that_begin_at_once_one_wins(database: Database) -> None:
+    won: list[str] = []
+    barrier = threading.Barrier(8)
+
+    def run(name: str) -> None:
+        store = PostgresStore(database.url)
+        barrier.wait()
+        for _ in range(20):
+            try:
+                store.put(Lease(name="a", owner=name))
+                won.append(name)
+                break
+            except Unavailable:  # the table is made at the same moment
+                continue
+            except LeaseLost:
+                break
+        store.close()
+
+    threads = [threading.Thread(target=run, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    store = PostgresStore(database.url)
+    assert store.get("a") == Lease(name="a", owner=won[0], revision=1)
+    store.close()
+
+
+def test_a_server_that_goes_is_unavailable_and_comes_back() -> None:
+    with Postgres(version=16, settings={"fsync": False}) as server:
+        store = PostgresStore(server.url)
+        row = store.put(Lease(name="a"))
+        server.stop("immediate")
+        with pytest.raises(Unavailable):
+            store.get("a")
+        server.start()
+        assert store.get("a") == row
+        store.close()
+
+
+def test_a_role_that_may_not_is_told_what_it_needs(database: Database) -> None:
+    role = f"r_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        store = PostgresStore(database.url.replace("postgres@", f"{role}@"))
+        with pytest.raises(SettingsError, match="permission denied") as caught:
+            store.put(Lease(name="a"))
+        assert "CREATE" in caught.value.hint
+        store.close()
+    finally:
+        database.execute(f"DROP ROLE {role}")
+
+
+def test_it_pickles_and_shows_no_password(database: Database) -> None:
+    store = PostgresStore(database.url.replace("postgres@", "postgres:hunter22@"))
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy.get("a") is None
+    assert "hunter22" not in repr(copy)
+    copy.close()
+
+
+def test_what_was_put_is_on_disk_whatever_the_database_prefers(database: Database) -> None:
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute(
+            f'ALTER DATABASE "{database.name}" SET synchronous_commit = off'.encode()
+        )
+    store = PostgresStore(database.url)
+    store.put(Lease(name="a"))
+    assert store._run("SHOW synchronous_commit", {}) == [("on",)]
+    store.close()
