@@ -22,6 +22,8 @@ def secrets_of(settings: BaseModel) -> set[str]:
 def _values(value: Any) -> Iterator[str]:
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
+    elif isinstance(value, str) and "://" in value:
+        yield value  # a store's URL: it may have a password
     elif isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _values(getattr(value, name))

@@ -9,7 +9,7 @@ changes themselves.
 import os
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Any
 
@@ -55,6 +55,13 @@ _DELETE = """\
 UPDATE penstock_lease SET owner = '', continuation = '', revision = revision + 1, deleted = true
 WHERE name = %(name)s AND revision = %(revision)s AND NOT deleted RETURNING revision"""
 _ROWS = "SELECT name, owner, continuation, revision FROM penstock_lease WHERE NOT deleted"
+
+# IF NOT EXISTS does not hold two apart that make it in the same moment.
+_MADE_MEANWHILE = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+)
 
 # SQLSTATE classes that pass: connection, resources, operator, system, internal; and conflicts.
 _PASSING = ("08", "40", "53", "55", "57", "58", "XX")
@@ -147,7 +154,8 @@ class PostgresStore:
         connection = psycopg.connect(**made, options=options, autocommit=True)
         try:
             if connection.execute("SELECT to_regclass('penstock_lease')").fetchone() == (None,):
-                connection.execute(_TABLE)
+                with suppress(*_MADE_MEANWHILE):
+                    connection.execute(_TABLE)
         except BaseException:
             connection.close()
             raise
@@ -164,14 +172,10 @@ def _lease(row: tuple[str, str, str, int]) -> Lease:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except psycopg.errors.UniqueViolation as error:
-        # Two made the table, or the row, in the same moment.
-        raise Unavailable("the positions table is being made by somebody else") from error
     except psycopg.Error as error:
         message = error.diag.message_primary or str(error).split("\n", 1)[0]
         state = error.sqlstate
-        passing = (
-            state.startswith(_PASSING) if state else isinstance(error, psycopg.OperationalError)
-        )
+        broken = isinstance(error, psycopg.OperationalError)
+        passing = state.startswith(_PASSING) if state else broken
         kind = Unavailable if passing else SettingsError
         raise kind(f"positions table: {message}", hint="" if passing else _HINT) from error

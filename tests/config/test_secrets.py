@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.config import secrets_of
+from penstock.config import parse_pipeline, secrets_of
 from penstock.settings import Secret, Settings
 
 
@@ -43,3 +43,12 @@ def test_secrets_are_found_at_any_depth() -> None:
         named={"x": Secret("three")},
     )
     assert secrets_of(found) == {"one", "two", "three"}
+
+
+def test_the_password_of_a_positions_store_is_a_secret() -> None:
+    pipeline = parse_pipeline(
+        "positions: postgresql://me:hunter%2122@db/leases\n"
+        "backends: [{name: a, type: memory}]\nsink: {type: memory}\n"
+    )
+    assert {"hunter!22", "hunter%2122"} <= secrets_of(pipeline)
+    assert not {"me", "db", "memory"} & secrets_of(pipeline)
