@@ -32,6 +32,13 @@ def source() -> Iterator[tuple[Postgres, Database]]:
         yield server, database
 
 
+@pytest.fixture
+def nats() -> Iterator[Nats]:
+    """A server of its own: an account has one stream of news."""
+    with Nats() as server:
+        yield server
+
+
 def pipeline_of(
     folder: Path, database: Database, nats: Nats, stream: str, **backend: Any
 ) -> dict[str, Any]:
