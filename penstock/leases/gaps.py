@@ -48,13 +48,15 @@ class Gaps:
         }
 
     def record(self, partition: str, gap: Mapping[str, Any]) -> Row:
-        """Notes a gap, which has an `id` and a `cause`; the same again only adds what is new of
-        it. The partition is stale from now on."""
+        """Notes a gap: a mapping with an `id`, a `cause`, a `policy`. The same again only adds what
+        is new of it. The partition is stale from now on."""
 
         def note(row: Row) -> None:
             known = {each["id"]: each for each in row["gaps"]}
-            if gap["id"] in known:
-                known[gap["id"]].update({key: value for key, value in gap.items() if key != "at"})
+            if (found := known.get(gap["id"])) is not None:
+                # Whoever was told that we stand still is told that we go on.
+                found["announced"] = found["announced"] and found["policy"] == gap["policy"]
+                found.update({key: value for key, value in gap.items() if key != "at"})
             else:
                 row["gaps"] = [*row["gaps"], {**gap, "announced": False}][-_KEPT:]
                 row["counts"][gap["cause"]] = row["counts"].get(gap["cause"], 0) + 1

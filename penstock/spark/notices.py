@@ -45,7 +45,7 @@ class Notices:
             self._log(loss)
             # With its end, or when there will be none: so that nothing is told twice.
             done = bool(loss.gap["to"]) or loss.gap["policy"] == "fail"
-            if done and not loss.gap["announced"] and loss.gap["id"] not in self._told:
+            if done and not loss.gap["announced"] and _identity(loss.gap) not in self._told:
                 if now < self._at:
                     return
                 self._tell(loss, now)
@@ -84,14 +84,14 @@ class Notices:
         sink = self._pipeline.sink.sink()
         try:
             if isinstance(sink, Announces):
-                kept = sink.announce(subject, news, identity=loss.gap["id"])
+                kept = sink.announce(subject, news, identity=_identity(loss.gap))
                 log.warning("a gap was announced", subject=subject, kept_in=kept or "no stream")
             self._note(loss)
         except PenstockError as error:
             self._at = now + next(self._waits)
             log.warning("a gap could not be announced yet", subject=subject, error=str(error))
             return
-        self._told.add(loss.gap["id"])
+        self._told.add(_identity(loss.gap))
         self._waits = delays()
 
     def _note(self, loss: _Loss) -> None:
@@ -103,3 +103,8 @@ class Notices:
             gaps.announced(loss.partition, loss.gap["id"])
         finally:
             store.close()
+
+
+def _identity(gap: Mapping[str, Any]) -> str:
+    """Of the news: a gap before which we stood still is told again when we go on."""
+    return f"{gap['id']}-{gap['policy']}"

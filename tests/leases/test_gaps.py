@@ -10,7 +10,10 @@ from penstock.leases.gaps import Gaps, gap_id
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
 
-GAP = {"id": "1", "cause": "slot_missing", "from": "0A:1", "to": "", "at": "2026-11-21T10:00:00Z"}
+GAP = {
+    "id": "1", "cause": "slot_missing", "from": "0A:1", "to": "", "policy": "fail",
+    "at": "2026-11-21T10:00:00Z",
+}  # fmt: skip
 
 
 def test_a_partition_that_lost_nothing_has_no_row() -> None:
@@ -36,6 +39,17 @@ def test_the_same_gap_is_counted_once_and_learns_its_end() -> None:
     row = gaps.rows()["slot"]
     assert row["counts"] == {"slot_missing": 1}
     assert row["gaps"] == [{**GAP, "to": "0B", "announced": True}]
+
+
+def test_a_gap_before_which_we_stood_still_is_to_be_told_again_when_we_go_on() -> None:
+    gaps = Gaps(MemoryStore(), "shop/default")
+    gaps.record("slot", GAP)
+    gaps.announced("slot", "1")
+    assert gaps.record("slot", {**GAP, "policy": "continue"})["gaps"][0]["announced"] is False
+    gaps.announced("slot", "1")
+    again = gaps.record("slot", {**GAP, "policy": "continue", "to": "0B"})
+    assert again["gaps"][0]["announced"] is True
+    assert again["counts"] == {"slot_missing": 1}
 
 
 def test_what_is_mended_stays_on_record_and_may_break_again() -> None:

@@ -129,6 +129,8 @@ def test_a_slot_that_is_dropped_while_we_run_stops_the_backend_and_is_told_every
         insert(database, 21, 30, "after")
         eventually(lambda: len(notes(nats, stream, "after")) == 10, run=run)
         assert gaps_of(run, database)["counts"] == {"slot_missing": 1}, "it is the same hole"
+        told = eventually(lambda: messages(nats, f"{stream}_EVENTS")[1:], run=run)
+        assert [message.body["policy"] for message in told] == ["continue"]
         eventually(lambda: run.status()["health"] == "degraded", run=run)
         assert any("is stale" in reason for reason in run.status()["reasons"])
         penstock_gaps(run.file, "--clear", f"default/slot_{database.name}")

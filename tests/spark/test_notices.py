@@ -83,6 +83,21 @@ def test_a_gap_whose_end_is_not_known_yet_is_told_when_there_will_be_none(
     assert len(told(server)) == count
 
 
+def test_a_gap_before_which_we_stood_still_is_told_again_when_we_go_on(
+    server: Nats, board: Board, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(server, tmp_path)
+    notices = Notices(pipeline)
+    for policy, end in (("fail", ""), ("continue", ""), ("continue", "0B"), ("continue", "0B")):
+        gaps_of(tmp_path).record("slot", {**GAP, "policy": policy, "to": end})
+        shown(board, tmp_path)
+        notices.tick(board, 0.0)
+    assert [(each["policy"], each["to"]) for each in told(server)] == [
+        ("fail", ""),
+        ("continue", "0B"),
+    ]
+
+
 def test_what_could_not_be_told_is_told_later(server: Nats, board: Board, tmp_path: Path) -> None:
     gaps_of(tmp_path).record("slot", GAP)
     shown(board, tmp_path)
