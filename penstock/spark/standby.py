@@ -14,6 +14,7 @@ from penstock.config import Pipeline
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Holder, TellsItsReader
 from penstock.spark.ownership import Ownership
+from penstock.spark.positions import Positions
 
 __all__ = ["Standby"]
 
@@ -33,6 +34,7 @@ class Standby:
         self._pipeline = pipeline
         self._ownership = ownership
         self._stop = stop
+        self._positions: dict[int, Positions] = {}  # by the backend's number
 
     def wait(self, meanwhile: Callable[[], None]) -> bool:
         """Returns True once the pipeline is ours, False when we were told to stop.
@@ -85,6 +87,9 @@ class Standby:
         except PenstockError:
             return ()  # the start will say what is wrong, or wait
         before = self._ownership.predecessor
+        if before is not None and holders:
+            # First the rows, without which its planner may not connect again.
+            self._claim(number)
         for holder in holders:
             if before is not None and before.readers.get(backend.name) == holder.reader:
                 # Its lease is ours: it is frozen, or cut off, or has not noticed.
@@ -96,3 +101,14 @@ class Standby:
                 )
                 feed.evict(holder)
         return holders
+
+    def _claim(self, number: int) -> None:
+        if number not in self._positions:
+            self._positions[number] = Positions.of(
+                self._pipeline.positions,
+                self._pipeline.name,
+                self._pipeline.backends[number].name,
+                self._pipeline.checkpoint,
+                owner=self._ownership.instance,
+            )
+        self._positions[number].claim()

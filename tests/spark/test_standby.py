@@ -12,9 +12,12 @@ import pytest
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.demo.servers import Database
+from penstock.errors import LeaseLost
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
+from penstock.position import PartitionId, Place
 from penstock.spark.ownership import TERM, Ownership
+from penstock.spark.positions import Positions
 from penstock.spark.standby import Standby
 
 pytestmark = pytest.mark.live
@@ -147,6 +150,36 @@ def test_the_reader_of_an_instance_that_lost_its_lease_is_ended(
         clock.now += TERM
         assert waiting.owns()
     ownership.release()
+
+
+def test_the_positions_are_claimed_before_a_reader_is_ended(
+    database: Database, reader: int, tmp_path: Path
+) -> None:
+    """A planner that lost its connection, while its service is frozen, would connect again."""
+    store, clock = MemoryStore(), Clock()
+    text = json.dumps({"machine": "another", "pid": 1, "readers": {"b0": "1"}})
+    store.put(Lease(name="owner:shop", owner="there", continuation=text))
+    pipeline = pipeline_of(tmp_path, database)
+    planner = Positions.of(pipeline.positions, "shop", "b0", pipeline.checkpoint, owner="there")
+    planner.save({PartitionId("p0"): Place(cursor="0A", ordinal=0)}, 1, force=True)
+    planner.verify()
+    with Waiting(pipeline, Ownership(store, "shop", instance="us", clock=clock)) as waiting:
+        waiting.waits_for()
+        planner.verify()
+        clock.now += TERM
+        deadline = time.monotonic() + 10
+        while not lost(planner):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert held(database, f"s0_{database.name}")
+
+
+def lost(planner: Positions) -> bool:
+    try:
+        planner.verify()
+    except LeaseLost:
+        return True
+    return False
 
 
 def test_the_reader_of_somebody_else_is_not_ended_when_a_lease_expires(
