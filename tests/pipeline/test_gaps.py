@@ -147,19 +147,15 @@ def penstock_positions(file: Path) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("positions", ["kept", "memory:"])
 def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
     source: tuple[Postgres, Database],
     nats: Nats,
     stream: str,
     tmp_path: Path,
-    positions: str,
 ) -> None:
     """Its LSNs are lower than what the stream has: the fence would take it all for old."""
     server, database = source
     pipeline = pipeline_of(tmp_path, database, nats, stream, on_gap="continue")
-    if positions == "memory:":
-        pipeline["positions"] = positions
     with running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["backends"][0]["connected"], run=run)
         insert(database, 1, 10, "before")
@@ -171,37 +167,22 @@ def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
     with running(tmp_path, pipeline) as run:
         insert(database, 11, 2000, "undone")
         eventually(lambda: len(notes(nats, stream, "undone")) == 1990, run=run)
-        if positions == "memory:":  # a restore while it runs, and one while it does not
-            assert run.stop() == 0
         server.stop("immediate")
         shutil.rmtree(server.data)
         shutil.copytree(backup.data, server.data, copy_function=shutil.copy2)
         give_as(backup, server)
         server.start()
         insert(database, 11, 20, "anew")
-        if positions == "memory:":
-            return_to(tmp_path, pipeline, nats, stream, database)
-        else:
-            eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
-            assert gaps_of(run, database)["counts"] == {"server_behind": 1}
-            told = eventually(lambda: messages(nats, f"{stream}_EVENTS"), run=run)
-            assert told[0].body["cause"] == "server_behind"
-            assert told[0].body["to"]
-            assert run.stop() == 0
+        eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
+        assert gaps_of(run, database)["counts"] == {"server_behind": 1}
+        told = eventually(lambda: messages(nats, f"{stream}_EVENTS"), run=run)
+        assert told[0].body["cause"] == "server_behind"
+        assert told[0].body["to"]
+        assert run.stop() == 0
     found = messages(nats, stream)
     assert len({message.id for message in found}) == len(found)
     assert all(":e0001-" in each.id for each in found if each.body["data"]["note"] == "anew")
     shutil.rmtree(backup.folder, ignore_errors=True)
-
-
-def return_to(
-    folder: Path, pipeline: dict[str, Any], nats: Nats, stream: str, database: Database
-) -> None:
-    """Starts again, on the restored server, with the stream as the only memory."""
-    with running(folder, pipeline) as run:
-        eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
-        assert gaps_of(run, database)["counts"] == {"server_behind": 1}
-        assert run.stop() == 0
 
 
 def give_as(backup: Postgres, server: Postgres) -> None:

@@ -68,25 +68,8 @@ def assert_waits(second: Run) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_second_takes_over_when_the_first_stops(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream)
-    pipeline["spark"] = {"standby": "warm"}
-    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
-        assert "java" in {process.name() for process in tree(second)}
-        assert first.stop() == 0
-        print(f"takeover after a stop, warm: {takes_over(second):.1f} s")
-        changes = writer.stop()
-        eventually(lambda: stored_all(nats, stream, changes), run=second)
-    assert_exact(truth, nats, stream, changes)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("frozen", ["everything", "the service only"])
 def test_a_frozen_first_is_replaced_and_is_on_standby_when_it_wakes(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, frozen: str
+    database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     """Longer than its lease; the server's own timeout for its reader is ten minutes."""
     truth = prepared(database)
@@ -95,7 +78,7 @@ def test_a_frozen_first_is_replaced_and_is_on_standby_when_it_wakes(
         two(tmp_path, document(tmp_path, database, nats, stream)) as (first, second),
     ):
         assert_waits(second)
-        asleep = tree(first) if frozen == "everything" else tree(first)[:1]
+        asleep = tree(first)[:1]  # Spark goes on, and would connect again
         send(asleep, signal.SIGSTOP)
         try:
             print(f"takeover after a freeze: {takes_over(second):.1f} s")
