@@ -1,14 +1,11 @@
 """Two instances of one pipeline: one publishes, the other takes over, and never do both."""
 
-import json
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from penstock.demo.programs import free_port
@@ -20,18 +17,6 @@ pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
 # Seconds from the end of one instance to the first message of the next, on a busy machine.
 SOON = 60.0
-
-
-def tree(run: Run) -> list[psutil.Process]:
-    """All processes of a run, the service first."""
-    service = psutil.Process(run.process.pid)
-    return [service, *service.children(recursive=True)]
-
-
-def send(processes: list[psutil.Process], number: int) -> None:
-    for process in processes:
-        with suppress(psutil.Error):
-            process.send_signal(number)
 
 
 @contextmanager
@@ -52,50 +37,6 @@ def takes_over(second: Run) -> float:
     before = time.monotonic()
     eventually(lambda: second.status()["sinks"][0]["published"], seconds=SOON, run=second)
     return time.monotonic() - before
-
-
-def assert_waits(second: Run) -> None:
-    """It says for whom, and costs no JVM."""
-    code, text = second.get("/health")
-    assert code == 200
-    health = json.loads(text)
-    assert health["health"] == "standby"
-    assert "another instance owns the pipeline" in health["reasons"][0]
-    assert second.status()["standby"] in health["reasons"]
-    assert 'penstock_health{state="standby"} 1.0' in second.get("/metrics")[1]
-    assert "standby: another instance owns" in second.log
-    assert "java" not in {process.name() for process in tree(second)}
-
-
-@pytest.mark.timeout(300)
-def test_a_frozen_first_is_replaced_and_is_on_standby_when_it_wakes(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    """Longer than its lease; the server's own timeout for its reader is ten minutes."""
-    truth = prepared(database)
-    with (
-        load(database) as writer,
-        two(tmp_path, document(tmp_path, database, nats, stream)) as (first, second),
-    ):
-        assert_waits(second)
-        asleep = tree(first)[:1]  # Spark goes on, and would connect again
-        send(asleep, signal.SIGSTOP)
-        try:
-            print(f"takeover after a freeze: {takes_over(second):.1f} s")
-        finally:
-            send(asleep, signal.SIGCONT)
-        eventually(lambda: first.status()["health"] == "standby", run=first)
-        assert "another instance has taken over" in first.log
-        changes = writer.stop()
-        eventually(lambda: stored_all(nats, stream, changes), run=second)
-        assert second.status()["standby"] is None
-        # It is a standby like any other: it takes over in its turn.
-        second.kill()
-        with load(database) as again:
-            eventually(lambda: first.status()["health"] == "ok", seconds=SOON, run=first)
-            changes += again.stop()
-            eventually(lambda: stored_all(nats, stream, changes), run=first)
-    assert_exact(truth, nats, stream, changes)
 
 
 @pytest.mark.timeout(300)
