@@ -45,13 +45,17 @@ SETTINGS: Mapping[str, str] = {
 # The name of our own SPARK_HOME in the run folder.
 _LEAN = "spark-home"
 
-# A page is a row of up to a few hundred KiB. Fewer at a time overlap the stages, but cost the JVM
-# more than that gains (measured: 1, 8, 16, 64 pages).
-_PACKED = {"spark.sql.execution.arrow.maxRecordsPerBatch": "16"}
+# A ticket is one row: interpreted. Spark would generate and compile code for it in every trigger,
+# which looks for classes in all of its jars (half of the planning thread's time, by JFR).
+_PACKED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 # Packed pages leave the JVM little to do but plan: optimizing that code for minutes costs a fifth
-# of a core (measured) and never pays. Rows go through compiled queries, where it does.
-_PACKED_JAVA = "-XX:TieredStopAtLevel=1"
+# of a core (measured) and never pays. Rows go through compiled queries, where it does. What little
+# garbage there is needs no threads.
+_PACKED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # A service binds to loopback; a cluster's driver must be reachable from its executors.
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
