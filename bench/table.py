@@ -88,6 +88,8 @@ def write_backlog(
         for number, first in enumerate(range(1, rows + 1, per_transaction)):
             last = min(first + per_transaction - 1, rows)
             statement = _insert(number % shape.tables, str(first), str(last), shape)
+            if last == rows:  # and with it all before are in the log, for whoever looks once
+                connection.execute("SET synchronous_commit = on")
             connection.execute(statement.encode())
 
 

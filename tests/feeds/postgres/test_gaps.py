@@ -459,7 +459,10 @@ def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
                     "CREATE TABLE noise AS SELECT repeat('x', 500) FROM generate_series(1, 40000)"
                 )
                 server.execute("DROP TABLE noise; SELECT pg_switch_wal(); CHECKPOINT")
-                following.keep_alive()
+                if server.execute("SELECT wal_status FROM pg_replication_slots")[0][0] == "lost":
+                    break
+            for _ in range(100):
+                following.read(0.1)
         gap = story.lost(server)
         assert gap.cause == "slot_lost"
         with story.following(feed_of(server), despite=gap) as following:
