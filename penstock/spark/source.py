@@ -177,7 +177,10 @@ class Source:
         if self._stopped:
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
             return
-        self._planner.settle(durable, force=True)
+        if self._epochs is not None:
+            self._epochs.settle()
+        else:
+            self._planner.settle(durable, force=True)
         self._planner.stop()
         self._stopped = True
         self._position = position_to_json(durable)

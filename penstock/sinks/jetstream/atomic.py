@@ -10,29 +10,26 @@ costs the server half; whatever goes wrong is settled by reading back and an ato
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import LeaseLost, Unavailable
 from penstock.position import Place
 from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.chain import Pace, chain_frames, may_end_anywhere
-from penstock.sinks.jetstream.columns import Values
 from penstock.sinks.jetstream.connection import Connection
 from penstock.sinks.jetstream.encode import origin_of
 from penstock.sinks.jetstream.flow import Flow
-from penstock.sinks.jetstream.message import EVENT_ID, MSG_ID, Messages, Origin
+from penstock.sinks.jetstream.message import Messages, Origin
 from penstock.sinks.jetstream.order import behind
-from penstock.sinks.jetstream.pieces import Count, Pick
 from penstock.sinks.jetstream.protocol import Msg, status_of
-from penstock.sinks.jetstream.publisher import LOOK, Tally, framed, framing
+from penstock.sinks.jetstream.publisher import LOOK, Tally
 from penstock.sinks.jetstream.shard import Batch, Mark, Shard, read_mark, shared
 from penstock.sinks.jetstream.subject import Template
+from penstock.sinks.jetstream.whole import whole_frames, without_ids
 
 __all__ = ["LARGEST", "Atomic", "Limits"]
 
@@ -45,11 +42,6 @@ _READ_BACK = _WRONG_SEQUENCE | {_STORED_ID, 10176, 10210}
 _OPENING = b"f"  # before a batch's number: the answer to a chain's first message
 # A chain whose last message was taken for stored already: if it is not, ids are in the way.
 _DUPLICATE = {"code": 400, "err_code": _STORED_ID, "description": "duplicate message id"}
-_FRAMES = framing(
-    [Pick("row", "reply")],
-    [b"Nats-Batch-Sequence: ", Count(), Pick("row", "tail")],
-    ("row", "reply", "tail"),
-)
 _START = Place("", 0)  # before every place
 _ALONE = 2  # refusals in a row until messages go one by one
 _PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
@@ -322,24 +314,12 @@ class Atomic:
                 expected=expected,
                 before=shard.last_id,
             )
-        name = b"\r\nNats-Batch-Id: %b-%d\r\n" % (self._name, batch.number)
-        end = name + b"Nats-Batch-Commit: 1\r\n\r\n"
-        fence = self._fence(shard, expected)
-        # By a row's kind: the first, one in the middle, the last, and one that is first and last.
-        replies = Values([b"", b"", reply, reply])
-        tails = Values([
-            name + fence + b"\r\n", name + b"\r\n", end, name + fence + end[len(name) :],
-        ])  # fmt: skip
-        total, at, parts = len(batch), 0, []
-        for piece in batch.pieces:
-            row = np.ones(len(piece), np.int32)
-            row[0] = 1 if at else 0
-            messages, first = piece if shard.ids else _without_ids(piece), at + 1
-            at += len(piece)
-            if at == total:
-                row[-1] = 3 if total == 1 else 2
-            parts.append(framed(messages, _FRAMES, first, row=row, reply=replies, tail=tails))
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return whole_frames(
+            batch.pieces if shard.ids else [without_ids(piece) for piece in batch.pieces],
+            name=b"%b-%d" % (self._name, batch.number),
+            fence=self._fence(shard, expected),
+            reply=reply,
+        )
 
     def _fence(self, shard: Shard, expected: int) -> bytes:
         chain = b"Nats-Expected-Last-Sequence: %d\r\n" % expected if self._chained else b""
@@ -424,12 +404,3 @@ def _taken_over(shard: Shard, stream: str, place: Place) -> LeaseLost:
         f"{shard.stored}: somebody else writes to it, or it was rolled back",
         hint="one pipeline owns a partition; start again from what is stored",
     )
-
-
-def _without_ids(messages: Messages) -> Messages:
-    """The same under another header, which the server does not look at."""
-    headers = pc.replace_substring(
-        messages.headers, f"{MSG_ID}: ", f"{EVENT_ID}: ", max_replacements=1
-    )
-    grown = len(EVENT_ID) - len(MSG_ID)
-    return replace(messages, headers=headers, sizes=messages.sizes + grown)

@@ -47,9 +47,8 @@ class Write:
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
         self._said: dict[PartitionId, Place] = {}
-        self._committed: list[
-            pa.Array[Any]
-        ] = []  # at the source, of what was published since `_told`
+        # Times of commit at the source, of what was published since `_told`.
+        self._committed: list[pa.Array[Any]] = []
         self._latency: dict[str, float] = {}
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:

@@ -3,11 +3,13 @@
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
 from penstock.demo.servers import Nats
+from penstock.errors import Unavailable
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.api import JetStream
 from penstock.sinks.jetstream.connection import Connection
@@ -35,6 +37,27 @@ class Raw:
         info = self.api.stream(stream)
         assert info is not None
         self.api._call(f"STREAM.UPDATE.{stream}", {**info["config"], **config})
+
+    def step_down(self, stream: str) -> None:
+        """The stream gets another leader. Nobody answers a request that comes while there is none
+        (or whose leader goes with it), so what counts is who leads."""
+        before = self._leader(stream)
+        deadline = time.monotonic() + 60
+        while (now := self._leader(stream)) in (before, ""):
+            assert time.monotonic() < deadline, now
+            self._ask(f"STREAM.LEADER.STEPDOWN.{stream}")
+
+    def _leader(self, stream: str) -> str:
+        """The name of the leader; empty while there is none."""
+        info = self._ask(f"STREAM.INFO.{stream}")
+        return str(info.get("cluster", {}).get("leader", ""))
+
+    def _ask(self, verb: str) -> dict[str, Any]:
+        """The answer; nothing if none comes soon."""
+        with suppress(Unavailable):
+            answer = self.connection.request(f"$JS.API.{verb}", timeout=1)
+            return dict(orjson.loads(answer.payload))
+        return {}
 
     def publish(self, subject: str, headers: Mapping[str, object], body: bytes = b"x") -> None:
         """Without waiting for the answer."""

@@ -122,3 +122,10 @@ def test_a_few_messages_say_nothing_of_the_pace() -> None:
     for number in range(10):
         pace.note(1, float(number), number + 0.5)
     assert not pace.syncs
+
+
+def test_what_a_busy_machine_adds_to_each_answer_is_no_sync() -> None:
+    pace = Pace()
+    for number in range(10):
+        pace.note(100, float(number), number + 0.06)  # 600 us a message, mostly of waiting
+    assert not pace.syncs

@@ -121,7 +121,7 @@ def test_the_leader_steps_down_in_the_middle_of_a_write(
             yield batch
             if number % 5 == 4:
                 raw = Raw(cluster[0].url)
-                raw.api._call(f"STREAM.LEADER.STEPDOWN.{sink.settings.stream}", {})
+                raw.step_down(sink.settings.stream)
                 raw.connection.close()
 
     sink.write(led_by_others())
@@ -223,7 +223,7 @@ def test_10176_a_batch_that_its_leader_lost_is_sent_again(
     subject = f"{stream}.other.thing"
     raw.publish(subject, {"Nats-Batch-Id": "open", "Nats-Batch-Sequence": 1})
     assert raw.codes(1) == [0]
-    raw.api._call(f"STREAM.LEADER.STEPDOWN.{stream}", {})
+    raw.step_down(stream)
     commit = {"Nats-Batch-Id": "open", "Nats-Batch-Sequence": 2, "Nats-Batch-Commit": 1}
     codes: list[int] = []
     deadline = time.monotonic() + 60
