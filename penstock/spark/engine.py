@@ -46,6 +46,8 @@ class Engine:
                 master=settings.master,
                 folder=self._run,
                 packed=mode(self._pipeline) != "rows",
+                # An open micro-batch keeps its slot.
+                slots=len(self._pipeline.backends),
                 conf=settings.conf,
             )
             log.info(

@@ -1,4 +1,4 @@
-"""The realtime trigger: long epochs, each of them one ticket a partition.
+"""Open micro-batches: long epochs, each of them one ticket a partition.
 
 An epoch's end is known only when it is over, so Spark's offset is no position but a number. What is
 durable comes from the tasks while they write: it is saved and then acknowledged to the source
@@ -33,11 +33,19 @@ class Epoch:
 
 class Epochs:
     """Plans epochs over a planner's buffer. `stored` and `watch` are called by the outlet's
-    threads; `clock` is monotonic seconds."""
+    threads; `slots` is how many tasks run at a time (None: enough); `clock` is monotonic seconds."""
 
-    def __init__(self, planner: Planner, *, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        *,
+        seconds: float,
+        clock: Callable[[], float],
+        slots: int | None = None,
+    ) -> None:
         self._planner = planner
         self._seconds = seconds
+        self._slots = slots
         self._clock = clock
         self._settled = clock()
         self._lock = threading.Lock()
@@ -59,7 +67,8 @@ class Epochs:
             for partition in self._planner.ended(self._durable):
                 self._durable[partition] = DRAINED
             reading = self._planner.open(self._durable)
-            seconds = SHORT if number <= WARM_UP else self._seconds
+            crowded = self._slots is not None and self._slots < len(reading)
+            seconds = SHORT if number <= WARM_UP or crowded else self._seconds
             return [
                 Epoch(partition=name, after=self._durable.get(name), seconds=seconds)
                 for name in reading

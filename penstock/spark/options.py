@@ -6,6 +6,8 @@ Option names are those of the pipeline file, flattened with dots (`batch.max_siz
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from pydantic import Field
+
 from penstock.change import Images, OnError
 from penstock.config import Checkpoint, settings_from_options
 from penstock.errors import SettingsError
@@ -27,6 +29,9 @@ class SourceOptions(Settings):
     mode: Literal["rows", "packed", "realtime"] = "rows"
     # How long an epoch of `realtime` is.
     epoch: Duration = 10.0
+    # How many tasks of this query Spark runs at a time; None: as many as there are partitions. With
+    # fewer, epochs are short, so that every partition (or query) has its turn.
+    slots: int | None = Field(default=None, ge=0)
     # Where executors reach the planner: the driver's host; empty: by a unix socket, on one machine.
     outlet: str = ""
     # How key, before and after are encoded: JSON text, or MessagePack as binary.

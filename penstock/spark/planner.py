@@ -63,6 +63,8 @@ class Planner:
         self._reservoirs: dict[PartitionId, Reservoir] = {}
         # The drained partitions when the feed was last asked for its partitions.
         self._done: set[PartitionId] | None = None
+        # How many changes `splits` and `draw` have handed out, by whole pages.
+        self.drawn = 0
 
     def advance(self, start: Position, *, patience: float | None = None) -> Position:
         """The end of the next micro-batch; `start` itself if nothing came in time.
@@ -121,6 +123,7 @@ class Planner:
                 pages = tuple(_up_to(reservoir.beyond(after), until))
                 if pages:
                     made.append(Split(pages=pages, after=after, until=until))
+                    self.drawn += sum(page.count for page in pages)
         return made
 
     def open(self, position: Position) -> Sequence[PartitionId]:
@@ -140,13 +143,8 @@ class Planner:
             if not pages and not over and wait > 0:
                 self._wake.wait(wait)
                 pages, over = _drawn(reservoir, after, until)
+            self.drawn += sum(page.count for page in pages)
         return pages, over
-
-    def buffered(self, partition: PartitionId, after: Place | None, until: Place) -> int:
-        """How many changes the buffer holds between two places, by whole pages."""
-        with self._wake:
-            pages = self._reservoirs[partition].beyond(after)
-            return sum(page.count for page in _up_to(pages, until))
 
     def ended(self, position: Position) -> set[PartitionId]:
         """The partitions that have ended, with nothing left behind `position`."""

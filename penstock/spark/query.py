@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import penstock.errors
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.spark.session import is_local
 
 __all__ = ["Mode", "failure", "mode", "start_query"]
 
@@ -25,17 +26,21 @@ _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """How changes go through Spark: as rows if a transform must see them, else as tickets."""
-    if pipeline.spark.trigger == "realtime":
-        return "realtime"
-    return "rows" if pipeline.transform or pipeline.spark.mode == "rows" else "packed"
+    """How changes go through Spark: as rows if a transform must see them, else as tickets; these
+    stay open while changes come, unless somebody wants micro-batches (an interval as trigger)."""
+    spark = pipeline.spark
+    if pipeline.transform or spark.mode == "rows":
+        return "rows"
+    is_open = spark.trigger == "realtime" or (spark.trigger == 0 and spark.mode == "auto")
+    return "realtime" if is_open else "packed"
 
 
 def start_query(
     spark: SparkSession, pipeline: Pipeline, backend: Backend, *, run: Path, attempt: int
 ) -> StreamingQuery:
     """Starts a backend's query; returns at once."""
-    source = _source(pipeline, backend, run) | _outlet(spark)
+    slots = spark.sparkContext.defaultParallelism
+    source = _source(pipeline, backend, run, slots) | _outlet(spark)
     frame = spark.readStream.format("penstock").options(**source).load()
     for step in pipeline.transform:
         frame = _transformed(spark, frame, step.sql)
@@ -66,12 +71,13 @@ def failure(query_error: Exception | None) -> PenstockError:
     return error
 
 
-def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
+def _source(pipeline: Pipeline, backend: Backend, run: Path, slots: int) -> dict[str, str]:
     return options_from_settings(backend.settings) | {
         "backend": backend.type,
         "mode": mode(pipeline),
         "images": "msgpack" if mode(pipeline) != "rows" and _wants_msgpack(pipeline) else "json",
         "epoch": f"{pipeline.spark.epoch}s",
+        "slots": str(slots // len(pipeline.backends)),
         "max_events": str(pipeline.spark.max_events),
         "max_bytes": str(pipeline.spark.max_bytes),
         "buffer": str(pipeline.spark.buffer),
@@ -87,7 +93,7 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
 def _outlet(spark: SparkSession) -> dict[str, str]:
     """On a cluster, executors reach the planner where they reach the driver."""
     context = spark.sparkContext
-    if context.master == "local" or str(context.master).startswith("local["):
+    if is_local(str(context.master)):
         return {}
     return {"outlet": context.getConf().get("spark.driver.host", "") or ""}
 

@@ -5,6 +5,7 @@ for correctness. `spark.conf` of the pipeline file overrides every line.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.datasource import register
 
-__all__ = ["SETTINGS", "close_session", "open_session"]
+__all__ = ["SETTINGS", "close_session", "is_local", "open_session", "with_slots"]
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -57,15 +58,18 @@ _PACKED = {
 # garbage there is needs no threads.
 _PACKED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+_LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
+
 # A service binds to loopback; a cluster's driver must be reachable from its executors.
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
 def open_session(
-    name: str, *, master: str, folder: Path, packed: bool, conf: Mapping[str, str]
+    name: str, *, master: str, folder: Path, packed: bool, slots: int, conf: Mapping[str, str]
 ) -> SparkSession:
-    """A new session (and JVM); `folder` takes Spark's scratch files. Needs Java 17 or newer."""
-    local = master == "local" or master.startswith("local[")
+    """A new session (and JVM); `folder` takes Spark's scratch files. A local one runs at least
+    `slots` tasks at a time. Needs Java 17 or newer."""
+    local = is_local(master)
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local and "SPARK_HOME" not in os.environ:
@@ -82,13 +86,30 @@ def open_session(
         ),
         **conf,
     }
-    builder = SparkSession.builder.appName(f"penstock-{name}").master(master)
+    builder = SparkSession.builder.appName(f"penstock-{name}")
+    builder = builder.master(with_slots(master, slots))
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     # PySpark's auto-discovery lists folders, and does not see an editable installation.
     register(spark)
     return spark
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM (`local`, `local[...]`), not on a cluster."""
+    return master == "local" or master.startswith("local[")
+
+
+def with_slots(master: str, slots: int) -> str:
+    """A local master with room for `slots` tasks: one that stays open mostly waits, and needs no
+    core of its own."""
+    found = _LOCAL_MASTER.fullmatch(master)
+    if found is None:
+        return master  # Spark says what is wrong with it
+    threads, failures = found["threads"] or "1", found["failures"] or ""
+    cores = os.cpu_count() or 1 if threads == "*" else int(threads)
+    return master if cores >= slots else f"local[{slots}{failures}]"
 
 
 def _lean_home(folder: Path) -> Path:

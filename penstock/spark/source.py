@@ -50,6 +50,8 @@ class Source:
         self._feed = feed
         self._positions = positions
         self._batches = 0
+        self._drawn = 0
+        self._ended: Json | None = None
         self._reported = 0.0
         self._stopped = False
         self._position: Json = {}
@@ -72,7 +74,7 @@ class Source:
             ledger=self._ledger,
         )
         self._epochs = (
-            Epochs(self._planner, seconds=options.epoch, clock=time.monotonic)
+            Epochs(self._planner, seconds=options.epoch, slots=options.slots, clock=time.monotonic)
             if options.mode == "realtime"
             else None
         )
@@ -123,6 +125,7 @@ class Source:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
         durable = self._epochs.durable if self._epochs else position_from_json(start)
+        self._tell_rows(start)
         if self._is_stopping():
             self._finish(durable)
             return start
@@ -138,9 +141,7 @@ class Source:
     def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
         """The changes between two offsets, or tickets for them."""
         if self._mode == "rows":
-            splits = self._planner.splits(position_from_json(start), position_from_json(end))
-            self._tell_rows(sum(page.count for split in splits for page in split.pages))
-            return splits
+            return self._planner.splits(position_from_json(start), position_from_json(end))
         self._outlet.open()
         address, key = self._outlet.address, self._outlet.key
         if self._epochs is not None:
@@ -154,11 +155,11 @@ class Source:
                 )
                 for epoch in self._epochs.plan(int(end[_EPOCH]))
             ]
-        ranges = self._planner.ranges(position_from_json(start), position_from_json(end))
-        self._tell_rows(sum(self._planner.buffered(*bounds) for bounds in ranges))
         return [
             Ticket(address=address, key=key, partition=partition, after=after, until=until)
-            for partition, after, until in ranges
+            for partition, after, until in self._planner.ranges(
+                position_from_json(start), position_from_json(end)
+            )
         ]
 
     def stop(self) -> None:
@@ -169,9 +170,13 @@ class Source:
     def _is_stopping(self) -> bool:
         return self._stop_file is not None and self._stop_file.exists()
 
-    def _tell_rows(self, rows: int) -> None:
+    def _tell_rows(self, start: Json) -> None:
+        """Once, how many changes the micro-batch had that ended at `start`."""
+        if start == self._ended:
+            return
+        drawn, self._drawn, self._ended = self._drawn, self._planner.drawn, start
         if self._board is not None:
-            self._board.report("batch", self._feed.backend, {"rows": rows})
+            self._board.report("batch", self._feed.backend, {"rows": self._drawn - drawn})
 
     def _finish(self, durable: Position) -> None:
         if self._stopped:

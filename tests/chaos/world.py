@@ -28,7 +28,7 @@ CREATE PUBLICATION pub FOR TABLE items
 # What is added to the pipeline file: the ways through Spark.
 PIPELINES: dict[str, dict[str, Any]] = {
     "default": {},
-    "realtime": {"spark": {"trigger": "realtime"}},
+    "packed": {"spark": {"mode": "packed"}},
     "rows": {"transform": [{"sql": "SELECT * FROM changes WHERE collection <> 'audit'"}]},
 }
 

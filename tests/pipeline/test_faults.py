@@ -123,20 +123,20 @@ def processes(run: Run, what: str) -> list[psutil.Process]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("victim", "trigger"),
+    ("victim", "mode"),
     [
-        ("java", "0s"),
-        ("python_streaming_source_runner", "0s"),
-        ("pyspark.daemon", "0s"),
-        ("python_streaming_source_runner", "realtime"),
-        ("pyspark.daemon", "realtime"),
+        ("java", "auto"),
+        ("python_streaming_source_runner", "auto"),
+        ("pyspark.daemon", "auto"),
+        ("python_streaming_source_runner", "packed"),
+        ("pyspark.daemon", "packed"),
     ],
 )
 def test_kill_9_of_a_part_of_the_pipeline(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, victim: str, trigger: str
+    database: Database, nats: Nats, stream: str, tmp_path: Path, victim: str, mode: str
 ) -> None:
     truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream, spark={"trigger": trigger})
+    pipeline = document(tmp_path, database, nats, stream, spark={"mode": mode})
     with load(database) as writer, running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["last_batch"], run=run)
         found = processes(run, victim)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from penstock.feeds.memory import MemoryFeed, MemorySettings
 from penstock.position import DRAINED, PartitionId, Place, Position
 from penstock.spark.epochs import SETTLE, SHORT, WARM_UP, Epochs
@@ -26,9 +28,11 @@ class Saved:
 
 
 @contextmanager
-def epochs(feed: MemoryFeed, saved: Saved) -> Iterator[tuple[Epochs, Planner]]:
+def epochs(
+    feed: MemoryFeed, saved: Saved, slots: int | None = None
+) -> Iterator[tuple[Epochs, Planner]]:
     planner = Planner(feed, limits=Limits(), save=saved)
-    made = Epochs(planner, seconds=30.0, clock=lambda: saved.now)
+    made = Epochs(planner, seconds=30.0, slots=slots, clock=lambda: saved.now)
     try:
         yield made, planner
     finally:
@@ -44,6 +48,14 @@ def test_the_first_epochs_are_short() -> None:
         assert [epoch.seconds for epoch in made.plan(1)] == [SHORT]
         assert [epoch.seconds for epoch in made.plan(WARM_UP)] == [SHORT]
         assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [30.0]
+
+
+@pytest.mark.parametrize(("slots", "seconds"), [(0, SHORT), (1, SHORT), (2, 30.0), (None, 30.0)])
+def test_with_fewer_tasks_than_partitions_all_of_them_have_their_turn(
+    slots: int | None, seconds: float
+) -> None:
+    with epochs(feed(partitions=2), Saved(), slots) as (made, _):
+        assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [seconds] * 2
 
 
 def test_an_epoch_begins_behind_what_is_stored() -> None:

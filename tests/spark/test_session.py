@@ -1,0 +1,33 @@
+"""The session's master: open micro-batches keep their slots."""
+
+import os
+
+import pytest
+
+from penstock.spark.session import is_local, with_slots
+
+CORES = os.cpu_count() or 1
+
+
+@pytest.mark.parametrize(
+    ("master", "slots", "meant"),
+    [
+        ("local", 1, "local"),
+        ("local", 3, "local[3]"),
+        ("local[2]", 2, "local[2]"),
+        ("local[2]", 3, "local[3]"),
+        ("local[*]", CORES, "local[*]"),
+        ("local[*]", CORES + 1, f"local[{CORES + 1}]"),
+        ("local[1,4]", 2, "local[2,4]"),
+        ("local[*, 4]", CORES + 2, f"local[{CORES + 2}, 4]"),
+        ("local[two]", 3, "local[two]"),
+        ("spark://host:7077", 3, "spark://host:7077"),
+    ],
+)
+def test_a_local_master_has_a_slot_for_every_backend(master: str, slots: int, meant: str) -> None:
+    assert with_slots(master, slots) == meant
+
+
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn"])
+def test_a_cluster_is_not_local(master: str) -> None:
+    assert not is_local(master)
