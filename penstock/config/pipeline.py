@@ -125,8 +125,8 @@ class Ops(Settings):
 
 
 class Spark(Settings):
-    """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done;
-    `realtime` writes changes as they come, in epochs of `epoch`."""
+    """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done,
+    which stays open for `epoch` if no transform needs rows; `realtime` insists on that."""
 
     master: str = "local[*]"
     trigger: Trigger = 0.0  # seconds

@@ -32,8 +32,8 @@ class Epoch:
 
 
 class Epochs:
-    """Plans epochs over a planner's buffer. `stored` and `watch` are called by the outlet's
-    threads; `slots` is how many tasks run at a time (None: enough); `clock` is monotonic seconds."""
+    """Plans epochs over a planner's buffer. The outlet's threads call `stored` and `watch`;
+    `slots` is how many tasks run at a time (None: enough); `clock` is monotonic seconds."""
 
     def __init__(
         self,

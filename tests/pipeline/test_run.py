@@ -138,6 +138,29 @@ def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
     ) == [(0,)]
 
 
+def test_every_backend_has_its_turn_where_spark_has_one_core(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(TABLE)
+    pipeline = realtime(document(tmp_path, database, nats, stream), master="local[1]")
+    (first,) = pipeline["backends"]
+    names = ["a", "b", "c"]
+    pipeline["backends"] = [first | {"name": n, "slot": f"{first['slot']}_{n}"} for n in names]
+    pipeline["sink"]["subject"] = f"{stream}.{{backend}}.{{collection}}"
+
+    def seen() -> set[tuple[str, int]]:
+        bodies = [message.body for message in messages(nats, stream)]
+        return {(body["backend"], body["data"]["id"]) for body in bodies}
+
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: all(each["connected"] for each in run.status()["backends"]), run=run)
+        for number in range(1, 4):
+            database.execute("INSERT INTO audit (what) VALUES ('x')")
+            eventually(lambda number=number: seen() >= {(n, number) for n in names}, run=run)
+        assert run.stop() == 0
+    assert len(messages(nats, stream)) == 9
+
+
 def realtime(pipeline: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**pipeline, "spark": {"trigger": "realtime", "epoch": "60s", **more}}
 
