@@ -12,12 +12,12 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.spark.datasource import register
+from penstock.spark.launch import make_home
 
 __all__ = ["SETTINGS", "close_session", "is_local", "open_session", "with_slots"]
 
@@ -72,8 +72,6 @@ def open_session(
     local = is_local(master)
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if local and "SPARK_HOME" not in os.environ:
-        os.environ["SPARK_HOME"] = str(_lean_home(folder))
     log4j = files("penstock.spark") / "log4j2.properties"
     settings = {
         **SETTINGS,
@@ -86,6 +84,8 @@ def open_session(
         ),
         **conf,
     }
+    if local and "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(make_home(folder / _LEAN, settings))
     builder = SparkSession.builder.appName(f"penstock-{name}")
     builder = builder.master(with_slots(master, slots))
     for key, value in settings.items():
@@ -110,18 +110,6 @@ def with_slots(master: str, slots: int) -> str:
     threads, failures = found["threads"] or "1", found["failures"] or ""
     cores = os.cpu_count() or 1 if threads == "*" else int(threads)
     return master if cores >= slots else f"local[{slots}{failures}]"
-
-
-def _lean_home(folder: Path) -> Path:
-    """A SPARK_HOME without pyspark.zip, which comes first on every worker's path and has no
-    compiled modules: each of the seven kinds of worker would compile pyspark anew at its start,
-    half a second each. Without it they import the installed package."""
-    package = Path(pyspark.__file__).parent
-    home = folder / _LEAN
-    home.mkdir(parents=True, exist_ok=True)
-    for part in ("bin", "jars", "sbin"):
-        (home / part).symlink_to(package / part)
-    return home
 
 
 def close_session(spark: SparkSession) -> None:

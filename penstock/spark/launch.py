@@ -1,0 +1,117 @@
+"""A SPARK_HOME of our own, whose `spark-submit` starts the JVM at once.
+
+Spark's own starts a JVM that prints the command of a second one. For a local session that command
+is always the same, so we write it down (a test compares). Whatever only Spark's launcher
+understands (a configuration folder, a class path of the user's) is left to it.
+"""
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+from penstock.spark.archive import Archive, find_archive
+
+__all__ = ["make_home"]
+
+# What `JavaModuleOptions` of Spark adds; without its incubating vector module, which only MLlib
+# uses, and which makes every start print a warning.
+_OPENED = (
+    "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect",
+    "java.base/java.io", "java.base/java.net", "java.base/java.nio", "java.base/java.util",
+    "java.base/java.util.concurrent", "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref", "java.base/sun.nio.ch", "java.base/sun.nio.cs",
+    "java.base/sun.security.action", "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)  # fmt: skip
+MODULES = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={name}=ALL-UNNAMED" for name in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+# What Spark's launcher reads and we do not.
+_ENVIRONMENT = (
+    "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH", "SPARK_DRIVER_MEMORY",
+    "SPARK_MEM", "SPARK_DAEMON_MEMORY", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS",
+)  # fmt: skip
+_CONF = (
+    "spark.driver.extraClassPath", "spark.driver.defaultExtraClassPath",
+    "spark.driver.extraLibraryPath", "spark.driver.defaultJavaOptions", "spark.submit.deployMode",
+)  # fmt: skip
+
+
+def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
+    """Makes a SPARK_HOME at `folder`, for a local session with the settings `conf`.
+
+    It has no pyspark.zip, which comes first on every worker's path and has no compiled modules:
+    each of the seven kinds of worker would compile pyspark anew at its start, half a second each.
+    Without it they import the installed package.
+    """
+    package = Path(pyspark.__file__).resolve().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("jars", "sbin"):
+        (folder / part).symlink_to(package / part)
+    java = _java(os.environ)
+    if java is None or not _understood(conf, os.environ):
+        (folder / "bin").symlink_to(package / "bin")
+        return folder
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "spark-submit"
+    script.write_text(_script(java, package, conf, os.environ))
+    script.chmod(0o700)
+    return folder
+
+
+def _understood(conf: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether our command is the one that Spark's launcher would print."""
+    return not (any(map(environment.get, _ENVIRONMENT)) or any(map(conf.get, _CONF)))
+
+
+def _java(environment: Mapping[str, str]) -> Path | None:
+    """The program that Spark would start, through all links."""
+    home = environment.get("JAVA_HOME")
+    found = shutil.which(Path(home) / "bin" / "java" if home else "java")
+    return Path(found).resolve() if found else None
+
+
+def _script(
+    java: Path, package: Path, conf: Mapping[str, str], environment: Mapping[str, str]
+) -> str:
+    # In an order that does not change, which `jars/*` has not: the archive depends on it.
+    jars = sorted((package / "jars").glob("*.jar"))
+    archive = find_archive(java, jars, environment)
+    command = shlex.join([
+        str(java), "-cp", ":".join(map(str, jars)), f"-Xmx{conf['spark.driver.memory']}",
+        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
+        "-Dderby.connection.requireAuthentication=false",
+        *(archive.options if archive else ()), "org.apache.spark.deploy.SparkSubmit",
+    ])  # fmt: skip
+    lines = ["#!/bin/sh", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
+    if archive is None or archive.exists:
+        lines.append(f'exec {command} "$@"')
+    else:
+        lines += _recording(archive, command)
+    return "\n".join(lines) + "\n"
+
+
+def _recording(archive: Archive, command: str) -> list[str]:
+    """A whole archive takes its name in one step; a half one is thrown away."""
+    draft, path, size = (
+        shlex.quote(str(name)) for name in (archive.draft, archive.path, archive.size)
+    )
+    return [
+        f'{command} "$@"',
+        "code=$?",
+        f'if [ "$code" = 0 ] && [ -s {draft} ]',
+        f"then wc -c < {draft} > {size}; mv -f {draft} {path}",
+        f"else rm -f {draft}; fi",
+        "exit $code",
+    ]

@@ -1,0 +1,109 @@
+"""Our way to start the JVM: the command of Spark's own launcher, without the JVM that prints it."""
+
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from penstock.spark.launch import make_home
+
+CONF = {"spark.driver.memory": "640m", "spark.driver.extraJavaOptions": "-Da=b -Dc='d e'"}
+PACKAGE = Path(pyspark.__file__).resolve().parent
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "penstock"
+
+
+def script(home: Path) -> str:
+    return (home / "bin" / "spark-submit").read_text()
+
+
+def test_the_command_is_that_of_sparks_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CLASS_ARCHIVE", "off")
+    ours = shlex.split(script(make_home(tmp_path / "home", CONF)).splitlines()[-1])[1:-1]
+    options = [word for key, value in CONF.items() for word in ("--conf", f"{key}={value}")]
+    printed = subprocess.run(
+        [
+            ours[0], "-cp", f"{PACKAGE}/jars/*", "org.apache.spark.launcher.Main",
+            "org.apache.spark.deploy.SparkSubmit", *options, "pyspark-shell",
+        ],
+        env={**os.environ, "SPARK_HOME": str(PACKAGE), "SPARK_SCALA_VERSION": "2.13"},
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    theirs = printed.stdout.strip("\0\n").split("\0")
+    theirs = theirs[: theirs.index("org.apache.spark.deploy.SparkSubmit") + 1]
+    assert Path(theirs[0]).resolve() == Path(ours[0])
+    unused = {"--add-modules=jdk.incubator.vector"}
+    assert set(theirs[3:]) - set(ours) == unused
+    assert set(ours[3:]) - set(theirs) == set()
+
+
+@pytest.mark.parametrize(
+    ("variable", "conf"),
+    [
+        ("SPARK_CONF_DIR", {}),
+        ("SPARK_SUBMIT_OPTS", {}),
+        ("", {"spark.driver.extraClassPath": "/a.jar"}),
+        ("", {"spark.driver.extraLibraryPath": "/lib"}),
+    ],
+)
+def test_what_only_spark_understands_is_left_to_spark(
+    variable: str, conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "/somewhere")
+    home = make_home(tmp_path / "home", CONF | conf)
+    assert (home / "bin").resolve() == PACKAGE / "bin"
+
+
+def test_without_java_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert (make_home(tmp_path / "home", CONF) / "bin").resolve() == PACKAGE / "bin"
+
+
+SESSION = """
+    import sys
+    from pathlib import Path
+    from penstock.spark.session import close_session, open_session
+    spark = open_session("t", master="local[1]", folder=Path(sys.argv[1]), packed=True, conf={})
+    print("rows", spark.range(5).count())
+    bean = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    print("arguments", list(bean.getInputArguments()))
+    submit = spark.sparkContext._gateway.proc
+    close_session(spark)
+    submit.wait(120)
+"""
+
+
+def session(folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SESSION), str(folder)],
+        check=True, capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert "rows 5" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_an_archive_is_made_used_and_never_trusted_blindly(tmp_path: Path, cache: Path) -> None:
+    assert "-XX:ArchiveClassesAtExit=" in session(tmp_path / "first")
+    (archive,) = cache.glob("*.jsa")
+    assert "-XX:SharedArchiveFile=" in session(tmp_path / "second")
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:1000] + b"damaged" + whole[1007:])
+    session(tmp_path / "damaged")
+    archive.write_bytes(whole[:100_000])
+    assert "-XX:ArchiveClassesAtExit=" in session(tmp_path / "cut short")
+    assert archive.stat().st_size > 1_000_000
+    assert not list(cache.glob("*.draft"))
