@@ -1,15 +1,18 @@
 """An archive of the classes that Spark loads, in the user's cache: half of a cold start is loading.
 
-Java's own application class-data sharing (JEP 350). The first session makes the archive when its
-JVM ends; later ones map it into memory. Java itself checks that archive and jars fit together
-(and its checksum), and goes on without it when they do not; our name for it says the same, so that
-several can be kept.
+Java's own application class-data sharing. A session without an archive lists the classes it loads,
+which costs nothing; when its JVM has ended well, another one makes the archive from the list, in
+the background, and later sessions map it into memory. Java itself checks that archive and jars fit
+together (and its checksum), and goes on without it when they do not; our name for it says the
+same, so that several can be kept.
 """
 
 import hashlib
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
@@ -17,36 +20,66 @@ import pyspark
 __all__ = ["Archive", "find_archive"]
 
 SWITCH = "PENSTOCK_CLASS_ARCHIVE"
-_ABANDONED = 86_400.0  # seconds after which a half-made archive is of nobody
+_DAY = 86_400.0
+# Seconds after which an archive is nobody's: of one that is being made, and of one that no session
+# took. A JVM makes one in some 20 s of CPU, at the lowest priority.
+_ABANDONED = 900.0
+_UNUSED = 30 * _DAY
+
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+# Is loaded when the first batch of a query is written: a session that did less (a mistake in the
+# pipeline file ended it) lists too few classes.
+_LAST = "PythonStreamingSinkCommitRunner"
 
 
 class Archive:
-    """A place for an archive. Several processes may make it at once: the last one's stays."""
+    """A place for the archive `name`, which one process at a time makes.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size = path.with_name(f"{path.name}.size")
-        self.draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    The file's size is in its name. Java checks much, but a JVM that maps half a file is killed
+    (observed); so one that is cut short is not used.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.stem = folder / name
+        self.classes = folder / f"{name}.{os.getpid()}.classes"
+        self.draft = folder / f"{name}.draft"
 
     @property
-    def exists(self) -> bool:
-        """Whether there is one to use, whole; if not, it is worth making. A JVM checks much, but
-        one that maps half a file is killed (observed): so its size is kept beside it."""
-        try:
-            return self.path.stat().st_size == int(self.size.read_text())
-        except (OSError, ValueError):
-            return False
+    def path(self) -> Path | None:
+        """The archive, if there is one and it is whole; if not, it is worth making."""
+        found = self.stem.parent.glob(f"{self.stem.name}-*.jsa")
+        return next((each for each in sorted(found) if _whole(each)), None)
 
     @property
     def options(self) -> list[str]:
-        """Java's options that use the archive, or that make it at the JVM's end."""
-        quiet = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"]
-        if self.exists:
-            return [
-                f"-XX:SharedArchiveFile={self.path}", "-Xshare:auto", "-XX:+VerifySharedSpaces",
-                *quiet,
-            ]  # fmt: skip
-        return [f"-XX:ArchiveClassesAtExit={self.draft}", *quiet]
+        """Java's options that use the archive, or that list the classes for one."""
+        path = self.path
+        if path is None:
+            return [f"-XX:DumpLoadedClassList={self.classes}", *_QUIET]
+        return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-XX:+VerifySharedSpaces", *_QUIET]
+
+    def script(self, dump: Sequence[str]) -> list[str]:
+        """Lines of a shell that come behind a JVM with `options`, whose exit code is `$code`;
+        `dump` is a command of Java up to its class path.
+
+        Whoever waits for the JVM's output is let go first. The draft is the lock; a whole archive
+        takes its name in one step.
+        """
+        stem, classes, draft = (
+            shlex.quote(str(path)) for path in (self.stem, self.classes, self.draft)
+        )
+        command = shlex.join([
+            *dump, "-Xshare:dump", f"-XX:SharedClassListFile={self.classes}",
+            f"-XX:SharedArchiveFile={self.draft}.jsa",
+        ])  # fmt: skip
+        return [
+            "exec >/dev/null 2>&1 </dev/null",
+            f'if [ "$code" = 0 ] && grep -q {_LAST} {classes} && mkdir {draft}',
+            f"then if nice -n 19 {command}",
+            f"then mv -f {draft}.jsa {stem}-$(($(wc -c < {draft}.jsa))).jsa",
+            f"else rm -f {draft}.jsa; fi; rmdir {draft}; fi",
+            f"rm -f {classes}",
+        ]
 
 
 def find_archive(
@@ -58,11 +91,13 @@ def find_archive(
         return None
     try:
         folder = _folder(environment)
+        archive = Archive(folder, f"spark-{pyspark.__version__}-{_digest(java, classpath)}")
+        if archive.path is not None:
+            os.utime(archive.path)
         _sweep(folder)
-        name = _digest(java, classpath)
     except OSError:
         return None  # a read-only or a missing home: every start is a cold one
-    return Archive(folder / f"spark-{pyspark.__version__}-{name}.jsa")
+    return archive
 
 
 def _folder(environment: Mapping[str, str]) -> Path:
@@ -75,6 +110,8 @@ def _folder(environment: Mapping[str, str]) -> Path:
     found = folder.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(f"{folder} can be written to by others")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{folder} is read-only")
     return folder
 
 
@@ -87,11 +124,23 @@ def _digest(java: Path, classpath: Sequence[Path]) -> str:
     return found.hexdigest()[:16]
 
 
+def _whole(path: Path) -> bool:
+    try:
+        return path.stat().st_size == int(path.stem.rpartition("-")[2])
+    except (OSError, ValueError):
+        return False
+
+
 def _sweep(folder: Path) -> None:
-    """Removes drafts of processes that were killed while they wrote."""
-    for draft in folder.glob("*.draft"):
-        try:
-            if time.time() - draft.stat().st_mtime > _ABANDONED:
-                draft.unlink()
-        except FileNotFoundError:
-            continue
+    """Removes what a killed process left, what was cut short, and what no session uses."""
+    for path in folder.glob("spark-*"):
+        with suppress(FileNotFoundError):
+            age = time.time() - path.stat().st_mtime
+            if path.suffix == ".draft":
+                if age > _ABANDONED:
+                    path.rmdir()
+            elif path.suffix == ".classes":
+                if age > _DAY:
+                    path.unlink()
+            elif age > _UNUSED or (not _whole(path) and age > _ABANDONED):
+                path.unlink()

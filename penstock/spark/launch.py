@@ -15,7 +15,7 @@ import pyspark
 
 from penstock.spark.archive import Archive, find_archive
 
-__all__ = ["make_home"]
+__all__ = ["archive_of", "make_home"]
 
 # What `JavaModuleOptions` of Spark adds; without its incubating vector module, which only MLlib
 # uses, and which makes every start print a warning.
@@ -65,7 +65,7 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
         return folder
     (folder / "bin").mkdir()
     script = folder / "bin" / "spark-submit"
-    script.write_text(_script(java, package, conf, os.environ))
+    script.write_text(_script(java, conf, os.environ))
     script.chmod(0o700)
     return folder
 
@@ -82,36 +82,31 @@ def _java(environment: Mapping[str, str]) -> Path | None:
     return Path(found).resolve() if found else None
 
 
-def _script(
-    java: Path, package: Path, conf: Mapping[str, str], environment: Mapping[str, str]
-) -> str:
-    # In an order that does not change, which `jars/*` has not: the archive depends on it.
-    jars = sorted((package / "jars").glob("*.jar"))
-    archive = find_archive(java, jars, environment)
+def archive_of(environment: Mapping[str, str]) -> Archive | None:
+    """Where the archive of classes for this Java and this Spark is; None if there can be none."""
+    java = _java(environment)
+    return find_archive(java, _jars(), environment) if java else None
+
+
+def _jars() -> list[Path]:
+    """In an order that does not change, which `jars/*` has not: the archive depends on it."""
+    return sorted((Path(pyspark.__file__).resolve().parent / "jars").glob("*.jar"))
+
+
+def _script(java: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    archive = archive_of(environment)
+    start = [
+        str(java), "-cp", ":".join(map(str, _jars())), f"-Xmx{conf['spark.driver.memory']}",
+    ]  # fmt: skip
     command = shlex.join([
-        str(java), "-cp", ":".join(map(str, jars)), f"-Xmx{conf['spark.driver.memory']}",
-        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
+        *start, *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
         "-Dderby.connection.requireAuthentication=false",
         *(archive.options if archive else ()), "org.apache.spark.deploy.SparkSubmit",
     ])  # fmt: skip
     lines = ["#!/bin/sh", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
-    if archive is None or archive.exists:
+    if archive is None or archive.path is not None:
         lines.append(f'exec {command} "$@"')
     else:
-        lines += _recording(archive, command)
+        making = archive.script([*start, "-XX:+UseSerialGC"])
+        lines += [f'{command} "$@"', "code=$?", *making, "exit $code"]
     return "\n".join(lines) + "\n"
-
-
-def _recording(archive: Archive, command: str) -> list[str]:
-    """A whole archive takes its name in one step; a half one is thrown away."""
-    draft, path, size = (
-        shlex.quote(str(name)) for name in (archive.draft, archive.path, archive.size)
-    )
-    return [
-        f'{command} "$@"',
-        "code=$?",
-        f'if [ "$code" = 0 ] && [ -s {draft} ]',
-        f"then wc -c < {draft} > {size}; mv -f {draft} {path}",
-        f"else rm -f {draft}; fi",
-        "exit $code",
-    ]

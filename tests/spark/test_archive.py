@@ -1,6 +1,7 @@
 """Where the archive of classes is kept, and when it is not."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -21,35 +22,44 @@ def cache(tmp_path: Path) -> dict[str, str]:
     return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
+LISTED = "org/apache/spark/sql/execution/python/streaming/PythonStreamingSinkCommitRunner"
+
+
+def whole(archive: Archive) -> Path:
+    """Makes one of seven bytes."""
+    path = archive.stem.with_name(f"{archive.stem.name}-7.jsa")
+    path.write_bytes(b"classes")
+    return path
+
+
 def found(jar: Path, environment: dict[str, str]) -> Archive:
     archive = find_archive(jar, [jar], environment)
     assert archive is not None
     return archive
 
 
-def test_it_is_made_first_and_used_then(jar: Path, cache: dict[str, str]) -> None:
+def test_classes_are_listed_first_and_an_archive_is_used_then(
+    jar: Path, cache: dict[str, str]
+) -> None:
     archive = found(jar, cache)
-    assert f"-XX:ArchiveClassesAtExit={archive.draft}" in archive.options
-    archive.path.write_bytes(b"classes")
-    archive.size.write_text("7\n")
-    assert f"-XX:SharedArchiveFile={archive.path}" in archive.options
-    assert archive.path.parent.stat().st_mode & 0o777 == 0o700
+    assert f"-XX:DumpLoadedClassList={archive.classes}" in archive.options
+    made = whole(archive)
+    assert f"-XX:SharedArchiveFile={made}" in archive.options
+    assert made.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("size", ["8", "", "no number", None])
-def test_half_an_archive_is_none(jar: Path, cache: dict[str, str], size: str | None) -> None:
+@pytest.mark.parametrize("size", ["8", "", "x"])
+def test_half_an_archive_is_none(jar: Path, cache: dict[str, str], size: str) -> None:
     archive = found(jar, cache)
-    archive.path.write_bytes(b"classes")
-    if size is not None:
-        archive.size.write_text(size)
-    assert not archive.exists
+    whole(archive).rename(archive.stem.with_name(f"{archive.stem.name}-{size}.jsa"))
+    assert archive.path is None
 
 
 def test_another_jar_or_java_has_another_archive(jar: Path, cache: dict[str, str]) -> None:
-    before = found(jar, cache).path
-    assert found(jar, cache).path == before
+    made = whole(found(jar, cache))
+    assert found(jar, cache).path == made
     jar.write_bytes(b"another jar")
-    assert found(jar, cache).path != before
+    assert found(jar, cache).path is None
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0", "no"])
@@ -66,8 +76,12 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(
     assert find_archive(jar, [jar], cache) is None
 
 
-@pytest.mark.parametrize("environment", [{}, {"HOME": ""}, {"HOME": "/dev/null"}])
-def test_without_a_home_there_is_none(jar: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "environment", [{}, {"HOME": ""}, {"HOME": "/dev/null"}, {"XDG_CACHE_HOME": "/proc"}]
+)
+def test_without_a_home_or_in_a_read_only_one_there_is_none(
+    jar: Path, environment: dict[str, str]
+) -> None:
     assert find_archive(jar, [jar], environment) is None
 
 
@@ -75,12 +89,70 @@ def test_a_missing_jar_is_no_archive(tmp_path: Path, jar: Path, cache: dict[str,
     assert find_archive(jar, [tmp_path / "gone.jar"], cache) is None
 
 
-def test_what_a_killed_process_left_is_removed_in_time(jar: Path, cache: dict[str, str]) -> None:
-    fresh = found(jar, cache).draft
-    old = fresh.with_name("spark.jsa.1.draft")
+def test_what_nobody_uses_is_removed_in_time(jar: Path, cache: dict[str, str]) -> None:
+    archive = found(jar, cache)
+    used = whole(archive)
+    fresh = archive.stem.with_name("spark-1-cut-100.jsa")
     fresh.touch()
-    old.touch()
-    os.utime(old, (0, time.time() - 2 * 86_400))
+    old = [
+        archive.stem.with_name(f"spark-0-{name}")
+        for name in ("a-0.jsa", "b.1.classes", "cut-9.jsa")
+    ]
+    for path in (used, *old):
+        path.touch()
+        os.utime(path, (0, time.time() - 31 * 86_400))
+    archive.draft.mkdir()
+    os.utime(archive.draft, (0, time.time() - 3600))
     found(jar, cache)
-    assert fresh.exists()
-    assert not old.exists()
+    assert [path.exists() for path in (used, fresh, archive.draft, *old)] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
+
+
+def ended(archive: Archive, dump: str, *, code: int = 0, classes: str = LISTED) -> None:
+    """A JVM listed these classes and ended with this code; `dump` is a shell's way to make one."""
+    archive.classes.write_text(classes)
+    lines = archive.script(["sh", "-c", dump])
+    subprocess.run(["sh", "-c", "\n".join([f"code={code}", *lines])], check=True, timeout=20)
+    assert not archive.classes.exists()
+
+
+def names(archive: Archive) -> list[str]:
+    return [path.name for path in archive.stem.parent.iterdir()]
+
+
+# `$0` is -Xshare:dump, the third argument names the file.
+DUMP = 'printf classes > "${2#*=}"'
+
+
+def test_an_archive_takes_its_name_when_it_is_whole(jar: Path, cache: dict[str, str]) -> None:
+    archive = found(jar, cache)
+    ended(archive, DUMP)
+    assert archive.path is not None
+    assert archive.path.read_text() == "classes"
+    assert names(archive) == [archive.path.name]
+
+
+@pytest.mark.parametrize(
+    ("dump", "code", "classes"),
+    [
+        (f"{DUMP}; kill -9 $$", 0, LISTED),
+        (f"{DUMP}; exit 1", 0, LISTED),
+        (DUMP, 1, LISTED),
+        (DUMP, 137, LISTED),
+        (DUMP, 0, "java/lang/Object"),
+    ],
+)
+def test_none_is_made_when_anything_went_wrong(
+    jar: Path, cache: dict[str, str], dump: str, code: int, classes: str
+) -> None:
+    archive = found(jar, cache)
+    ended(archive, dump, code=code, classes=classes)
+    assert names(archive) == []
+
+
+def test_only_one_process_makes_it(jar: Path, cache: dict[str, str]) -> None:
+    archive = found(jar, cache)
+    archive.draft.mkdir()
+    ended(archive, DUMP)
+    assert names(archive) == [archive.draft.name]
