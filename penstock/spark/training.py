@@ -87,7 +87,9 @@ def train() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="penstock-training-") as folder:
         place = Path(folder)
-        spark = open_session("training", master="local[1]", folder=place, packed=True, conf={})
+        spark = open_session(
+            "training", master="local[1]", folder=place, packed=True, slots=1, conf={}
+        )
         gateway = SparkContext._gateway
         try:
             spark.dataSource.register(Exercise)
