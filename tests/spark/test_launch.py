@@ -75,7 +75,8 @@ SESSION = """
     import sys
     from pathlib import Path
     from penstock.spark.session import close_session, open_session
-    spark = open_session("t", master="local[1]", folder=Path(sys.argv[1]), packed=True, slots=1, conf={})
+    folder = Path(sys.argv[1])
+    spark = open_session("t", master="local[1]", folder=folder, packed=True, slots=1, conf={})
     print("rows", spark.range(5).count())
     bean = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
     print("arguments", list(bean.getInputArguments()))
