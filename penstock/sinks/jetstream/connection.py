@@ -81,6 +81,12 @@ class Connection:
             hint="is nats-server running, and is the sink's url right?",
         )
 
+    @property
+    def descriptor(self) -> int | None:
+        """The socket's, to wait for it beside other things; None when it is closed. What came in
+        is read by `receive`, all of it."""
+        return None if self._socket is None else self._socket.fileno()
+
     def close(self) -> None:
         """Drops the socket; what was in flight may or may not have been stored."""
         if self._socket is not None:

@@ -1,5 +1,7 @@
 """Gathers small batches into one, which costs about as much as one of them to encode and send."""
 
+import math
+
 import pyarrow as pa
 
 from penstock.sinks.jetstream.pressure import Pace
@@ -41,6 +43,12 @@ class Gather:
             or self._bytes * pace.divisor >= limits.max_bytes
             or now - self._since >= limits.max_wait * pace.patience
         )
+
+    def due_in(self, now: float, pace: Pace = _USUAL) -> float:
+        """Seconds until what is there has waited long enough; endless when there is nothing."""
+        if not self._batches:
+            return math.inf
+        return max(0.0, self._since + self._limits.max_wait * pace.patience - now)
 
     def take(self) -> list[pa.RecordBatch]:
         """Everything, as one batch (or none), and begins anew."""

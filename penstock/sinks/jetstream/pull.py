@@ -1,11 +1,15 @@
 """Takes batches out of an iterator that may block, without blocking with it.
 
 An open-ended source yields when it has something; meanwhile acknowledgements come in and a small
-batch has waited long enough. So a thread pulls, and the writer looks now and then.
+batch has waited long enough. So a thread pulls, and the writer waits for a batch and for its socket
+at the same time.
 """
 
+import os
 import queue
+import select
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -28,23 +32,33 @@ class Pull:
             self._direct = iter(changes)
             return
         self._queue: queue.Queue[pa.RecordBatch | BaseException] = queue.Queue(_AHEAD)
+        # A byte for each item of the queue: what can be waited for beside a socket.
+        self._filled, self._filling = os.pipe()
+        for end in (self._filled, self._filling):
+            weakref.finalize(self, os.close, end)  # when the thread has ended, too
         self._unwanted = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(iter(changes),), name="penstock-pull", daemon=True
         )
         self._thread.start()
 
-    def next(self, timeout: float | None) -> pa.RecordBatch | None:
-        """Waits at most `timeout` seconds, or as long as it takes (None).
+    def next(self, timeout: float | None, beside: int | None = None) -> pa.RecordBatch | None:
+        """Waits at most `timeout` seconds, or as long as it takes (None), and no longer than until
+        the file descriptor `beside` can be read.
 
         What the iterator raises is raised here; StopIteration is its end.
         """
         if self._direct is not None:
             return next(self._direct)
-        try:
-            item = self._queue.get(timeout=timeout)
-        except queue.Empty:
+        poll = select.poll()
+        poll.register(self._filled, select.POLLIN)
+        if beside is not None:
+            poll.register(beside, select.POLLIN)
+        ready = poll.poll(None if timeout is None else timeout * 1000)
+        if all(number != self._filled for number, _ in ready):
             return None
+        os.read(self._filled, 1)
+        item = self._queue.get_nowait()
         if isinstance(item, BaseException):
             raise item
         return item
@@ -59,6 +73,7 @@ class Pull:
                 self._queue.put(item, timeout=_GIVE_UP)
             except queue.Full:
                 continue
+            os.write(self._filling, b"+")
             return not isinstance(item, BaseException)
         return False
 
@@ -78,5 +93,7 @@ class Pull:
 def _step(batches: Iterator[pa.RecordBatch]) -> "pa.RecordBatch | BaseException":
     try:
         return next(batches)
+    except StopIteration as end:
+        return end.with_traceback(None)  # whose frames would keep the Pull alive
     except BaseException as error:
         return error

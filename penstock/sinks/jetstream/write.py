@@ -19,7 +19,7 @@ from penstock.sinks.jetstream.individual import Individual
 from penstock.sinks.jetstream.message import Messages
 from penstock.sinks.jetstream.order import Order
 from penstock.sinks.jetstream.poison import Poison
-from penstock.sinks.jetstream.publisher import Publisher, Tally
+from penstock.sinks.jetstream.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.pull import Pull
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.jetstream.settings import Batch
@@ -28,7 +28,6 @@ from penstock.sinks.jetstream.shard import NotAlone
 __all__ = ["Write"]
 
 _COMPANY = 2 << 20  # bytes that messages of several changes wait for while the server is busy
-_TICK = 0.001  # seconds between looks at the server while the source is silent
 _PROGRESS = 1.0  # seconds between reports of the position
 
 
@@ -56,7 +55,7 @@ class Write:
         with Pull(changes) as pull:
             while True:
                 try:
-                    batch = pull.next(_TICK if self._gather.rows or self._flying else _PROGRESS)
+                    batch = pull.next(*self._until())
                 except StopIteration:
                     break
                 self._go_on(batch)
@@ -68,6 +67,13 @@ class Write:
         self._measure()
         return self._receipt()
 
+    def _until(self) -> tuple[float, int | None]:
+        """How long to wait for the source at most, and for which socket beside it."""
+        due = self._gather.due_in(time.monotonic(), self._flow.pace)
+        if not self._flying:
+            return min(due, _PROGRESS), None
+        return min(due, LOOK), self._session.connection.descriptor
+
     @property
     def _flying(self) -> bool:
         return self._connected is not None and self._publisher.flying > 0
@@ -77,15 +83,15 @@ class Write:
             if not self._gather.takes(batch):
                 self._flush()
             self._gather.add(batch, time.monotonic())
+        if self._flying:
+            self._retried(self._publisher.poll)
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for company all the same.
         pace = self._flow.pace
         eager = pace.patience == 1 and not self._flying
         if eager or self._gather.is_due(time.monotonic(), pace):
             self._flush()
-        if self._flying:
-            self._retried(self._publisher.poll)
-        else:
+        if not self._flying:
             self._flow.idle()
             if batch is None:
                 self._session.refresh()  # an idle server wants its PING answered

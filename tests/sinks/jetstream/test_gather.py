@@ -1,5 +1,8 @@
 """Gathering, pulling and ordering: what happens to batches before they are messages."""
 
+import math
+import os
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 from penstock.errors import SettingsError
 from penstock.sinks.jetstream.gather import Gather
 from penstock.sinks.jetstream.order import Order
+from penstock.sinks.jetstream.pressure import Pace
 from penstock.sinks.jetstream.pull import Pull
 from penstock.sinks.jetstream.settings import Batch
 
@@ -57,6 +61,16 @@ def test_what_gathered_comes_out_as_one_batch_in_order(batch_of: Any, ids_of: An
     assert gather.rows == 0
 
 
+@pytest.mark.parametrize(("pace", "left"), [(Pace(), 0.95), (Pace(patience=4), 3.95)])
+def test_a_first_batch_says_when_it_is_due(pace: Pace, left: float, batch_of: Any) -> None:
+    gather = Gather(LIMITS)
+    assert gather.due_in(now=1, pace=pace) == math.inf
+    gather.add(batch_of(1, 1), now=1)
+    gather.add(batch_of(1, 2), now=1.04)
+    assert gather.due_in(now=1.05, pace=pace) == pytest.approx(left)
+    assert gather.due_in(now=9, pace=pace) == 0
+
+
 def test_batches_of_two_encodings_do_not_mix(batch_of: Any) -> None:
     gather = Gather(LIMITS)
     gather.add(batch_of(1, 1, images="json"), now=0)
@@ -84,6 +98,34 @@ def test_a_source_that_is_silent_is_not_waited_for(batch_of: Any) -> None:
         assert pull.next(0.01) is None
         go_on.set()
         assert pull.next(None) is not None
+
+
+def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -> None:
+    go_on = threading.Event()
+    ours, theirs = socket.socketpair()
+
+    def silent() -> Iterator[pa.RecordBatch]:
+        assert go_on.wait(10)
+        yield batch_of(1)
+
+    with ours, theirs, Pull(silent()) as pull:
+        theirs.send(b"an answer")
+        assert pull.next(None, ours.fileno()) is None
+        ours.recv(100)
+        go_on.set()
+        assert pull.next(None, ours.fileno()) is not None
+
+
+def test_nothing_stays_open_when_the_source_has_ended(batch_of: Any) -> None:
+    with Pull(iter([batch_of(1)])) as pull:
+        assert pull.next(10) is not None
+    pull._thread.join(10)
+    ends = (pull._filled, pull._filling)
+    os.fstat(ends[0])
+    del pull
+    for end in ends:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)
 
 
 def test_what_the_source_raises_is_raised() -> None:
