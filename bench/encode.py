@@ -18,13 +18,13 @@ from rich.table import Table
 
 from penstock.change import Images, schema
 from penstock.native import describe
-from penstock.sinks.jetstream.atomic import Atomic
-from penstock.sinks.jetstream.encoders import encoder
-from penstock.sinks.jetstream.flow import Flow
-from penstock.sinks.jetstream.order import Order
-from penstock.sinks.jetstream.publisher import Tally
+from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.flow import Flow
+from penstock.sinks.jetstream.publishing.order import Order
+from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.publishing.shard import Batch, Shard
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.shard import Batch, Shard
 from penstock.sinks.jetstream.subject import parse_template
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")

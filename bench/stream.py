@@ -9,7 +9,7 @@ import orjson
 
 from penstock.errors import PenstockError
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.client.connection import Connection
 from penstock.tail.reader import Reader
 
 __all__ = ["changes_in", "latencies", "messages_in", "stored", "wait_for"]

@@ -3,7 +3,8 @@
 A lease has expired when its row has not changed for its term on our own clock; clocks of two hosts
 are never compared. It keeps an instance that waits from disturbing the one that runs, and lets it
 take over within seconds. It is not what keeps two from publishing: a process that was frozen
-believes in its lease until it looks. The stream's fence does that (sinks/jetstream/atomic.py).
+believes in its lease until it looks. The stream's fence does that
+(sinks/jetstream/publishing/atomic.py).
 """
 
 import json

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.change import schema
-from penstock.sinks.jetstream.encoders import encoder
-from penstock.sinks.jetstream.message import Messages
-from penstock.sinks.jetstream.protocol import headers_of
+from penstock.sinks.jetstream.client.protocol import headers_of
+from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.jetstream.encoding.message import Messages
 from penstock.sinks.jetstream.settings import Encoding, JetStreamSettings, LayoutName, Packing
 from penstock.sinks.jetstream.subject import parse_template
 

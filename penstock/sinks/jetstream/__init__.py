@@ -1,7 +1,7 @@
 """The JetStream sink: each change is one message, stored once.
 
-`settings` says what it can do, `message` what a message looks like, `atomic` and `individual` how
-messages are published, `stream` what it asks of a stream.
+A batch passes `sink`, `write`, `cleaning`, `encoding`, `publishing` and `client`. `poison` is where
+the rest is kept, `mending` brings it back; `stream` is what we ask of a stream.
 """
 
 from penstock.sinks import SinkPlugin

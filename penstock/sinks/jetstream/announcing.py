@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.sinks.jetstream.api import ApiError, error_of
-from penstock.sinks.jetstream.protocol import hpub, status_of
+from penstock.sinks.jetstream.client.api import ApiError, error_of
+from penstock.sinks.jetstream.client.protocol import hpub, status_of
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.jetstream.subject import covers
 

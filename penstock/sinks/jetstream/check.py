@@ -7,15 +7,15 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
-from penstock.sinks.jetstream.api import JetStream
-from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.dead_letters import dead_stream, subject_of
+from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.client.connection import Connection
+from penstock.sinks.jetstream.client.protocol import hpub
 from penstock.sinks.jetstream.durability import synced
-from penstock.sinks.jetstream.protocol import hpub
+from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
+from penstock.sinks.jetstream.poison.suspensions import record_subject, tables_stream
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, problems, wanted
 from penstock.sinks.jetstream.subject import Template, overlaps, parse_template
-from penstock.sinks.jetstream.suspensions import record_subject, tables_stream
 
 __all__ = ["check"]
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from penstock.errors import SettingsError
-from penstock.sinks.jetstream.connection import version_of
+from penstock.sinks.jetstream.client.connection import version_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream
 

@@ -15,15 +15,15 @@ import pyarrow as pa
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.page import Page
 from penstock.position import Place
-from penstock.sinks.jetstream.api import ApiError, error_of
-from penstock.sinks.jetstream.dead_letter import Letter, page_of, row_of
-from penstock.sinks.jetstream.dead_letters import Kept
-from penstock.sinks.jetstream.message import POSITION, Messages, Origin
-from penstock.sinks.jetstream.poison import summary
+from penstock.sinks.jetstream.cleaning import summary
+from penstock.sinks.jetstream.client.api import ApiError, error_of
+from penstock.sinks.jetstream.encoding.message import POSITION, Messages, Origin
+from penstock.sinks.jetstream.poison.dead_letter import Letter, page_of, row_of
+from penstock.sinks.jetstream.poison.dead_letters import Kept
+from penstock.sinks.jetstream.poison.suspension import Event, State, Suspension
+from penstock.sinks.jetstream.poison.suspensions import now
+from penstock.sinks.jetstream.publishing.shard import Mark, read_mark
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.jetstream.shard import Mark, read_mark
-from penstock.sinks.jetstream.suspension import Event, State, Suspension
-from penstock.sinks.jetstream.suspensions import now
 
 __all__ = ["Decode", "Mending"]
 

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.errors import PenstockError
-from penstock.sinks.jetstream.api import JetStream
-from penstock.sinks.jetstream.chain import Pace
-from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.dead_letters import DeadLetters
+from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.durability import synced
-from penstock.sinks.jetstream.encode import Encoder
-from penstock.sinks.jetstream.encoders import encoder
-from penstock.sinks.jetstream.flow import Flow
+from penstock.sinks.jetstream.encoding.encode import Encoder
+from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
+from penstock.sinks.jetstream.poison.suspension import Table
+from penstock.sinks.jetstream.poison.suspensions import Suspensions
+from penstock.sinks.jetstream.publishing.chain import Pace
+from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import Stream, choose, ensure
 from penstock.sinks.jetstream.subject import Template, parse_template
-from penstock.sinks.jetstream.suspension import Table
-from penstock.sinks.jetstream.suspensions import Suspensions
 
 __all__ = ["Session", "borrowed"]
 

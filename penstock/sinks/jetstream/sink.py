@@ -12,11 +12,11 @@ from penstock.position import PartitionId, Place
 from penstock.sinks import Notify, Receipt, ignore
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
+from penstock.sinks.jetstream.encoding.message import Origin
 from penstock.sinks.jetstream.mending import Mending
-from penstock.sinks.jetstream.message import Origin
+from penstock.sinks.jetstream.publishing.shard import NotAlone, read_mark
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.shard import NotAlone, read_mark
 from penstock.sinks.jetstream.write import Write
 
 __all__ = ["JetStreamSink"]

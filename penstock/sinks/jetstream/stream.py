@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.errors import SettingsError
-from penstock.sinks.jetstream.api import JetStream
-from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.subject import Template, covers
 

@@ -11,19 +11,19 @@ from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
 from penstock.position import PartitionId, Place, position_to_json
 from penstock.sinks import Notify, Receipt
-from penstock.sinks.jetstream.atomic import LARGEST, Atomic, Limits
-from penstock.sinks.jetstream.breaker import BreakerState
-from penstock.sinks.jetstream.connection import Connection
-from penstock.sinks.jetstream.gather import Gather
-from penstock.sinks.jetstream.individual import Individual
-from penstock.sinks.jetstream.message import Messages
-from penstock.sinks.jetstream.order import Order
-from penstock.sinks.jetstream.poison import Poison
-from penstock.sinks.jetstream.publisher import LOOK, Publisher, Tally
-from penstock.sinks.jetstream.pull import Pull
+from penstock.sinks.jetstream.cleaning import Poison
+from penstock.sinks.jetstream.client.connection import Connection
+from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, Limits
+from penstock.sinks.jetstream.publishing.breaker import BreakerState
+from penstock.sinks.jetstream.publishing.gather import Gather
+from penstock.sinks.jetstream.publishing.individual import Individual
+from penstock.sinks.jetstream.publishing.order import Order
+from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
+from penstock.sinks.jetstream.publishing.pull import Pull
+from penstock.sinks.jetstream.publishing.shard import NotAlone
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.jetstream.settings import Batch
-from penstock.sinks.jetstream.shard import NotAlone
 
 __all__ = ["Write"]
 

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.demo.servers import Nats
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.api import JetStream
-from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.client.connection import Connection
 
 
 @pytest.fixture

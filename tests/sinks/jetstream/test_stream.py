@@ -9,8 +9,8 @@ from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.finding import Finding
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.api import ApiError, JetStream, error_of
-from penstock.sinks.jetstream.connection import Connection
+from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.stream import Stream, choose, wanted
 from penstock.sinks.jetstream.subject import parse_template
 

@@ -1,0 +1,1 @@
+"""The NATS client: a connection, the protocol in bytes, and JetStream's API."""

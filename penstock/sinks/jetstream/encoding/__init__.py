@@ -1,0 +1,5 @@
+"""From a batch of changes to messages: routes, headers and bodies, column by column.
+
+`encode` and `several` make one message of one change or of many (`encoders` chooses), `dialect` and
+`layout` say what a body looks like, `weave` puts the bytes together.
+"""

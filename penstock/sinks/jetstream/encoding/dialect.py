@@ -1,0 +1,140 @@
+"""The two encodings of a message body: MessagePack and JSON.
+
+A body is woven from pieces of columns; no row is a Python object unless its images have to be
+converted from the one encoding to the other.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+
+from penstock.change import Images
+from penstock.sinks.jetstream.encoding.columns import BINARY, Column
+from penstock.sinks.jetstream.encoding.pieces import Form
+
+__all__ = ["Dialect", "Unconvertible", "converted", "dialect"]
+
+
+class Dialect(Protocol):
+    """How values look in a body."""
+
+    content_type: bytes
+    images: Images
+    form: Form
+    nil: bytes
+    end: bytes
+    list_end: bytes
+    separator: bytes
+
+    def start(self, fields: int) -> bytes:
+        """What a map of that many fields begins with; `end` ends it."""
+        ...
+
+    def list_start(self, count: int) -> bytes:
+        """What an array of that many values begins with; `list_end` ends it, and `separator`
+        stands between its values."""
+        ...
+
+    def name(self, name: str, *, first: bool = False) -> bytes:
+        """A field's name with what stands around it."""
+        ...
+
+    def value(self, value: Any) -> bytes:
+        """Any plain value."""
+        ...
+
+    def convert(self, image: bytes) -> bytes:
+        """A row image from the other encoding."""
+        ...
+
+
+class _MessagePack:
+    content_type = b"application/msgpack"
+    images: Images = "msgpack"
+    form: Form = "msgpack"
+    nil = b"\xc0"
+    end = list_end = separator = b""
+
+    def start(self, fields: int) -> bytes:
+        return b"\xde" + fields.to_bytes(2, "big")
+
+    def list_start(self, count: int) -> bytes:
+        return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
+
+    def name(self, name: str, *, first: bool = False) -> bytes:
+        return ormsgpack.packb(name)
+
+    def value(self, value: Any) -> bytes:
+        return ormsgpack.packb(value)
+
+    def convert(self, image: bytes) -> bytes:
+        return ormsgpack.packb(orjson.loads(image), option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
+
+
+class _Json:
+    content_type = b"application/json"
+    images: Images = "json"
+    form: Form = "json"
+    nil = b"null"
+    end = b"}"
+    list_end = b"]"
+    separator = b","
+
+    def start(self, fields: int) -> bytes:
+        return b"{"
+
+    def list_start(self, count: int) -> bytes:
+        return b"["
+
+    def name(self, name: str, *, first: bool = False) -> bytes:
+        return (b"" if first else b",") + orjson.dumps(name) + b":"
+
+    def value(self, value: Any) -> bytes:
+        return orjson.dumps(value)
+
+    def convert(self, image: bytes) -> bytes:
+        value = ormsgpack.unpackb(image, option=ormsgpack.OPT_NON_STR_KEYS)
+        return orjson.dumps(_without_bytes(value), option=orjson.OPT_NON_STR_KEYS)
+
+
+def _without_bytes(value: Any) -> Any:
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dict():
+            return {key: _without_bytes(item) for key, item in value.items()}
+        case list():
+            return [_without_bytes(item) for item in value]
+        case _:
+            return value
+
+
+_DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
+
+
+def dialect(encoding: Literal["msgpack", "json"]) -> Dialect:
+    """The dialect of an encoding of values."""
+    return _DIALECTS[encoding]
+
+
+class Unconvertible(Exception):
+    """The image in `row` has no form in the other encoding."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+def converted(column: Column, convert: Callable[[bytes], bytes]) -> Column:
+    """A column of images, each through `convert`; raises Unconvertible."""
+    images: list[bytes | None] = []
+    for row, image in enumerate(column.to_pylist()):
+        try:
+            images.append(None if image is None else convert(image))
+        except (ValueError, TypeError):
+            raise Unconvertible(row) from None
+    return pa.array(images, BINARY)

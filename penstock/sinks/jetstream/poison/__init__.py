@@ -1,0 +1,1 @@
+"""What cannot be published: `sift` tells it apart, `dead_letters` and `suspensions` keep it."""

@@ -1,0 +1,212 @@
+"""The dead-letter stream: made on demand, written in order, each letter once.
+
+Its last message of a partition says how far the dead letters of that partition go, as the main
+stream's does for all changes: what is at or before it was stored, and a change that is offered
+again after a crash is not stored again. Who writes expects that message to be the last still, so
+two writers cannot both store the same one.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.position import Place
+from penstock.sinks.jetstream.client.api import ApiError, JetStream, Stored, error_of
+from penstock.sinks.jetstream.client.connection import Connection
+from penstock.sinks.jetstream.encoding.message import MSG_ID, POSITION, read_position
+from penstock.sinks.jetstream.poison.dead_letter import Letter
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.subject import escape
+
+__all__ = ["DeadLetters", "Kept", "dead_stream", "ensure_stream", "headers_with", "subject_of"]
+
+REASON = "Penstock-Reason"
+_WRONG_SEQUENCE = {10071, 10164}
+_TAKEN = 10065  # the subjects overlap with another stream's
+# Headers of a letter, and what the server counts besides its body.
+_HEADERS = 2_000
+_ATTEMPTS = 5
+
+
+def dead_stream(stream: str) -> str:
+    """The dead-letter stream of a stream."""
+    return f"{stream}_DLQ"
+
+
+def subject_of(stream: str, backend: str = "*", partition: str = "*") -> str:
+    """Where the dead letters of a partition are, in a form that no other stream's have."""
+    whose = [name if name == "*" else escape(name) for name in (backend, partition)]
+    return ".".join(("penstock.dlq", stream, *whose))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A letter as the dead-letter stream has it; `id` is its sequence there."""
+
+    id: int
+    stored_at: str
+    letter: Letter
+
+
+@dataclass(slots=True)
+class _Mark:
+    sequence: int
+    place: Place | None
+
+
+class DeadLetters:
+    """Of one stream, over one open connection."""
+
+    def __init__(self, connection: Connection, api: JetStream, settings: JetStreamSettings) -> None:
+        self._connection = connection
+        self._api = api
+        self._settings = settings
+        self._limit = 0  # bytes of a letter's body; 0: the stream was not looked at yet
+        self._marks: dict[str, _Mark] = {}
+        self.name = dead_stream(settings.stream)
+
+    def store(self, letter: Letter) -> bool:
+        """Stores a letter, and returns True, or False when it is there already; what comes later
+        in its partition comes later here. Raises Unavailable, SettingsError."""
+        self._ensure()
+        subject = subject_of(self._settings.stream, letter.backend, letter.partition)
+        for _ in range(_ATTEMPTS):
+            mark = self._mark(subject)
+            if mark.place is not None and letter.place <= mark.place:
+                return False
+            try:
+                answer = self._publish(subject, letter, mark)
+            except ApiError as error:
+                self._marks.pop(subject, None)
+                if error.code not in _WRONG_SEQUENCE:
+                    raise error_of(error, f"the dead letter {letter.event_id}") from None
+                continue
+            self._marks[subject] = _Mark(int(answer["seq"]), letter.place)
+            return not answer.get("duplicate")
+        raise Unavailable(f"somebody else writes to {self.name} all the time")
+
+    def _publish(self, subject: str, letter: Letter, mark: _Mark) -> Any:
+        whose = f"{escape(letter.backend)} {escape(letter.partition)}"
+        headers = headers_with({
+            MSG_ID: letter.event_id,
+            POSITION: f"{whose} {letter.position}",
+            REASON: letter.reason,
+            "Content-Type": "application/json",
+            "Nats-Expected-Last-Subject-Sequence": str(mark.sequence),
+        })  # fmt: skip
+        body = letter.body(self._limit)
+        return self._api.publish(subject, headers, body)
+
+    def _mark(self, subject: str) -> _Mark:
+        known = self._marks.get(subject)
+        if known is None:
+            last = self._api.last(self.name, subject)
+            found = read_position(last.headers) if last is not None else None
+            place = found[1] if found is not None else None
+            known = self._marks[subject] = _Mark(last.sequence if last else 0, place)
+        return known
+
+    def _ensure(self) -> None:
+        if not self._limit:
+            subject = subject_of(self._settings.stream)
+            config = ensure_stream(self._api, self.name, subject, self._settings, {})
+            payload = self._connection.max_payload
+            largest = max(int(config.get("max_msg_size") or 0), 0) or payload
+            self._limit = max(min(largest, payload) - _HEADERS, _HEADERS)
+
+    def kept(self, *, after: int = 0) -> Iterator[Kept]:
+        """All letters behind a sequence, oldest first. Raises Unavailable, SettingsError."""
+        wildcard = subject_of(self._settings.stream)
+        found = self._api.next(self.name, wildcard, after + 1)
+        while found is not None:
+            if (kept := _kept(found)) is not None:
+                yield kept
+            found = self._api.next(self.name, wildcard, found.sequence + 1)
+
+    def get(self, id: int) -> Kept | None:
+        """One letter."""
+        found = self._api.message(self.name, id)
+        return _kept(found) if found is not None else None
+
+    def replayed(self, kept: Kept, sequence: int) -> None:
+        """The letter was published to the stream as `sequence`: it goes, and a note says so.
+
+        The note stays as the partition's last message, so that how far it is remains known.
+        """
+        letter = kept.letter
+        subject = subject_of(self._settings.stream, letter.backend, letter.partition)
+        for _ in range(_ATTEMPTS):
+            last = self._api.last(self.name, subject)
+            position = last.headers.get(POSITION, "") if last is not None else ""
+            headers = headers_with({
+                POSITION: position,
+                "Penstock-Replayed": letter.event_id,
+                "Nats-Expected-Last-Subject-Sequence": str(last.sequence if last else 0),
+            })  # fmt: skip
+            note = {"replayed": letter.event_id, "reason": letter.reason, "sequence": sequence}
+            try:
+                self._api.publish(subject, headers, orjson.dumps(note))
+            except ApiError as error:
+                if error.code not in _WRONG_SEQUENCE:
+                    raise error_of(error, f"the note of {letter.event_id}") from None
+                continue
+            self._api.remove(self.name, kept.id)
+            return
+        raise Unavailable(f"somebody else writes to {self.name} all the time")
+
+
+def ensure_stream(
+    api: JetStream, name: str, subject: str, settings: JetStreamSettings, more: dict[str, Any]
+) -> Mapping[str, Any]:
+    """Makes a stream of our own beside the main one, unless it is there; its configuration.
+
+    Raises SettingsError when another stream takes its subject, Unavailable.
+    """
+    info = api.stream(name)
+    if info is not None:
+        if subject not in (info["config"].get("subjects") or ()):
+            raise SettingsError(
+                f"the stream {name} exists and does not take {subject}",
+                hint=f"nats stream edit {name} --subjects '{subject}', or move it away",
+            )
+        return dict(info["config"])
+    config = {
+        "name": name,
+        "subjects": [subject],
+        "retention": "limits",
+        "discard": "old",
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+        **more,
+    }
+    try:
+        return dict(api.create(config)["config"])
+    except SettingsError as error:
+        if f"[{_TAKEN}]" in error.message:
+            raise SettingsError(
+                f"the stream {name} cannot be made: another stream takes {subject}",
+                hint=f"give {settings.stream} subjects of its own instead of a wildcard for all",
+            ) from None
+        raise
+
+
+def headers_with(fields: dict[str, str]) -> bytes:
+    """Raw headers, whole."""
+    lines = [f"{name}: {_LINE_BREAKS.sub(' ', value)}\r\n" for name, value in fields.items()]
+    return b"NATS/1.0\r\n" + "".join(lines).encode() + b"\r\n"
+
+
+_LINE_BREAKS = re.compile(r"[\r\n]+")
+
+
+def _kept(found: Stored) -> Kept | None:
+    """None for a note, and for what is not ours."""
+    try:
+        letter = Letter.parse(found.payload)
+    except Malformed:
+        return None
+    return Kept(id=found.sequence, stored_at=found.time, letter=letter)

@@ -1,0 +1,278 @@
+"""Publishing one by one: every message has its acknowledgement, many are in flight.
+
+Order holds across a failure: what is not acknowledged is sent again from its first message, one at
+a time until the first clean acknowledgement; those that were stored after all have a message id
+that the server knows (`duplicate: true`).
+
+With message ids, and on a stream with one copy, order also holds when the server refuses one of
+many in flight: each expects the id of the one before it to be the stream's last, so that what is
+behind a refused one is refused as well (10070). Not on replicated streams: on three servers of
+2.15.1 a chain that breaks leaves the stream without any answer (observed), and 2.10 answers
+`duplicate` for ids that it refused.
+A replicated stream that changes its leader may also drop some of those in flight, and its successor
+store later ones, which stay before them.
+"""
+
+from collections import deque
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.errors import Unavailable
+from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
+from penstock.sinks.jetstream.client.connection import Connection
+from penstock.sinks.jetstream.client.protocol import Msg, status_of
+from penstock.sinks.jetstream.encoding.columns import BINARY, Numbers, Values
+from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.encoding.pieces import Count, Pick, Piece, Raw
+from penstock.sinks.jetstream.publishing.flow import Flow
+from penstock.sinks.jetstream.publishing.publisher import LOOK, Tally, framed, framing
+
+__all__ = ["Individual"]
+
+_INBOX: tuple[Piece | bytes, ...] = (Pick("one", "inbox"), Count(), b" ")
+_FRAMES = framing(_INBOX, [b"\r\n"], ("one", "inbox"))
+# The same behind a message that is to be the stream's last, where `link` is 1.
+_LINKED = framing(
+    _INBOX,
+    [Pick("link", "lines"), Raw("before"), Pick("link", "ends")],
+    ("one", "inbox", "link", "lines", "ends", "before"),
+)
+_LINES = Values([b"", b"Nats-Expected-Last-Msg-Id: "])
+_ENDS = Values([b"\r\n", b"\r\n\r\n"])
+_BROKEN = b'"err_code":10070,'  # the stream's last message is another one
+
+
+class Individual:
+    """A `Publisher` with a window of `window` messages and `window_bytes` bytes in flight.
+
+    Messages are numbered from 0 in the order they were added: the last token of the reply subject.
+    """
+
+    def __init__(
+        self, tally: Tally, flow: Flow, *, window: int, window_bytes: int, chained: bool = False
+    ) -> None:
+        self._tally, self._flow = tally, flow
+        self._chained = chained
+        self._refused: set[int] = set()
+        self._last_id: bytes | None = None  # of the message sent last over this connection
+        self._window, self._window_bytes = window, window_bytes
+        self._connection: Connection | None = None
+        self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
+        self._added = self._sent = self._acknowledged = 0
+        self._flight: deque[tuple[int, int]] = deque()  # (number behind its last, bytes)
+        self._flying = 0
+        self._early: set[int] = set()
+        self._careful = False
+
+    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See Publisher: all of it, for all that we know."""
+        return batch
+
+    def add(self, messages: Messages) -> None:
+        """See Publisher."""
+        self._chunks.append((self._added, messages))
+        self._added += len(messages)
+
+    @property
+    def flying(self) -> int:
+        """See Publisher."""
+        return self._sent - self._acknowledged
+
+    def poll(self) -> None:
+        """See Publisher."""
+        connection = self._open()
+        self._take_all(connection, connection.receive(0))
+        self._expect(connection)
+
+    def _expect(self, connection: Connection) -> None:
+        if self.flying:
+            connection.expect(self._acknowledged)
+            self._flow.waiting()
+
+    def resume(self, connection: Connection, api: JetStream) -> None:
+        """See Publisher."""
+        self._connection = connection
+        self._flow.forget()
+        connection.watch = self._flow.waiting
+        self._tally.resent += self._sent - self._acknowledged
+        self._careful = self._sent > 0
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Goes on from the first message that was not acknowledged."""
+        self._sent = self._acknowledged
+        self._flight.clear()
+        self._flying = 0
+        # Acknowledged ahead of one that was not, and counted: they are sent and counted again.
+        self._tally.published -= len(self._early)
+        self._early.clear()
+        self._refused.clear()
+        self._last_id = None
+
+    def pump(self, *, drain: bool) -> None:
+        """See Publisher."""
+        connection = self._open()
+        while True:
+            held = self._flow.held(self.flying)
+            sending = not held and self._send_next(connection)
+            self._take_all(connection, connection.receive(0))
+            if sending:
+                continue
+            if self._sent == self._added and (not drain or not self.flying):
+                return
+            if held or self.flying:
+                self._await(connection)
+
+    def probe(self) -> None:
+        """See Publisher: one message."""
+        connection = self._open()
+        self._careful = True
+        self._send_next(connection)
+        while self.flying:
+            self._await(connection)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable("not connected")
+        return self._connection
+
+    def _await(self, connection: Connection) -> None:
+        """Waits for an acknowledgement, or a while."""
+        if not self.flying:  # a pause: silence is no fault
+            connection.expect_anew()
+        pause = self._flow.pause
+        messages = connection.receive(min(pause, LOOK) if pause and not self.flying else LOOK)
+        self._take_all(connection, messages)
+        if not messages:
+            self._expect(connection)
+
+    def _send_next(self, connection: Connection) -> bool:
+        piece = self._next_piece()
+        if piece is None:
+            return False
+        first, size = self._sent, int(piece.sizes.sum())
+        data = self._framed(connection, piece, first)
+        # Noted before it is sent: an error in the middle leaves it unacknowledged, not unsent.
+        self._sent += len(piece)
+        self._flight.append((self._sent, size))
+        self._flying += size
+        self._flow.sent()
+        connection.send(data)
+        return True
+
+    def _framed(self, connection: Connection, piece: Messages, first: int) -> memoryview:
+        """Ready to be sent; in a chain each says which message is to be the stream's last."""
+        plain = {
+            "one": _zeros(len(piece)),
+            "inbox": Values([connection.inbox.encode() + b"."]),
+        }
+        if not (self._chained and self._flow.alone):
+            return framed(piece, _FRAMES, first, **plain)
+        ids = piece.ids.cast(BINARY)
+        link = np.ones(len(piece), np.int32)
+        link[0] = 0 if self._last_id is None or self._careful else 1
+        head = self._last_id if link[0] else b""
+        before = pa.concat_arrays([pa.array([head], BINARY), ids.slice(0, len(ids) - 1)])
+        self._last_id = ids[-1].as_py()
+        linked = {"link": link, "lines": _LINES, "ends": _ENDS, "before": before}
+        return framed(piece, _LINKED, first, **plain, **linked)
+
+    def _next_piece(self) -> Messages | None:
+        """What to send next, if the window has room for it."""
+        if self._sent == self._added or self._refused:
+            return None
+        first, chunk = self._chunk_of(self._sent)
+        start = self._sent - first
+        flying = self._sent - self._acknowledged
+        window = 1 if self._careful else self._flow.scaled(self._window)
+        count = min(len(chunk) - start, window)
+        size = int(chunk.sizes[start : start + count].sum())
+        full = flying + count > window
+        if flying and (full or self._flying + size > self._flow.scaled(self._window_bytes)):
+            return None
+        return chunk.slice(start, start + count)
+
+    def _chunk_of(self, number: int) -> tuple[int, Messages]:
+        return next(chunk for chunk in self._chunks if chunk[0] + len(chunk[1]) > number)
+
+    def _take_all(self, connection: Connection, messages: list[Msg]) -> None:
+        tally = self._tally
+        known, duplicates = self._acknowledged + len(self._early), tally.duplicates
+        try:
+            self._count(connection, messages)
+        finally:
+            while self._early and self._acknowledged in self._early:
+                self._early.remove(self._acknowledged)
+                self._acknowledged += 1
+            taken = self._acknowledged + len(self._early) - known
+            tally.published += taken - (tally.duplicates - duplicates)
+            self._careful = self._careful and not taken
+            if taken:
+                self._flow.answered(connection.quiet_at, more=self.flying > 0)
+            self._settle()
+            self._mend()
+
+    def _mend(self) -> None:
+        """A chain broke: once all in flight are answered, what was refused is sent again."""
+        if not self._refused or len(self._refused) + len(self._early) < self.flying:
+            return
+        self._tally.resent += len(self._refused)
+        self._flow.forget()
+        self._flow.crowded()
+        self._careful = True
+        self._rewind()
+
+    def _count(self, connection: Connection, messages: list[Msg]) -> None:
+        """Its loop runs once for every change: keep it lean."""
+        skip = len(connection.inbox) + 1
+        for subject, _, headers, payload in messages:
+            token = subject[skip:]
+            if not token.isdigit():
+                continue
+            number = int(token)
+            if headers or b'"error"' in payload:
+                if self._chained and _BROKEN in payload:
+                    self._refused.add(number)
+                    continue
+                self._raise(headers, payload)
+            if b'"duplicate"' in payload:
+                if b'"seq":0,' in payload:
+                    raise Unavailable("a message id is known, and its message is not stored yet")
+                self._tally.duplicates += self._changes(number)
+            if number == self._acknowledged:
+                self._acknowledged += 1
+            else:
+                self._early.add(number)
+
+    def _raise(self, headers: bytes, payload: bytes) -> None:
+        if status_of(headers) == 503:
+            raise Unavailable("no stream takes our subjects now")
+        if payload:
+            error = ApiError.of(orjson.loads(payload)["error"])
+            raise error_of(error, f"{self._first_place()} was not stored")
+
+    def _first_place(self) -> str:
+        first, messages = self._chunk_of(self._acknowledged)
+        return f"the change at {messages.place(self._acknowledged - first)} or soon behind it"
+
+    def _changes(self, number: int) -> int:
+        first, messages = self._chunk_of(number)
+        return 1 if messages.counts is None else int(messages.counts[number - first])
+
+    def _settle(self) -> None:
+        """Forgets what is acknowledged."""
+        while self._flight and self._flight[0][0] <= self._acknowledged:
+            self._flying -= self._flight.popleft()[1]
+        while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= self._acknowledged:
+            _, messages = self._chunks.popleft()
+            self._tally.position[messages.origin.partition] = messages.place(-1)
+            # Messages were counted when they were acknowledged; what more is in them, now.
+            self._tally.published += messages.changes - len(messages)
+            self._tally.size += int(messages.sizes.sum())
+            self._tally.batches += 1
+
+
+def _zeros(count: int) -> Numbers:
+    return np.zeros(count, np.int32)

@@ -1,0 +1,143 @@
+"""Batches as they come -> batches of one origin each, in the source's order, and not too large.
+
+Rows of one batch that were shuffled are sorted; a batch that goes back behind an earlier one of
+the same write cannot be mended here, because the earlier one may be stored already.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import SettingsError
+from penstock.position import Place
+from penstock.sinks.jetstream.encoding import kernel as native
+from penstock.sinks.jetstream.encoding.columns import Column, Columns
+from penstock.sinks.jetstream.encoding.encode import exact, origin_of
+from penstock.sinks.jetstream.encoding.message import Origin
+
+__all__ = ["Order", "behind"]
+
+_ROWS = 1000
+_BYTES = 4 << 20
+_IMAGES = ("key", "before", "after")
+
+
+class Order:
+    """Knows, for the length of one write, how far each origin has come."""
+
+    def __init__(self) -> None:
+        self._last: dict[Origin, Place] = {}
+
+    def arrange(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch in pieces of one origin, sorted, of at most 1,000 rows and some 4 MiB.
+
+        Raises SettingsError when a piece is behind what an earlier batch held.
+        """
+        if native.kernel() is not None and _is_simple(columns := Columns(len(batch), exact(batch))):
+            self._check(batch)
+            yield from _cut(batch, columns)
+            return
+        for part in _by_origin(batch):
+            ordered = _sorted(part)
+            self._check(ordered)
+            yield from _cut(ordered, Columns(len(ordered), exact(ordered)))
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        origin = origin_of(batch)
+        first, last = _place(batch, 0), _place(batch, len(batch) - 1)
+        before = self._last.get(origin)
+        if before is not None and first <= before:
+            raise SettingsError(
+                f"changes of {origin.partition} came out of order: {first} behind {before}",
+                hint="let nothing shuffle between the source and the sink (no repartition, join or "
+                "union), or sort by partition, cursor and ordinal in one partition",
+            )
+        self._last[origin] = last
+
+
+def behind(batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
+    """The rows behind a place, of a batch that is in order."""
+    low, high = 0, len(batch)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if _place(batch, middle) <= place else (low, middle)
+    return batch.slice(low) if low else batch
+
+
+def _place(batch: pa.RecordBatch, row: int) -> Place:
+    return Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
+
+
+def _by_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    names = ("backend", "partition")
+    values = [batch.column(name).unique() for name in names]
+    if all(len(distinct) == 1 for distinct in values):
+        yield batch
+        return
+    for backend in values[0]:
+        for partition in values[1]:
+            mine = pc.and_(
+                pc.equal(batch.column("backend"), backend),
+                pc.equal(batch.column("partition"), partition),
+            )
+            part = batch.filter(mine)
+            if len(part):
+                yield part
+
+
+def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Strictly ascending: a change that is there twice stays once."""
+    if _ascending(batch):
+        return batch
+    keys: list[tuple[str, Any]] = [("cursor", "ascending"), ("ordinal", "ascending")]
+    batch = batch.take(pc.sort_indices(batch, sort_keys=keys))
+    return batch.filter(pa.array(np.concatenate(([True], _steps(batch)))))
+
+
+def _ascending(batch: pa.RecordBatch) -> bool:
+    return bool(_steps(batch).all())
+
+
+def _steps(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """For each row but the first, whether it is behind the one before it."""
+    cursor, ordinal = batch.column("cursor"), batch.column("ordinal")
+    rises = pc.less(cursor[:-1], cursor[1:])
+    same = pc.equal(cursor[:-1], cursor[1:])
+    further = pc.less(ordinal[:-1], ordinal[1:])
+    return np.asarray(pc.or_(rises, pc.and_(same, further)), np.bool_)
+
+
+def _is_simple(columns: Columns) -> bool:
+    """Whether a batch has one origin and is in order, which it nearly always has and is."""
+    kernel, rows = native.kernel(), columns.rows
+    return bool(
+        kernel.penstock_weave_constant(columns.pointer("backend"), rows)
+        and kernel.penstock_weave_constant(columns.pointer("partition"), rows)
+        and kernel.penstock_weave_ascending(
+            columns.pointer("cursor"), columns.pointer("ordinal"), rows
+        )
+    )
+
+
+def _cut(batch: pa.RecordBatch, columns: Columns) -> Iterator[pa.RecordBatch]:
+    start, total = 0, len(batch)
+    while start < total:
+        rows = min(_ROWS, total - start)
+        while rows > 1 and _weight(columns, start, rows) > _BYTES:
+            rows //= 2
+        yield batch if rows == total else batch.slice(start, rows)
+        start += rows
+
+
+def _weight(columns: Columns, start: int, rows: int) -> int:
+    kernel = native.kernel()
+    if kernel is None:
+        return sum(_size(columns[name].slice(start, rows)) for name in _IMAGES)
+    return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in _IMAGES)
+
+
+def _size(column: Column) -> int:
+    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

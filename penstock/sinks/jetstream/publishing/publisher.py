@@ -1,0 +1,113 @@
+"""What the two ways of publishing share: their protocol, their tally, the bytes of a publish."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.position import PartitionId, Place
+from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.client.connection import Connection
+from penstock.sinks.jetstream.encoding.columns import Columns
+from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.encoding.pieces import Piece, Raw, Size
+from penstock.sinks.jetstream.encoding.weave import Weave
+
+__all__ = ["LOOK", "Publisher", "Tally", "framed", "framing"]
+
+LOOK = 0.1  # seconds between looks at how long an answer has been due
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one write has come to so far; see `penstock.sinks.Receipt`."""
+
+    position: dict[PartitionId, Place] = field(default_factory=dict)
+    published: int = 0
+    duplicates: int = 0
+    size: int = 0
+    batches: int = 0
+    resent: int = 0
+
+
+class Publisher(Protocol):
+    """Stores messages in order, over a connection that may break and be replaced.
+
+    Owned by one write. `add` queues; `pump` sends; after any Unavailable, `resume` with an open
+    connection and `pump` again: nothing is lost, nothing overtakes.
+    """
+
+    @property
+    def flying(self) -> int:
+        """Messages that were sent and not acknowledged."""
+        ...
+
+    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What of a batch of one origin is not stored yet, as far as this can be known; counts the
+        rest. A message of several changes can't be stored in part, so this has to be asked first.
+
+        Raises as `pump` does.
+        """
+        ...
+
+    def add(self, messages: Messages) -> None:
+        """Queues messages; does no I/O."""
+        ...
+
+    def poll(self) -> None:
+        """Takes in the acknowledgements that are there, and sends what waited for them; waits for
+        nothing else.
+
+        Raises as `pump` does: Unavailable too when there was none for too long.
+        """
+        ...
+
+    def pump(self, *, drain: bool) -> None:
+        """Sends what is queued, as far as the window allows; with `drain` returns when all is
+        acknowledged, without when all is on its way. Sends nothing while the flow pauses.
+
+        Raises Unavailable, Rejected, SettingsError or LeaseLost.
+        """
+        ...
+
+    def probe(self) -> None:
+        """Sends one batch, if anything is queued, and returns when it is answered. Raises as
+        `pump` does."""
+        ...
+
+    def resume(self, connection: Connection, api: JetStream) -> None:
+        """Goes on over this connection from the first message that was not acknowledged."""
+        ...
+
+
+def framing(
+    reply: Sequence[Piece | bytes], extra: Sequence[Piece | bytes], names: Sequence[str]
+) -> Weave:
+    """HPUB of each message, for `framed`. `reply` is the reply subject, empty or with a space
+    behind it; `extra` header lines and the empty line that ends the headers; they may use columns
+    by `names`."""
+    start = [b"HPUB ", Raw("subject"), b" ", *reply]
+    first, count = len(start) + 4, 1 + len(extra)
+    pieces = [
+        *start, Size(first, first + count), b" ", Size(first, first + count + 1), b"\r\n",
+        Raw("headers"), *extra, Raw("body"), b"\r\n",
+    ]  # fmt: skip
+    return Weave(pieces, ("subject", "headers", "body", *names), batch=False)
+
+
+def framed(messages: Messages, weave: Weave, number: int = 0, **columns: Any) -> memoryview:
+    """The frames of all messages, one behind the other, ready for the socket; `number` is what
+    `Count` says in the first."""
+    return memoryview(
+        weave.bytes(
+            Columns(
+                len(messages),
+                subject=messages.subjects,
+                headers=messages.headers,
+                body=messages.bodies,
+                **columns,
+            ),
+            number,
+        )
+    )

@@ -1,0 +1,444 @@
+"""Exactly once: the fence, reading back, lost acknowledgements, and who else writes."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import LeaseLost, SettingsError
+from penstock.position import PartitionId, Place
+from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.client.api import JetStream
+
+pytestmark = pytest.mark.live
+
+
+def test_auto_is_exactly_once_where_it_can_be(nats: Nats, settings_of: Any, batch_of: Any) -> None:
+    told: list[Any] = []
+    sink = JetStreamSink(settings_of(nats.url))
+    receipt = sink.write([batch_of(1)], told.append)
+    assert receipt.numbers["delivery"] == "exactly-once"
+    assert told[0]["delivery"] == "exactly-once"
+    assert "atomic batches" in told[0]["reason"]
+
+
+def test_a_backlog_goes_in_batches_of_a_thousand(sink: JetStreamSink, batch_of: Any) -> None:
+    receipt = sink.write([batch_of(5000, 1), batch_of(300, 2)])
+    assert receipt.numbers["batches"] == 6
+
+
+def test_small_batches_join_while_the_server_is_busy(sink: JetStreamSink, batch_of: Any) -> None:
+    receipt = sink.write([batch_of(1, n) for n in range(1, 2001)])
+    assert receipt.published == 2000
+    assert receipt.numbers["batches"] < 1500
+
+
+def test_a_batch_waits_for_company_no_longer_than_it_may(
+    sink: JetStreamSink, batch_of: Any, stored: Any
+) -> None:
+    """The iterator stops and waits until what it gave is in the stream."""
+    seen: list[int] = []
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for n in range(1, 4):
+            yield batch_of(3, n)
+            arrived = threading.Event()
+            for _ in range(200):
+                if len(stored()) == 3 * n:
+                    arrived.set()
+                    break
+            seen.append(n if arrived.is_set() else -n)
+
+    sink.write(slow())
+    assert seen == [1, 2, 3]
+
+
+def test_an_open_ended_write_says_how_far_it_is(
+    sink: JetStreamSink, batch_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
+    told: list[Any] = []
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield batch_of(3, 1)
+        while not any(note.get("position") for note in told):
+            yield batch_of(0)
+
+    sink.write(slow(), told.append)
+    said = next(note for note in told if note.get("position"))
+    assert said["position"] == {"shop": "00000000/00000001:2"}
+    assert said["latency_p50_ms"] <= said["latency_p99_ms"]
+
+
+def test_a_restart_goes_on_behind_what_is_stored(
+    sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    sink.write([batch_of(10, 1)])
+    receipt = sink.write([batch_of(10, 1), batch_of(10, 2)])
+    assert (receipt.published, receipt.duplicates) == (10, 10)
+    assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
+
+
+def test_a_replay_longer_than_the_duplicate_window_is_still_once(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once", duplicate_window="100ms"))
+    sink.write([batch_of(1200, 1)])
+    control = JetStreamSink(
+        settings_of(nats.url, delivery="deduplicated", duplicate_window="100ms")
+    )
+    # Until the window has passed for sure: then message ids alone store a change twice.
+    last = batch_of(1, 1, start=1199)
+    while control.write([last]).duplicates:
+        pass
+    receipt = sink.write([batch_of(1200, 1), batch_of(5, 2)])
+    assert (receipt.published, receipt.duplicates) == (5, 1200)
+    assert stored() == ids_of(batch_of(1200, 1), last, batch_of(5, 2))
+
+
+@pytest.mark.parametrize("losing", [1, 3])
+def test_a_lost_acknowledgement_is_settled_by_reading_back(
+    losing: int, proxy: Any, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    between = proxy(trigger=b'{"stream":', remaining=losing)
+    # A slow machine is no outage: only what the proxy cuts is.
+    sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", timeout="60s"))
+    told: list[Any] = []
+    batches = [batch_of(1000, n) for n in range(1, 9)]
+    receipt = sink.write(batches, told.append)
+    assert between.lost == losing
+    assert (receipt.published, receipt.duplicates) == (8000, 0)
+    assert receipt.numbers["resent"] > 0
+    # A stall of the machine may look like one more.
+    assert [note["connected"] for note in told if "attempts" in note].count(False) >= losing
+    assert receipt.position == {PartitionId("shop"): Place("00000000/00000008", 999)}
+    assert stored() == ids_of(*batches)
+
+
+def test_a_batch_that_another_attempt_stored_is_not_stored_again(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    """Two attempts of one task: the second stores everything while the first is held up."""
+    first, second = (
+        JetStreamSink(settings_of(nats.url, delivery="exactly-once", window=n)) for n in (8000, 1)
+    )
+    first.prepare()
+    batches = [batch_of(100, n) for n in range(1, 6)]
+
+    def held_up() -> Iterator[pa.RecordBatch]:
+        yield batches[0]
+        while len(stored()) < 100:
+            yield batch_of(0)
+        second.write(batches)
+        yield from batches[1:]
+
+    receipt = first.write(held_up())
+    assert (receipt.published, receipt.duplicates) == (100, 400)
+    assert stored() == ids_of(*batches)
+
+
+def woken_late(
+    sink: JetStreamSink, owner: JetStreamSink, batch_of: Any, stored: Any
+) -> Iterator[pa.RecordBatch]:
+    """What a zombie is given: the owner stored a part of its second transaction meanwhile."""
+    yield batch_of(10, 1)
+    while len(stored()) < 10:
+        yield batch_of(0)
+    owner.write([batch_of(5, 2)])
+    yield batch_of(10, 2)
+
+
+@pytest.mark.parametrize("window", ["100ms", "120s"])
+def test_a_zombie_that_is_behind_is_stopped(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any, window: str
+) -> None:
+    """Its first message is refused by the sequence, or inside a window taken for stored already.
+    What else it had in flight can only be stored as the very changes that come next; it stops."""
+    zombie, owner = (
+        JetStreamSink(
+            settings_of(nats.url, delivery="exactly-once", window=n, duplicate_window=window)
+        )
+        for n in (8000, 1)
+    )
+    zombie.prepare()
+    changes = woken_late(zombie, owner, batch_of, stored)
+    if window == "100ms":
+        changes = after(changes, pause=0.5)
+    with pytest.raises(LeaseLost, match="somebody else writes") as caught:
+        zombie.write(changes)
+    assert caught.value.hint
+    assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
+    # Started again, it goes on from what is stored.
+    receipt = zombie.write([batch_of(10, 2)])
+    assert receipt.published + receipt.duplicates == 10
+    assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
+
+
+def after(changes: Iterator[pa.RecordBatch], *, pause: float) -> Iterator[pa.RecordBatch]:
+    """The changes, the second transaction only after a pause."""
+    for batch in changes:
+        if len(batch) and batch.column("cursor")[0].as_py().endswith("2"):
+            time.sleep(pause)
+        yield batch
+
+
+@pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{partition}.{collection}"])
+def test_the_fence_holds_where_message_ids_would_let_pass(
+    tokens: str,
+    nats: Nats,
+    stream: str,
+    settings_of: Any,
+    batch_of: Any,
+    ids_of: Any,
+    stored: Any,
+) -> None:
+    """The zombie's next batch shares no id with what the owner stored: only its expected sequence
+    (the stream's in a chain, the shard's with a subject for each partition) keeps it out."""
+    subject = f"{stream}.{tokens}"
+    zombie, owner = (
+        JetStreamSink(settings_of(nats.url, delivery="exactly-once", subject=subject, window=n))
+        for n in (8000, 1)
+    )
+    zombie.prepare()
+
+    def woken_late() -> Iterator[pa.RecordBatch]:
+        yield batch_of(10, 1)
+        while len(stored()) < 10:
+            yield batch_of(0)
+        owner.write([batch_of(5, 2)])
+        yield batch_of(10, 3)
+
+    with pytest.raises(LeaseLost):
+        zombie.write(woken_late())
+    assert stored() == ids_of(batch_of(10, 1), batch_of(5, 2))
+
+
+def test_two_writers_at_once_never_store_a_change_twice_or_out_of_order(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    batches = [batch_of(37, n) for n in range(1, 60)]
+    lost: list[LeaseLost] = []
+
+    def run(window: int, size: int) -> None:
+        settings = settings_of(
+            nats.url, delivery="exactly-once", window=window, batch={"max_size": size}
+        )
+        while True:
+            try:
+                JetStreamSink(settings).write(iter(batches))
+            except LeaseLost as error:
+                lost.append(error)
+            else:
+                return
+
+    threads = [threading.Thread(target=run, args=args) for args in ((8000, 500), (999, 20))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stored() == ids_of(*batches)
+
+
+def test_others_in_the_stream_do_not_disturb(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+) -> None:
+    """Batches chain on the stream's sequence until somebody else is seen to move it."""
+    api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
+    mine = JetStreamSink(
+        settings_of(nats.url, subject=f"{stream}.mine.{{collection}}", delivery="exactly-once")
+    )
+    other = JetStreamSink(
+        settings_of(nats.url, subject=f"{stream}.other.{{collection}}", delivery="exactly-once")
+    )
+
+    def interleaved() -> Iterator[pa.RecordBatch]:
+        for n in range(1, 6):
+            other.write([batch_of(2, n, backend="other")])
+            yield batch_of(1000, n)
+
+    receipt = mine.write(interleaved())
+    assert receipt.published == 5000
+    messages = read(nats.url, stream)
+    ours = [m.event_id for m in messages if m.subject.startswith(f"{stream}.mine.")]
+    assert ours == ids_of(*[batch_of(1000, n) for n in range(1, 6)])
+    assert len(messages) == 5010
+
+
+def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_one_pass(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+) -> None:
+    """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
+    is refused, and the stream is now where the second expects it."""
+    from penstock.sinks.jetstream.publishing.publisher import Tally
+    from penstock.sinks.jetstream.session import Session
+    from penstock.sinks.jetstream.write import _publisher
+
+    api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
+    mine, other = (
+        settings_of(nats.url, subject=f"{stream}.{name}.{{collection}}", delivery="exactly-once")
+        for name in ("mine", "other")
+    )
+    session = Session(mine)
+    session.open()
+    publisher = _publisher(session, Tally())
+    publisher.resume(session.connection, session.api)
+    batches = [batch_of(1000, n) for n in range(1, 5)]
+    for batch in batches:
+        publisher.add(session.encoder.encode(batch))
+    (shard,) = publisher._shards.values()  # type: ignore[attr-defined]
+    publisher._look(shard)  # type: ignore[attr-defined]
+    JetStreamSink(other).write([batch_of(1000, 1, backend="other")])
+    publisher.pump(drain=True)
+    session.close()
+    ours = [m.event_id for m in read(nats.url, stream) if ".mine." in m.subject]
+    assert ours == ids_of(*batches)
+
+
+def test_partitions_with_subjects_of_their_own_are_exact_each(
+    nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+) -> None:
+    subject = f"{stream}.{{partition}}.{{collection}}"
+    sink = JetStreamSink(settings_of(nats.url, subject=subject, delivery="exactly-once"))
+    batches = [
+        pa.Table.from_batches(
+            [batch_of(9, n, partition="a"), batch_of(9, n + 100, partition="b")]
+        ).combine_chunks().to_batches()[0]
+        for n in range(1, 5)
+    ]  # fmt: skip
+    receipt = sink.write(batches)
+    assert receipt.published == 72
+    assert receipt.position == {
+        "a": Place("00000000/00000004", 8), "b": Place("00000000/00000068", 8),
+    }  # fmt: skip
+    assert sink.write(batches).duplicates == 72
+    found = read(nats.url, stream)
+    for name, first in (("a", 1), ("b", 101)):
+        expected = ids_of(*[batch_of(9, n) for n in range(first, first + 4)])
+        assert [m.event_id for m in found if f".{name}." in m.subject] == expected
+
+
+def two_partitions(batch_of: Any) -> list[pa.RecordBatch]:
+    return [batch_of(9, 1, partition="a"), batch_of(9, 2, partition="b")]
+
+
+def test_two_partitions_in_one_shard_are_refused_with_the_remedy(
+    sink: JetStreamSink, batch_of: Any
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        sink.write(two_partitions(batch_of))
+    assert "default/a and default/b both write to" in str(caught.value)
+    assert "{partition}" in caught.value.hint
+
+
+def test_the_shard_of_another_partition_is_refused(sink: JetStreamSink, batch_of: Any) -> None:
+    sink.write([batch_of(1, partition="before")])
+    with pytest.raises(SettingsError, match="before and default/after"):
+        sink.write([batch_of(1, partition="after")])
+
+
+def test_auto_uses_message_ids_when_two_partitions_share_a_shard(
+    nats: Nats, settings_of: Any, batch_of: Any, stored: Any
+) -> None:
+    told: list[Any] = []
+    sink = JetStreamSink(settings_of(nats.url))
+    receipt = sink.write(two_partitions(batch_of), told.append)
+    assert receipt.published == 18
+    assert receipt.numbers["delivery"] == "deduplicated"
+    assert "both write to" in receipt.numbers["reason"]
+    assert told[-1]["delivery"] == "deduplicated"
+    again = sink.write(two_partitions(batch_of))
+    assert (again.published, again.duplicates) == (0, 18)
+    assert len(stored()) == 18
+
+
+def test_a_shard_with_strangers_messages_is_refused(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
+) -> None:
+    api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
+    api._connection.request(f"{stream}.some.thing", b"not ours")
+    with pytest.raises(SettingsError, match="is not from penstock"):
+        JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(1)])
+    receipt = JetStreamSink(settings_of(nats.url)).write([batch_of(1)])
+    assert receipt.numbers["delivery"] == "deduplicated"
+
+
+def test_after_a_purge_the_rest_is_stored_although_ids_are_remembered(
+    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    """The server still knows the ids and refuses the batch (10201); the fence is enough."""
+    sink.write([batch_of(10, 1)])
+    api._call(f"STREAM.PURGE.{stream}", {})
+    receipt = sink.write([batch_of(10, 1), batch_of(10, 2)])
+    assert receipt.published == 20
+    assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
+
+
+def test_a_purge_in_the_middle_of_a_write_goes_on(
+    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    def purged() -> Iterator[pa.RecordBatch]:
+        yield batch_of(10, 1)
+        while len(stored()) < 10:
+            yield batch_of(0)
+        api._call(f"STREAM.PURGE.{stream}", {})
+        yield batch_of(10, 2)
+
+    assert sink.write(purged()).published == 20
+    assert stored() == ids_of(batch_of(10, 2))
+
+
+def test_a_stream_that_is_deleted_in_the_middle_is_made_again(
+    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    def deleted() -> Iterator[pa.RecordBatch]:
+        yield batch_of(10, 1)
+        while len(stored()) < 10:
+            yield batch_of(0)
+        api._call(f"STREAM.DELETE.{stream}", {})
+        yield batch_of(10, 2)
+
+    told: list[Any] = []
+    assert sink.write(deleted(), told.append).published == 20
+    assert stored() == ids_of(batch_of(10, 2))
+    assert any(note.get("stream_made") for note in told)
+
+
+def test_batches_that_are_switched_off_in_the_middle_are_a_settings_error(
+    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, stored: Any
+) -> None:
+    """A chain needs no batches; what must be an atomic batch is refused."""
+    sink.write([batch_of(10, 1)])
+    info = api.stream(stream)
+    assert info is not None
+    api._call(f"STREAM.UPDATE.{stream}", {**info["config"], "allow_atomic": False})
+    sink.write([batch_of(10, 2)])
+    assert len(stored()) == 20
+    api._call(f"STREAM.PURGE.{stream}", {})
+    with pytest.raises(SettingsError, match="10174") as caught:
+        sink.write([batch_of(10, 1)])
+    assert "--allow-batch" in caught.value.hint
+
+
+def test_changes_out_of_order_are_refused_before_they_are_stored(
+    sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    with pytest.raises(SettingsError, match="out of order") as caught:
+        sink.write([batch_of(5, 2), batch_of(5, 1)])
+    assert "shuffle" in caught.value.hint
+    # It may be on its way, and the server tells of a batch that it is just storing.
+    found = stored()
+    assert found == ids_of(batch_of(5, 2))[: len(found)]
+
+
+def test_a_shuffled_batch_is_sorted(
+    sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    tidy = batch_of(50, 1)
+    twice = pa.concat_tables(map(pa.Table.from_batches, ([tidy], [tidy]))).combine_chunks()
+    receipt = sink.write([twice.to_batches()[0].take(pa.array([*range(99, -1, -1)]))])
+    assert receipt.published == 50
+    assert stored() == ids_of(tidy)

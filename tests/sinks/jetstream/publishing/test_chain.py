@@ -1,0 +1,131 @@
+"""Chains of plain messages: what is stored is a prefix, whatever happens in their middle."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import Rejected
+from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.publishing.chain import Pace, _shifted
+
+pytestmark = pytest.mark.live
+
+BEFORE = "Nats-Expected-Last-Msg-Id"
+SEQUENCE = "Nats-Expected-Last-Sequence"
+BATCH = "Nats-Batch-Id"
+
+
+def configuration(api: JetStream, stream: str) -> dict[str, Any]:
+    info = api.stream(stream)
+    assert info is not None
+    return dict(info["config"])
+
+
+def headers(nats: Nats, stream: str, read: Any) -> list[dict[str, str]]:
+    return [dict(message.headers) for message in read(nats.url, stream)]
+
+
+def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
+    sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
+) -> None:
+    batches = [batch_of(3, 1), batch_of(2, 2)]
+    sink.write(batches)
+    ids = ids_of(*batches)
+    found = headers(nats, stream, read)
+    assert all(BATCH not in one for one in found)
+    assert [one["Nats-Msg-Id"] for one in found] == ids
+    # The first of a write knows the sequence only.
+    assert found[0][SEQUENCE] == "0"
+    assert BEFORE not in found[0]
+    assert [one[BEFORE] for one in found[1:]] == ids[:-1]
+
+
+def test_the_first_of_the_next_chain_names_both(
+    sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
+) -> None:
+    sink.write([batch_of(1000, 1), batch_of(1000, 2)])
+    first = headers(nats, stream, read)[1000]
+    assert (first[SEQUENCE], first[BEFORE]) == ("1000", ids_of(batch_of(1000, 1))[-1])
+
+
+def test_a_foreign_message_before_a_chain_keeps_it_out_and_is_left_alone(
+    sink: JetStreamSink, api: JetStream, nats: Nats, stream: str, read: Any, batch_of: Any,
+    ids_of: Any,
+) -> None:  # fmt: skip
+    def disturbed() -> Iterator[pa.RecordBatch]:
+        yield batch_of(5, 1)
+        while len(headers(nats, stream, read)) < 5:
+            yield batch_of(0)
+        # Not under the sink's own subjects: another application of the stream.
+        config = configuration(api, stream)
+        more = {**config, "subjects": [*config["subjects"], f"{stream}x"]}
+        api._call(f"STREAM.UPDATE.{stream}", more)
+        api._connection.request(f"{stream}x", b"{}")
+        yield batch_of(5, 2)
+
+    assert sink.write(disturbed()).published == 10
+    found = [one.get("Nats-Msg-Id") for one in headers(nats, stream, read)]
+    assert found == [*ids_of(batch_of(5, 1)), None, *ids_of(batch_of(5, 2))]
+
+
+def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
+    sink: JetStreamSink, api: JetStream, stream: str, batch_of: Any, ids_of: Any, stored: Any
+) -> None:
+    """The server says nothing of a message without a reply: the batch after it finds out."""
+    small, large = batch_of(5, 1), batch_of(1, 2, document_id="x" * 20_000)
+
+    def shrunk() -> Iterator[pa.RecordBatch]:
+        yield batch_of(1, 0)
+        while not stored():
+            yield batch_of(0)
+        config = configuration(api, stream)
+        api._call(f"STREAM.UPDATE.{stream}", {**config, "max_msg_size": 10_000})
+        whole = pa.Table.from_batches([small, large, batch_of(5, 3)]).combine_chunks()
+        yield whole.to_batches()[0]
+
+    with pytest.raises(Rejected, match="10054"):
+        sink.write(shrunk())
+    assert stored() == ids_of(batch_of(1, 0), small)
+
+
+@pytest.mark.parametrize("start", [0, 1, 3])
+@pytest.mark.parametrize("before", [None, "x", "bär"])
+def test_each_row_gets_the_id_before_its_own(start: int, before: str | None) -> None:
+    ids = pa.array(["a", "bb", "", "ü", "e"]).slice(start)
+    expected = [before or "", *ids.to_pylist()[:-1]]
+    assert [one.decode() for one in _shifted(ids, before).to_pylist()] == expected
+
+
+def test_a_pace_of_syncs_is_told_from_a_stall() -> None:
+    pace = Pace()
+    now = 0.0
+    for slow in (True, True, False, True, True, True):
+        assert not pace.syncs
+        pace.note(100, now, now + (1.0 if slow else 0.002))
+        now += 2.0
+    assert pace.syncs
+
+
+def test_a_pace_is_judged_without_the_wait_behind_other_chains() -> None:
+    pace = Pace()
+    for number in range(10):
+        pace.note(1000, 0.0, 0.02 * (number + 1))  # all sent at once, 20 us a message
+    assert not pace.syncs
+
+
+def test_a_few_messages_say_nothing_of_the_pace() -> None:
+    pace = Pace()
+    for number in range(10):
+        pace.note(1, float(number), number + 0.5)
+    assert not pace.syncs
+
+
+def test_what_a_busy_machine_adds_to_each_answer_is_no_sync() -> None:
+    pace = Pace()
+    for number in range(10):
+        pace.note(100, float(number), number + 0.06)  # 600 us a message, mostly of waiting
+    assert not pace.syncs
