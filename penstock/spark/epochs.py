@@ -15,20 +15,24 @@ from penstock.spark.planner import Planner
 
 __all__ = ["Epoch", "Epochs"]
 
-# The first epochs are short: Spark's code for turning one over is compiled while little waits.
+# The first epochs are short: Spark's code for turning one over is compiled while nothing waits.
 WARM_UP = 20
 SHORT = 0.2
+# An epoch whose time is over goes on while there is more, for so many times its time: what comes
+# while epochs are turned over waits.
+LONGER = 2.0
 # Seconds between two looks at whether it is time to save.
 SETTLE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One ticket: a partition from behind `after`, for `seconds`."""
+    """One ticket: a partition from behind `after`, for `seconds`; up to `most` while more waits."""
 
     partition: PartitionId
     after: Place | None
     seconds: float
+    most: float
 
 
 class Epochs:
@@ -69,8 +73,9 @@ class Epochs:
             reading = self._planner.open(self._durable)
             crowded = self._slots is not None and self._slots < len(reading)
             seconds = SHORT if number <= WARM_UP or crowded else self._seconds
+            most = SHORT if crowded else LONGER * self._seconds
             return [
-                Epoch(partition=name, after=self._durable.get(name), seconds=seconds)
+                Epoch(partition=name, after=self._durable.get(name), seconds=seconds, most=most)
                 for name in reading
             ]
 

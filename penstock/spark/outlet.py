@@ -59,24 +59,25 @@ class Request:
     after: Place | None
     until: Place | None
     seconds: float
+    most: float
 
     @classmethod
     def of(cls, ticket: Ticket) -> "Request":
         """The request that a ticket entitles to."""
-        return cls(ticket.partition, ticket.after, ticket.until, ticket.seconds)
+        return cls(ticket.partition, ticket.after, ticket.until, ticket.seconds, ticket.most)
 
     def pack(self) -> bytes:
         """As a message."""
         places = (str(place) if place is not None else None for place in (self.after, self.until))
-        return REQUEST + ormsgpack.packb((self.partition, *places, self.seconds))
+        return REQUEST + ormsgpack.packb((self.partition, *places, self.seconds, self.most))
 
     @classmethod
     def unpack(cls, message: bytes) -> "Request":
         """The inverse; raises Malformed."""
         if message[:1] != REQUEST:
             raise Malformed("a task asked the planner for something unknown")
-        partition, after, until, seconds = ormsgpack.unpackb(message[1:])
-        return cls(PartitionId(partition), _place(after), _place(until), seconds)
+        partition, after, until, seconds, most = ormsgpack.unpackb(message[1:])
+        return cls(PartitionId(partition), _place(after), _place(until), seconds, most)
 
 
 def _place(text: str | None) -> Place | None:
@@ -162,7 +163,8 @@ class Outlet:
                     connection.send_bytes(FAILED + pickle.dumps(error))
 
     def _serve(self, connection: Connection, request: Request) -> None:
-        deadline = time.monotonic() + request.seconds
+        begun = time.monotonic()
+        deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
         after, over = request.after, False
         while not over:
             wait = LOOK if request.until else max(0.0, min(LOOK, deadline - time.monotonic()))
@@ -175,7 +177,8 @@ class Outlet:
                 self._hear(connection.recv_bytes())
             if request.until is None:
                 self._watch()
-                over = over or self._closing() or time.monotonic() >= deadline
+                ends = latest if pages else deadline
+                over = over or self._closing() or time.monotonic() >= ends
 
     def _hear(self, message: bytes) -> None:
         if message[:1] not in (STORED, DONE):

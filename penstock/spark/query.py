@@ -63,8 +63,7 @@ def failure(query_error: Exception | None) -> PenstockError:
     text = str(query_error)
     found = _ERROR.findall(text)
     if not found:
-        first = next((line for line in text.splitlines() if line.strip()), "it ended")
-        return Unavailable(f"the Spark query failed: {first.strip()[:300]}")
+        return Unavailable(f"the Spark query failed: {_first_line(text)}")
     name, message = found[-1]
     kind: Any = getattr(penstock.errors, name, Unavailable)
     error: PenstockError = kind(message.strip())
@@ -118,5 +117,11 @@ def _transformed(spark: SparkSession, frame: DataFrame, sql: str) -> DataFrame:
     try:
         return spark.sql(sql)
     except PySparkException as error:
-        first = str(error).splitlines()[0]
-        raise SettingsError(f"transform: {first}", hint=f"in the statement: {sql}") from error
+        raise SettingsError(
+            f"transform: {_first_line(str(error))}", hint=f"in the statement: {sql}"
+        ) from error
+
+
+def _first_line(text: str) -> str:
+    """The first that says something: Spark begins a syntax error with an empty one."""
+    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "it ended")

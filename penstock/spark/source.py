@@ -152,6 +152,7 @@ class Source:
                     partition=epoch.partition,
                     after=epoch.after,
                     seconds=epoch.seconds,
+                    most=epoch.most,
                 )
                 for epoch in self._epochs.plan(int(end[_EPOCH]))
             ]

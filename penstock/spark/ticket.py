@@ -2,7 +2,7 @@
 outlet and gets the pages there, so that they pass through neither the JVM nor a second worker.
 
 A ticket has an end (`until`: a micro-batch that can be planned again) or a time (`seconds`: an
-epoch of the realtime trigger, whose end is known only when it is over).
+epoch, whose end is known only when it is over).
 """
 
 import pickle
@@ -30,7 +30,8 @@ TICKETS = pa.schema(_COLUMNS)
 
 @dataclass(slots=True, kw_only=True)
 class Ticket(InputPartition):
-    """The changes of one partition behind `after`: up to `until`, or for `seconds`.
+    """The changes of one partition behind `after`: up to `until`, or for `seconds` and then for as
+    long as more of them wait, but at most for `most` seconds.
 
     `address` is the outlet's (`unix:PATH` or `tcp:HOST:PORT`), `key` opens it.
     """
@@ -41,6 +42,7 @@ class Ticket(InputPartition):
     after: Place | None
     until: Place | None = None
     seconds: float = 0.0
+    most: float = 0.0
 
 
 def punch(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:

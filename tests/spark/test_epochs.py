@@ -46,7 +46,7 @@ def feed(**settings: object) -> MemoryFeed:
 def test_the_first_epochs_are_short() -> None:
     with epochs(feed(), Saved()) as (made, _):
         assert [epoch.seconds for epoch in made.plan(1)] == [SHORT]
-        assert [epoch.seconds for epoch in made.plan(WARM_UP)] == [SHORT]
+        assert [(epoch.seconds, epoch.most) for epoch in made.plan(WARM_UP)] == [(SHORT, 60.0)]
         assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [30.0]
 
 
@@ -55,7 +55,9 @@ def test_with_fewer_tasks_than_partitions_all_of_them_have_their_turn(
     slots: int | None, seconds: float
 ) -> None:
     with epochs(feed(partitions=2), Saved(), slots) as (made, _):
-        assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [seconds] * 2
+        planned = made.plan(WARM_UP + 1)
+        assert [epoch.seconds for epoch in planned] == [seconds] * 2
+        assert all(epoch.most == (SHORT if seconds == SHORT else 60.0) for epoch in planned)
 
 
 def test_an_epoch_begins_behind_what_is_stored() -> None:

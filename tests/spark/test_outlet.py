@@ -14,6 +14,7 @@ import pytest
 from penstock.errors import LeaseLost, PositionLost, Unavailable
 from penstock.feeds import Following
 from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.spark.inlet import Inlet
 from penstock.spark.outlet import Outlet
@@ -24,6 +25,7 @@ from penstock.spark.ticket import Ticket, punch, tickets
 P0 = PartitionId("p0")
 CHANGES = 500
 END = Place("p0-000000000499", 0)
+ANYWHERE = Ticket(address="", key=b"", partition=P0, after=None)
 
 
 class Served:
@@ -112,6 +114,43 @@ def test_an_epoch_ends_after_its_time() -> None:
         inlet = Inlet(served.ticket(seconds=0.5))
         assert count(inlet) == CHANGES
         assert 0.5 <= time.monotonic() - begun < 5
+
+
+@contextmanager
+def flowing(pages: int) -> Iterator[Outlet]:
+    """An outlet that has one page more every 20 ms, so many in all."""
+
+    def draw(
+        partition: PartitionId, after: Place | None, until: Place | None, wait: float
+    ) -> tuple[list[Page], bool]:
+        number = 0 if after is None else after.ordinal + 1
+        time.sleep(0.02)
+        place = Place("p0", number)
+        made = Page(
+            partition=P0, first=place, last=place, count=1, captured_at=0, context=b"", payload=b""
+        )
+        return [made] if number < pages else [], False
+
+    outlet = Outlet("unix:", draw)
+    outlet.open()
+    try:
+        yield outlet
+    finally:
+        outlet.close()
+
+
+def test_an_epoch_goes_on_while_more_waits() -> None:
+    with flowing(pages=40) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.1, most=60.0)
+        assert len(list(Inlet(ticket).pages())) == 40
+
+
+def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
+    with flowing(pages=10_000) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.1, most=0.4)
+        begun = time.monotonic()
+        assert len(list(Inlet(ticket).pages())) < 100
+        assert time.monotonic() - begun >= 0.4
 
 
 def test_an_epoch_ends_when_the_service_stops() -> None:
