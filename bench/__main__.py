@@ -19,11 +19,12 @@ from .latency import Load, latency
 from .outage import outage
 from .peer import parse_peer
 from .table import TEN, Shape
+from .takeover import takeover
 from .variants import pipeline_keys
 
 console = Console()
 
-KINDS = ("all", "drain", "latency", "scaling", "outage", "deliveries")
+KINDS = ("all", "drain", "latency", "scaling", "outage", "takeover", "deliveries")
 TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 
 
@@ -42,7 +43,7 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 )
 @click.option("--seconds", default=60, show_default=True, help="Of each load, and of the outage.")
 @click.option("--warm-up", default=10, show_default=True, help="Seconds that do not count.")
-@click.option("--runs", default=1, show_default=True, help="Drains, of which all are printed.")
+@click.option("--runs", default=1, show_default=True, help="Drains or takeovers; all are printed.")
 @click.option("--postgres", "version", default=16, show_default=True, help="PostgreSQL version.")
 @click.option("--messages", help="sink.messages: change or batch.")
 @click.option("--encoding", help="sink.encoding: msgpack, json or arrow.")
@@ -125,6 +126,13 @@ def _measured(
         )  # fmt: skip
         show.show_outage(console, gone)
         results["outage"] = asdict(gone)
+    if what == "takeover":
+        ways = ("warm", "cold") * options["runs"]
+        taken = [
+            takeover(fresh(), standby=way, extra=extra, version=options["version"]) for way in ways
+        ]
+        show.show_takeovers(console, taken)
+        results["takeover"] = [asdict(one) for one in taken]
     if what == "deliveries":
         rows = deliveries(seconds=options["seconds"] / 12, runs=options["runs"])
         show.show_deliveries(console, rows)

@@ -1,6 +1,7 @@
 """The pipeline under test: `penstock run` as a child process, as a user would start it."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -87,7 +88,8 @@ def run_pipeline(
         )
     try:
         yield Running(pid=process.pid, started=started, log=log, port=port)
-        if process.poll() is not None:
+        # Who kills it knows.
+        if process.poll() not in (None, -signal.SIGKILL):
             raise RuntimeError(f"the pipeline ended:\n{log.read_text()[-3000:]}")
     finally:
         process.terminate()

@@ -9,9 +9,17 @@ from .deliveries import Row
 from .drain import Drain
 from .latency import Latency
 from .outage import Outage
+from .takeover import Takeover
 from .usage import OURS
 
-__all__ = ["show_deliveries", "show_drain", "show_latency", "show_outage", "show_scaling"]
+__all__ = [
+    "show_deliveries",
+    "show_drain",
+    "show_latency",
+    "show_outage",
+    "show_scaling",
+    "show_takeovers",
+]
 
 
 def show_drain(console: Console, one: Drain) -> None:
@@ -51,6 +59,20 @@ def show_outage(console: Console, one: Outage) -> None:
     table.add_row("changes, each stored once", f"{one.changes:,}")
     table.add_row("all stored after the return, s", f"{one.recovery:.1f}")
     _memory(table, one)
+    console.print(table)
+
+
+def show_takeovers(console: Console, rows: Sequence[Takeover]) -> None:
+    """Each way to wait."""
+    table = Table(title="kill -9 of the instance that runs", title_justify="left")
+    table.add_column("standby")
+    for name in ("noticed, s", "first change of the second, s", "on standby, MB"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            row.standby, f"{row.noticed:.1f}", f"{row.first_message:.1f}",
+            f"{row.memory / 1e6:,.0f}",
+        )  # fmt: skip
     console.print(table)
 
 

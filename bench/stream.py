@@ -12,7 +12,7 @@ from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.tail.reader import Reader
 
-__all__ = ["changes_in", "latencies", "messages_in", "stored", "wait_for"]
+__all__ = ["changes_in", "latencies", "messages_in", "stored", "stored_at", "wait_for"]
 
 
 def stored(url: str, stream: str) -> tuple[int, float, float]:
@@ -41,6 +41,11 @@ def wait_for(done: Callable[[], bool], *, timeout: float, alive: Callable[[], An
 def changes_in(url: str, stream: str) -> int:
     """Changes in the stream, whatever its messages look like: reads all of it."""
     return sum(1 for _ in _changes(url, stream))
+
+
+def stored_at(url: str, stream: str) -> list[float]:
+    """When each change was stored, in the stream's order, in seconds since 1970."""
+    return [at.timestamp() for at, _ in _changes(url, stream)]
 
 
 def latencies(url: str, stream: str, *, since: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The Spark session of the service: opened when it is first needed, closed once."""
+"""The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from penstock.config import Pipeline
 from penstock.native import describe
 from penstock.spark.query import mode
 from penstock.spark.session import close_session, open_session
+from penstock.spark.warming import Warming
 
 __all__ = ["Engine"]
 
@@ -24,6 +25,7 @@ class Engine:
         self._pipeline = pipeline
         self._run = run
         self._spark: SparkSession | None = None
+        self._warming = Warming(pipeline, run)
 
     def __enter__(self) -> Self:
         return self
@@ -57,3 +59,15 @@ class Engine:
                 native=describe(),
             )
         return self._spark
+
+    def wait(self) -> None:
+        """Called a few times a second while another instance runs the pipeline: has Spark ready
+        if the pipeline file asks for that."""
+        if self._pipeline.spark.standby == "warm":
+            self._warming.keep(self.open)
+
+    def own(self) -> SparkSession:
+        """The session, for the pipeline's own queries."""
+        spark = self.open()
+        self._warming.end()
+        return spark

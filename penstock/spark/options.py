@@ -47,7 +47,9 @@ class SourceOptions(Settings):
     # Seconds that an idle trigger waits for a first change.
     patience: Duration = 0.5
 
-    # Set by `penstock run`. Where positions are kept; None: in Spark's checkpoint only.
+    # Set by `penstock run`. Feeds by name, with commas, that a worker shall have imported.
+    preload: str = ""
+    # Where positions are kept; None: in Spark's checkpoint only.
     positions: str | None = None
     pipeline: str = ""
     checkpoint: Checkpoint = Checkpoint()
@@ -60,6 +62,8 @@ class SinkOptions(Settings):
 
     # The sink's type, such as `jetstream`.
     sink: str = "jetstream"
+    # Set by `penstock run`. Sinks by name that a worker shall have imported.
+    preload: str = ""
     runtime: str | None = None
 
 
@@ -76,6 +80,7 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
             "mode realtime needs a positions store: Spark's checkpoint has no position then",
             hint="use penstock run with spark.trigger: realtime, or the option positions",
         )
+    _preload("feeds", source.preload)
     found = plugin("feeds", source.backend)
     return source, found.build(settings_from_options(found.settings, rest))
 
@@ -84,8 +89,14 @@ def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:
     """The sink's own options and the sink; raises SettingsError that names the nearest key."""
     own, rest = _part(SinkOptions, options)
     chosen: SinkOptions = settings_from_options(SinkOptions, own)
+    _preload("sinks", chosen.preload)
     found = plugin("sinks", chosen.sink)
     return chosen, found.build(settings_from_options(found.settings, rest))
+
+
+def _preload(kind: str, names: str) -> None:
+    for name in filter(None, names.split(",")):
+        plugin(kind, name)
 
 
 def _part(

@@ -209,4 +209,9 @@ def _alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
+    with suppress(OSError):
+        # Behind the name, which may hold anything. A zombie has ended, and waits for its parent to
+        # look: for ever, in a container whose first process does not.
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in ("Z", "X")
     return True

@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.errors
+from penstock.change import Images
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.session import is_local
 
-__all__ = ["Mode", "failure", "mode", "start_query"]
+__all__ = ["Mode", "failure", "images", "mode", "start_query"]
 
 Mode = Literal["rows", "packed", "realtime"]
 
@@ -33,6 +34,12 @@ def mode(pipeline: Pipeline) -> Mode:
         return "rows"
     is_open = spark.trigger == "realtime" or (spark.trigger == 0 and spark.mode == "auto")
     return "realtime" if is_open else "packed"
+
+
+def images(pipeline: Pipeline) -> Images:
+    """How images are encoded on their way: as the sink wants them, if no transform sees them."""
+    packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
+    return "msgpack" if packed and mode(pipeline) != "rows" else "json"
 
 
 def start_query(
@@ -74,7 +81,7 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path, slots: int) -> dict
     return options_from_settings(backend.settings) | {
         "backend": backend.type,
         "mode": mode(pipeline),
-        "images": "msgpack" if mode(pipeline) != "rows" and _wants_msgpack(pipeline) else "json",
+        "images": images(pipeline),
         "epoch": f"{pipeline.spark.epoch}s",
         "slots": str(slots // len(pipeline.backends)),
         "max_events": str(pipeline.spark.max_events),
@@ -101,10 +108,6 @@ def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """What the sink does with poison, if it can do anything but stop."""
     known = "on_error" in type(pipeline.sink.settings).model_fields
     return {"on_error": backend.on_error} if known else {}
-
-
-def _wants_msgpack(pipeline: Pipeline) -> bool:
-    return getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:

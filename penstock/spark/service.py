@@ -87,9 +87,12 @@ class Service:
             )
             engine = stack.enter_context(Engine(pipeline, run))
             queries = [self._supervised(engine, backend, run) for backend in pipeline.backends]
-            if pipeline.spark.standby == "warm":
-                engine.open()
-            while standby.wait(ops.try_to_listen):
+
+            def meanwhile() -> None:
+                ops.try_to_listen()
+                engine.wait()
+
+            while standby.wait(meanwhile):
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 self._own(engine, queries, board, run, ownership)
         return 0
@@ -106,7 +109,7 @@ class Service:
         with ThreadPoolExecutor(1) as thread:
             preparing = thread.submit(self._prepare, board, run, ownership.instance)
             try:
-                engine.open()
+                engine.own()
                 # A SparkContext puts a SIGINT handler of its own in place of ours.
                 with self._signals():
                     preparing.result()

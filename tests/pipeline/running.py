@@ -17,6 +17,7 @@ from typing import Any
 
 import nats as nats_py
 import ormsgpack
+import psutil
 import yaml
 
 from penstock.demo.servers import Database, Nats
@@ -31,6 +32,7 @@ __all__ = [
     "messages",
     "running",
     "slot_of",
+    "tree",
 ]
 
 
@@ -145,6 +147,12 @@ def eventually(check: Callable[[], Any], *, seconds: float = 180, run: Run | Non
             run.alive()
         assert time.monotonic() < deadline, f"not in {seconds} s: {problem}\n{run and run.log}"
         time.sleep(0.2)
+
+
+def tree(run: Run) -> list[psutil.Process]:
+    """All processes of a run, the service first."""
+    service = psutil.Process(run.process.pid)
+    return [service, *service.children(recursive=True)]
 
 
 def messages(nats: Nats, stream: str) -> list[Message]:

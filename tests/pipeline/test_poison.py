@@ -16,7 +16,8 @@ from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from tests.pipeline.running import document, eventually, messages, running
+from tests.pipeline.running import document, eventually, messages, running, tree
+from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
 
@@ -291,15 +292,62 @@ def penstock(*arguments: str) -> str:
     return done.output
 
 
+# The ways of a change through Spark.
+WAYS = [{}, {"trigger": "realtime"}, {"mode": "rows"}]
+every_way = pytest.mark.parametrize("spark", WAYS, ids=["default", "realtime", "rows"])
+
+
 @pytest.mark.spark
+@pytest.mark.fault
+@pytest.mark.timeout(300)
+@every_way
+def test_kill_9_between_a_dead_letter_and_the_changes_behind_it(
+    any_bytes: Database, nats: Nats, stream: str, tmp_path: Path, spark: dict[str, str]
+) -> None:
+    """The stream takes nothing, the dead letters do: so the letter is stored, and what was read
+    with it is not, for as long as we like."""
+    any_bytes.execute(TABLE.format("t"))
+    any_bytes.execute(PUBLISH)
+    pipeline = document(tmp_path, any_bytes, nats, stream, spark=spark)
+    server = Raw(nats.url)
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: run.status()["backends"][0]["connected"], run=run)
+        any_bytes.execute("INSERT INTO t VALUES (1, 'a')")
+        eventually(lambda: flow(nats, stream), run=run)
+        server.update(stream, discard="new", max_msgs=1)
+        any_bytes.execute(r"INSERT INTO t VALUES (2, 'b'), (3, E'caf\xe9'), (4, 'd')")
+        any_bytes.execute("UPDATE t SET v = 'e' WHERE id = 4")
+        eventually(lambda: letters(nats, stream), run=run)
+        eventually(lambda: "maximum messages" in str(run.status()["sinks"][0]), run=run)
+        for process in tree(run):
+            process.kill()
+    assert flow(nats, stream) == [("t", "INSERT", 1)]
+    server.update(stream, max_msgs=-1)
+    with running(tmp_path, pipeline) as run:
+        any_bytes.execute(r"INSERT INTO t VALUES (5, E'caf\xe9'), (6, 'f')")
+        eventually(lambda: len(flow(nats, stream)) >= 5, run=run)
+        assert run.stop() == 0
+    found = messages(nats, stream)
+    assert flow(nats, stream) == [
+        ("t", "INSERT", 1), ("t", "INSERT", 2), ("t", "INSERT", 4), ("t", "UPDATE", 4),
+        ("t", "INSERT", 6),
+    ]  # fmt: skip
+    kept = letters(nats, stream)
+    assert [each["reason"] for each in kept] == ["not-utf8", "not-utf8"]
+    ids = [each["event_id"] for each in kept] + [message.id for message in found]
+    assert len(set(ids)) == len(ids) == 7, "one change is in two places"
+
+
+@pytest.mark.spark
+@every_way
 def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
-    any_bytes: Database, nats: Nats, stream: str, tmp_path: Path
+    any_bytes: Database, nats: Nats, stream: str, tmp_path: Path, spark: dict[str, str]
 ) -> None:
     any_bytes.execute(TABLE.format("t"))
     any_bytes.execute(TABLE.format("big"))
     any_bytes.execute(ROOTED)
     any_bytes.execute(PUBLISH)
-    pipeline = document(tmp_path, any_bytes, nats, stream)
+    pipeline = document(tmp_path, any_bytes, nats, stream, spark=spark)
     file = str(tmp_path / "pipeline.yaml")
 
     def count() -> int:

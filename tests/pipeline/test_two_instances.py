@@ -1,42 +1,155 @@
 """Two instances of one pipeline: one publishes, the other takes over, and never do both."""
 
+import json
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.demo.programs import free_port
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import Run, document, eventually, running
+from tests.pipeline.running import Run, document, eventually, running, tree
 from tests.pipeline.test_faults import assert_exact, load, prepared, stored_all
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
 # Seconds from the end of one instance to the first message of the next, on a busy machine.
-SOON = 60.0
+SOON = 120.0
+
+
+def java(run: Run) -> bool:
+    """Whether it has a JVM."""
+    names = set()
+    for process in tree(run):
+        with suppress(psutil.Error):  # some end while we look
+            names.add(process.name())
+    return "java" in names
+
+
+def send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.send_signal(number)
 
 
 @contextmanager
 def two(folder: Path, pipeline: dict[str, Any]) -> Iterator[tuple[Run, Run]]:
-    """A run that publishes, and one on standby."""
+    """A run that publishes, and one on standby, with Spark warm if that is asked for."""
     folders = folder / "first", folder / "second"
     for each in folders:
         each.mkdir()
     with running(folders[0], pipeline) as first:
-        eventually(lambda: first.status()["last_batch"], run=first)
+        eventually(lambda: published(first), run=first)
         with running(folders[1], pipeline) as second:
             eventually(lambda: second.status()["health"] == "standby", run=second)
+            if pipeline.get("spark", {}).get("standby") == "warm":
+                eventually(lambda: 'event="spark is warm"' in second.log, run=second)
             yield first, second
 
 
-def takes_over(second: Run) -> float:
-    """Waits until it publishes; how long it took."""
+def published(run: Run) -> int:
+    sinks = run.status()["sinks"]
+    return int(sinks[0]["published"]) if sinks else 0
+
+
+def takes_over(second: Run) -> None:
+    """Waits until it publishes; prints how long that took."""
     before = time.monotonic()
-    eventually(lambda: second.status()["sinks"][0]["published"], seconds=SOON, run=second)
-    return time.monotonic() - before
+    eventually(lambda: published(second), seconds=SOON, run=second)
+    print(f"taken over within {time.monotonic() - before:.1f} s")
+
+
+def assert_waits(second: Run) -> None:
+    """It says for whom, publishes nothing, and costs no JVM."""
+    code, text = second.get("/health")
+    assert code == 200
+    health = json.loads(text)
+    assert health["health"] == "standby"
+    assert "another instance owns the pipeline" in health["reasons"][0]
+    assert second.status()["standby"] in health["reasons"]
+    assert 'penstock_health{state="standby"} 1.0' in second.get("/metrics")[1]
+    assert 'event="standby: another instance owns' in second.log
+    assert published(second) == 0
+    assert not java(second)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("standby", "killed"),
+    [("warm", "everything"), ("warm", "the service only"), ("cold", "everything")],
+)
+def test_the_second_takes_over_when_the_first_is_killed(
+    database: Database, nats: Nats, stream: str, tmp_path: Path, standby: str, killed: str
+) -> None:
+    truth = prepared(database)
+    pipeline = document(tmp_path, database, nats, stream, spark={"standby": standby})
+    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
+        assert java(second) is (standby == "warm")
+        assert published(second) == 0
+        send(tree(first) if killed == "everything" else tree(first)[:1], signal.SIGKILL)
+        takes_over(second)
+        assert 'event="taking over"' in second.log
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+        assert second.stop() == 0
+    assert_exact(truth, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+def test_the_second_takes_over_when_the_first_stops(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """Gracefully: it gives the lease back, and all that it published is saved and acknowledged."""
+    truth = prepared(database)
+    pipeline = document(tmp_path, database, nats, stream, spark={"standby": "warm"})
+    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
+        assert first.stop() == 0
+        takes_over(second)
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+        eventually(lambda: published(second), run=second)
+        assert second.stop() == 0
+    assert_exact(truth, nats, stream, changes)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("frozen", ["everything", "the service only"])
+def test_a_frozen_first_is_replaced_and_is_on_standby_when_it_wakes(
+    database: Database, nats: Nats, stream: str, tmp_path: Path, frozen: str
+) -> None:
+    """Longer than its lease; the server's own timeout for its reader is ten minutes."""
+    truth = prepared(database)
+    pipeline = document(tmp_path, database, nats, stream)
+    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
+        assert_waits(second)
+        asleep = tree(first) if frozen == "everything" else tree(first)[:1]
+        send(asleep, signal.SIGSTOP)
+        try:
+            takes_over(second)
+        finally:
+            send(asleep, signal.SIGCONT)
+        eventually(lambda: first.status()["health"] == "standby", run=first)
+        assert 'event="another instance has taken over"' in first.log
+        said = published(first)
+        changes = writer.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
+        eventually(lambda: published(first) + published(second) >= changes - 1000, run=second)
+        assert published(first) == said, "it publishes on standby"
+        assert published(first) + published(second) <= changes, "both published"
+        assert second.status()["standby"] is None
+        # It is a standby like any other: it takes over in its turn.
+        second.kill()
+        with load(database) as again:
+            eventually(lambda: published(first) > said, seconds=SOON, run=first)
+            changes += again.stop()
+            eventually(lambda: stored_all(nats, stream, changes), run=first)
+        assert first.stop() == 0
+    assert_exact(truth, nats, stream, changes)
 
 
 @pytest.mark.timeout(300)
@@ -44,8 +157,7 @@ def test_without_a_shared_store_the_slot_decides(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream)
-    pipeline["positions"] = "memory:"
+    pipeline = document(tmp_path, database, nats, stream, positions="memory:")
     with load(database) as writer, two(tmp_path, pipeline) as (first, second):
         assert "in use by the process" in second.status()["standby"]
         first.kill()

@@ -113,11 +113,15 @@ def test_the_term_begins_when_we_first_look(instances: Instances) -> None:
     assert instances.one().attempt() is not None
 
 
+@pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
 def test_a_lease_of_a_process_of_this_machine_that_ended_is_free_at_once(
-    instances: Instances,
+    instances: Instances, reaped: bool
 ) -> None:
+    """Also while its parent has not looked."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    if reaped:
+        ended.wait()
     first, second = instances.one(), instances.one()
     first.attempt()
     lease = instances.store.get(NAME)
@@ -129,6 +133,7 @@ def test_a_lease_of_a_process_of_this_machine_that_ended_is_free_at_once(
     assert second.attempt() is None
     assert second.predecessor is not None
     assert second.predecessor.readers == {"default": "4711"}
+    ended.wait()
 
 
 def test_an_owner_that_slept_too_long_learns_that_it_lost(instances: Instances) -> None:
