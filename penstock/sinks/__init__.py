@@ -15,6 +15,7 @@ __all__ = [
     "Announces",
     "Notify",
     "Receipt",
+    "Record",
     "SetsAside",
     "Sink",
     "SinkPlugin",
@@ -129,12 +130,25 @@ class Announces(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a sink knows of a partition by what it has stored.
+
+    `place`: everything up to it is stored; None if that can't be told. `begun`: something was
+    stored, ever. `emptied`: and nothing is left of it (it expired, or was purged).
+    """
+
+    place: Place | None = None
+    begun: bool = False
+    emptied: bool = False
+
+
 @runtime_checkable
 class TellsPlaces(Protocol):
     """A sink that knows by itself how far a partition is."""
 
-    def place(self, backend: str, partition: PartitionId) -> Place | None:
-        """The last place stored; None if there is none, or it can't be told. Raises Unavailable."""
+    def record(self, backend: str, partition: PartitionId) -> Record:
+        """As it is now. Raises Unavailable, SettingsError."""
         ...
 
 

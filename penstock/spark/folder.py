@@ -58,14 +58,15 @@ def read_owner(folder: str | None) -> str:
 
 
 def write_seed(folder: Path, backend: str, position: Position) -> None:
-    """Says where a backend is by what its sink has, when no store knows it."""
+    """Says that it is no first start although no store knows the backend, and where it is by what
+    its sink has."""
     (folder / f"seed-{backend}").write_text(json.dumps(position_to_json(position)))
 
 
-def read_seed(folder: str | None, backend: str) -> dict[PartitionId, Place]:
-    """What `write_seed` said of the backend; nothing if it said nothing."""
+def read_seed(folder: str | None, backend: str) -> dict[PartitionId, Place] | None:
+    """What `write_seed` said of the backend; None if it said nothing."""
     file = Path(folder or "/nowhere") / f"seed-{backend}"
-    return position_from_json(json.loads(file.read_text())) if file.exists() else {}
+    return position_from_json(json.loads(file.read_text())) if file.exists() else None
 
 
 def _sweep(parent: Path) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -24,16 +25,16 @@ from penstock.leases.open import open_store
 from penstock.ops.announce import Announcer
 from penstock.ops.board import Board, Snapshot
 from penstock.ops.set_aside import set_aside
-from penstock.position import PartitionId, Place
-from penstock.sinks import SetsAside, Sink, TellsPlaces
+from penstock.sinks import SetsAside
 from penstock.spark.engine import Engine
-from penstock.spark.folder import STOP, run_folder, write_owner, write_seed
+from penstock.spark.folder import STOP, run_folder, write_owner
 from penstock.spark.notices import Notices
 from penstock.spark.operations import Operations, open_board
 from penstock.spark.ownership import Ownership, instance_name
 from penstock.spark.poisoned import post_tables
 from penstock.spark.positions import Positions
 from penstock.spark.query import start_query
+from penstock.spark.resuming import resume
 from penstock.spark.standby import Standby
 from penstock.spark.supervised import Supervised
 from penstock.spark.task import UNKNOWN_TYPES
@@ -154,32 +155,7 @@ class Service:
         if isinstance(sink, SetsAside):
             self._patiently(lambda: post_tables(board, sink.tables()))
         for backend, positions in zip(self._pipeline.backends, stored, strict=True):
-            if not positions.is_known() and not self._remembered(backend, sink, run):
-                self._patiently(backend.feed().prepare)
-
-    def _remembered(self, backend: Backend, sink: Sink, run: Path) -> bool:
-        """Whether the sink has changes of a backend that the store knows nothing of: it is no
-        first start then, and begins behind them."""
-        if not isinstance(sink, TellsPlaces):
-            return False
-        places: dict[PartitionId, Place] = {}
-
-        def ask() -> None:
-            for lineage in backend.feed().partitions():
-                place = sink.place(backend.name, lineage.partition)
-                if place is not None:
-                    places[lineage.partition] = place
-
-        self._patiently(ask)
-        write_seed(run, backend.name, places)
-        for partition, place in places.items():
-            log.warning(
-                "no position is stored, and the sink has changes: resuming behind them",
-                backend=backend.name,
-                partition=partition,
-                place=str(place),
-            )
-        return bool(places)
+            self._patiently(partial(resume, backend, positions, sink, run))
 
     def _stored(self, backend: Backend, instance: str) -> Positions:
         pipeline = self._pipeline

@@ -113,9 +113,10 @@ class Source:
         """
         stored = self._positions.load() if self._positions else {}
         if self._positions is None or not self._positions.is_known():
-            stored = read_seed(self._runtime, self._feed.backend)
-            if not stored:
+            seed = read_seed(self._runtime, self._feed.backend)
+            if seed is None:
                 self._feed.prepare()
+            stored = seed or {}
         if self._epochs is not None:
             self._epochs.begin(stored)
             return {_EPOCH: "0"}

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from penstock.finding import Finding
 from penstock.page import Page
-from penstock.position import PartitionId, Place
-from penstock.sinks import Notify, Receipt, ignore
+from penstock.position import PartitionId
+from penstock.sinks import Notify, Receipt, Record, ignore
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.encoding.message import Origin
@@ -52,7 +52,7 @@ class JetStreamSink:
                 session.open()
             return announce(session, subject, news, identity=identity)
 
-    def place(self, backend: str, partition: PartitionId) -> Place | None:
+    def record(self, backend: str, partition: PartitionId) -> Record:
         """See `TellsPlaces`."""
         with borrowed(self.settings) as session:
             if not session.is_open:
@@ -62,8 +62,14 @@ class JetStreamSink:
                     session.api, self.settings.stream, session.template, Origin(backend, partition)
                 )
             except NotAlone:
-                return None
-            return mark.place
+                return Record()
+            # Elsewhere a change may be stored behind later ones: the last says nothing of it.
+            exact = session.delivery == "exactly-once"
+            return Record(
+                place=mark.place if exact else None,
+                begun=mark.place is not None or mark.emptied,
+                emptied=mark.emptied,
+            )
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `TellsOfStreams`; raises Unavailable."""

@@ -29,11 +29,13 @@ class NotAlone(SettingsError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """How far a shard is. `stream_sequence` is the stream's last, `shard_sequence` the shard's;
-    0 is nothing stored. `place` None: nothing that is still there."""
+    0 is nothing stored. `place` None: nothing that is still there. `emptied`: the whole stream is
+    empty, and was not always."""
 
     stream_sequence: int
     shard_sequence: int
     place: Place | None
+    emptied: bool = False
 
 
 def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -> Mark:
@@ -45,7 +47,8 @@ def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -
     subject = template.shard(*origin)
     last = api.last(stream, subject)
     if last is None:
-        return Mark(stream_sequence=sequence, shard_sequence=0, place=None)
+        emptied = info is not None and sequence > 0 and not info["state"]["messages"]
+        return Mark(stream_sequence=sequence, shard_sequence=0, place=None, emptied=emptied)
     position = read_position(last.headers)
     if position is None:
         raise NotAlone(
