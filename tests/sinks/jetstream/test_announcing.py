@@ -8,11 +8,9 @@ import nats as nats_py
 import pytest
 
 from penstock.demo.servers import Nats
-from penstock.position import PartitionId, Place
-from penstock.sinks import Announces, TellsPlaces
+from penstock.sinks import Announces
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.sink import JetStreamSink
-from tests.sinks.conftest import MakeBatch
 
 pytestmark = pytest.mark.live
 
@@ -101,13 +99,3 @@ def test_an_events_stream_with_other_subjects_keeps_nothing_and_says_so() -> Non
         sink = sink_of(nats, "CDC", events="PENSTOCK_EVENTS")
         sink.prepare()
         assert listening(nats, sink)["kept"] == ""
-
-
-def test_a_sink_knows_how_far_a_partition_is(nats: Nats, stream: str, batch_of: MakeBatch) -> None:
-    sink = sink_of(nats, stream)
-    sink.prepare()
-    assert isinstance(sink, TellsPlaces)
-    assert sink.place("default", PartitionId("shop")) is None
-    sink.write([batch_of(3, 7)])
-    assert sink.place("default", PartitionId("shop")) == Place("00000000/00000007", 2)
-    assert sink.place("another", PartitionId("shop")) is None, "the stream is not its own"

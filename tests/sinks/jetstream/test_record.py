@@ -1,0 +1,61 @@
+"""What the sink knows of a partition by its stream alone: how far it is, and if it ever began."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.position import PartitionId, Place
+from penstock.sinks import Record, TellsPlaces
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.sinks.jetstream.raw import Raw
+
+pytestmark = pytest.mark.live
+
+SHOP = PartitionId("shop")
+MakeBatch = Callable[..., pa.RecordBatch]
+
+
+def sink_of(nats: Nats, stream: str, **settings: Any) -> JetStreamSink:
+    given = {"url": nats.url, "stream": stream, "subject": f"{stream}.{{collection}}", **settings}
+    return JetStreamSink(JetStreamSettings.model_validate(given))
+
+
+@pytest.fixture
+def sink(nats: Nats, stream: str) -> JetStreamSink:
+    made = sink_of(nats, stream)
+    made.prepare()
+    return made
+
+
+def test_a_new_stream_has_no_record(sink: JetStreamSink) -> None:
+    assert isinstance(sink, TellsPlaces)
+    assert sink.record("default", SHOP) == Record()
+
+
+def test_the_last_message_says_how_far_a_partition_is(
+    sink: JetStreamSink, batch_of: MakeBatch
+) -> None:
+    sink.write([batch_of(3, 7)])
+    place = Place("00000000/00000007", 2)
+    assert sink.record("default", SHOP) == Record(place=place, begun=True)
+    assert sink.record("another", SHOP) == Record(), "the stream is not its own"
+
+
+def test_a_stream_that_was_emptied_is_no_new_one(
+    sink: JetStreamSink, nats: Nats, stream: str, batch_of: MakeBatch
+) -> None:
+    sink.write([batch_of(3, 7)])
+    Raw(nats.url).api._call(f"STREAM.PURGE.{stream}", {})
+    assert sink.record("default", SHOP) == Record(begun=True, emptied=True)
+
+
+@pytest.mark.parametrize("delivery", ["deduplicated", "at-least-once"])
+def test_where_a_change_may_be_stored_behind_later_ones_the_last_says_nothing(
+    nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
+) -> None:
+    sink = sink_of(nats, stream, delivery=delivery)
+    sink.write([batch_of(3, 7)])
+    assert sink.record("default", SHOP) == Record(begun=True)
