@@ -1,14 +1,12 @@
 """Leases in a PostgreSQL table: one store for instances on several hosts.
 
-Every operation is one statement in a transaction of its own, so the row's lock is the
-compare-and-swap. `synchronous_commit` is on: what `put` returned survives a crash of the server.
-The table is made on demand. Not in a database whose tables are all published: the rows would be
-changes themselves.
+Each statement is a transaction of its own. `synchronous_commit` is on: what `put` returned
+survives a crash of the server. The table is made on demand. Not in a database whose tables are all
+published: the rows would be changes themselves.
 """
 
 import os
-from builtins import list as List  # `list` is a method here
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import Any
@@ -16,8 +14,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
-from penstock.leases import Lease
+from penstock.errors import SettingsError, Unavailable
+from penstock.leases.rows import Rows, Statements
 
 __all__ = ["PostgresStore"]
 
@@ -31,31 +29,6 @@ _PATIENCE: dict[str, Any] = {
     "application_name": "penstock leases",
 }
 
-_TABLE = """\
-CREATE TABLE IF NOT EXISTS penstock_lease (
-    name text PRIMARY KEY,
-    owner text NOT NULL,
-    continuation text NOT NULL,
-    revision bigint NOT NULL,
-    deleted boolean NOT NULL DEFAULT false
-)"""
-
-# A deleted row stays as a mark, so that a name that comes back never repeats a revision.
-_INSERT = """\
-INSERT INTO penstock_lease AS l (name, owner, continuation, revision)
-VALUES (%(name)s, %(owner)s, %(continuation)s, 1)
-ON CONFLICT (name) DO UPDATE SET owner = %(owner)s, continuation = %(continuation)s,
-    revision = l.revision + 1, deleted = false WHERE l.deleted
-RETURNING revision"""
-_UPDATE = """\
-UPDATE penstock_lease
-SET owner = %(owner)s, continuation = %(continuation)s, revision = revision + 1
-WHERE name = %(name)s AND revision = %(revision)s AND NOT deleted RETURNING revision"""
-_DELETE = """\
-UPDATE penstock_lease SET owner = '', continuation = '', revision = revision + 1, deleted = true
-WHERE name = %(name)s AND revision = %(revision)s AND NOT deleted RETURNING revision"""
-_ROWS = "SELECT name, owner, continuation, revision FROM penstock_lease WHERE NOT deleted"
-
 # IF NOT EXISTS does not hold two apart that make it in the same moment.
 _MADE_MEANWHILE = (
     psycopg.errors.UniqueViolation,
@@ -68,11 +41,13 @@ _PASSING = ("08", "40", "53", "55", "57", "58", "XX")
 _HINT = "correct `positions`: the role needs to connect, and CREATE in the schema, or the table"
 
 
-class PostgresStore:
+class PostgresStore(Rows):
     """A `LeaseStore` in the table `penstock_lease` of the database at `url`.
 
     Threads may share the object, and it pickles.
     """
+
+    statements = Statements.of("penstock_lease", "%({})s")
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -93,28 +68,6 @@ class PostgresStore:
         self._url = state["_url"]
         self._start()
 
-    def get(self, name: str) -> Lease | None:
-        """The row as it is now, or None."""
-        rows = self._run(f"{_ROWS} AND name = %(name)s", {"name": name})
-        return _lease(rows[0]) if rows else None
-
-    def list(self, prefix: str) -> List[Lease]:
-        """All rows whose name starts with `prefix`, by name."""
-        where = 'AND starts_with(name, %(prefix)s) ORDER BY name COLLATE "C"'
-        return [_lease(row) for row in self._run(f"{_ROWS} {where}", {"prefix": prefix})]
-
-    def put(self, lease: Lease) -> Lease:
-        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        revision = self._swap(_UPDATE if lease.revision else _INSERT, lease)
-        return Lease(
-            name=lease.name, owner=lease.owner, continuation=lease.continuation, revision=revision
-        )
-
-    def delete(self, lease: Lease) -> None:
-        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        if lease.revision or self.get(lease.name) is not None:
-            self._swap(_DELETE, lease)
-
     def close(self) -> None:
         """Closes the connection; it is made again when used."""
         with self._lock:
@@ -123,19 +76,7 @@ class PostgresStore:
             if connection is not None and self._owner == os.getpid():
                 connection.close()
 
-    def _swap(self, statement: str, lease: Lease) -> int:
-        values = {
-            "name": lease.name,
-            "owner": lease.owner,
-            "continuation": lease.continuation,
-            "revision": lease.revision,
-        }
-        rows = self._run(statement, values)
-        if not rows:
-            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")
-        return int(rows[0][0])
-
-    def _run(self, statement: str, values: dict[str, Any]) -> List[Any]:
+    def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._lock, _translated():
             try:
                 return self._open().execute(statement.encode(), values).fetchall()
@@ -155,17 +96,12 @@ class PostgresStore:
         try:
             if connection.execute("SELECT to_regclass('penstock_lease')").fetchone() == (None,):
                 with suppress(*_MADE_MEANWHILE):
-                    connection.execute(_TABLE)
+                    connection.execute(self.statements.create.encode())
         except BaseException:
             connection.close()
             raise
         self._connection, self._owner = connection, os.getpid()
         return connection
-
-
-def _lease(row: tuple[str, str, str, int]) -> Lease:
-    name, owner, continuation, revision = row
-    return Lease(name=name, owner=owner, continuation=continuation, revision=revision)
 
 
 @contextmanager

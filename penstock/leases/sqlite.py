@@ -1,49 +1,25 @@
 """Leases in an SQLite file: the default, on one host.
 
-Every operation is one statement, so SQLite's own lock is the compare-and-swap between processes.
+SQLite's own lock makes each statement a compare-and-swap between processes.
 Write-ahead log and synchronous=FULL: what `put` returned survives a kill and a power cut.
 """
 
 import os
 import sqlite3
 import time
-from builtins import list as List  # `list` is a method here
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from penstock.backoff import delays
-from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
-from penstock.leases import Lease
+from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.leases.rows import Rows, Statements
 
 __all__ = ["SqliteStore"]
 
 _BUSY_SECONDS = 5.0
-
-_TABLE = """\
-CREATE TABLE IF NOT EXISTS lease (
-    name TEXT PRIMARY KEY,
-    owner TEXT NOT NULL,
-    continuation TEXT NOT NULL,
-    revision INTEGER NOT NULL,
-    deleted INTEGER NOT NULL DEFAULT 0
-)"""
-
-# A deleted row stays as a mark, so that a name that comes back never repeats a revision.
-_INSERT = """\
-INSERT INTO lease (name, owner, continuation, revision) VALUES (:name, :owner, :continuation, 1)
-ON CONFLICT (name) DO UPDATE SET owner = :owner, continuation = :continuation,
-    revision = lease.revision + 1, deleted = 0 WHERE lease.deleted
-RETURNING revision"""
-_UPDATE = """\
-UPDATE lease SET owner = :owner, continuation = :continuation, revision = revision + 1
-WHERE name = :name AND revision = :revision AND NOT deleted RETURNING revision"""
-_DELETE = """\
-UPDATE lease SET owner = '', continuation = '', revision = revision + 1, deleted = 1
-WHERE name = :name AND revision = :revision AND NOT deleted RETURNING revision"""
-_ROWS = "SELECT name, owner, continuation, revision FROM lease WHERE NOT deleted"
 
 # Primary result code -> what to do about it.
 _ERRORS: dict[int, tuple[type[PenstockError], str]] = {
@@ -59,11 +35,13 @@ _ERRORS: dict[int, tuple[type[PenstockError], str]] = {
 }
 
 
-class SqliteStore:
+class SqliteStore(Rows):
     """A `LeaseStore` in one file, made on demand together with its folder (mode 0700).
 
     Threads and processes may share the file; threads may share the object, and it pickles.
     """
+
+    statements = Statements.of("lease", ":{}")
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -81,31 +59,6 @@ class SqliteStore:
         self.path = state["path"]
         self._start()
 
-    def get(self, name: str) -> Lease | None:
-        """The row as it is now, or None."""
-        rows = self._run(f"{_ROWS} AND name = :name", {"name": name})
-        return _lease(rows[0]) if rows else None
-
-    def list(self, prefix: str) -> List[Lease]:
-        """All rows whose name starts with `prefix`, by name."""
-        where = "AND substr(name, 1, length(:prefix)) = :prefix ORDER BY name"
-        return [_lease(row) for row in self._run(f"{_ROWS} {where}", {"prefix": prefix})]
-
-    def put(self, lease: Lease) -> Lease:
-        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        revision = self._swap(_UPDATE if lease.revision else _INSERT, lease)
-        return Lease(
-            name=lease.name,
-            owner=lease.owner,
-            continuation=lease.continuation,
-            revision=revision,
-        )
-
-    def delete(self, lease: Lease) -> None:
-        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        if lease.revision or self.get(lease.name) is not None:
-            self._swap(_DELETE, lease)
-
     def close(self) -> None:
         """Closes the file; it is opened again when used."""
         with self._lock:
@@ -114,19 +67,7 @@ class SqliteStore:
             if connection is not None and self._owner == os.getpid():
                 connection.close()
 
-    def _swap(self, statement: str, lease: Lease) -> int:
-        values = {
-            "name": lease.name,
-            "owner": lease.owner,
-            "continuation": lease.continuation,
-            "revision": lease.revision,
-        }
-        rows = self._run(statement, values)
-        if not rows:
-            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")
-        return int(rows[0][0])
-
-    def _run(self, statement: str, values: dict[str, Any]) -> List[Any]:
+    def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._lock, _translated(self.path):
             return self._open().execute(statement, values).fetchall()
 
@@ -159,12 +100,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
                 raise
             time.sleep(delay)
     connection.execute("PRAGMA synchronous = FULL").fetchall()
-    connection.execute(_TABLE).fetchall()
-
-
-def _lease(row: tuple[str, str, str, int]) -> Lease:
-    name, owner, continuation, revision = row
-    return Lease(name=name, owner=owner, continuation=continuation, revision=revision)
+    connection.execute(SqliteStore.statements.create).fetchall()
 
 
 def _code(error: sqlite3.Error) -> int:

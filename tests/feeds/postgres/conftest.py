@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database
+from penstock.demo.programs import postgres_bin
+from penstock.demo.servers import Database, Postgres
+from penstock.errors import Unavailable
 from tests.feeds.postgres.reading import Reader
+from tests.feeds.postgres.story import FAST, TABLE, feed_of
 
 
 @pytest.fixture
@@ -37,3 +40,16 @@ def reader_of(database: Database) -> Iterator[Callable[..., Reader]]:
     yield make
     for each in readers:
         each.close()
+
+
+@pytest.fixture(params=[15, 16, 18])
+def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
+    """A server of its own, because it is stopped and copied; with a table and a slot."""
+    try:
+        postgres_bin(request.param)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with Postgres(version=request.param, settings=FAST) as made:
+        made.execute(TABLE)
+        feed_of(made).prepare()
+        yield made

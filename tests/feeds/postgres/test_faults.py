@@ -10,6 +10,9 @@ import pytest
 
 from penstock.demo.servers import Database, Postgres
 from penstock.errors import Unavailable
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.feeds.postgres.connect import connect_replication
+from penstock.feeds.postgres.slot import identify_system
 from tests.feeds.postgres.reading import Reader
 
 pytestmark = pytest.mark.fault
@@ -124,6 +127,24 @@ def test_a_server_that_hangs_while_we_connect_is_unavailable(
         assert time.monotonic() - began < 8
     finally:
         os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_process_of_the_server_that_hangs_is_not_waited_for_without_limit(
+    server: Postgres,
+) -> None:
+    feed = PostgresFeed(
+        PostgresSettings(connection=server.url, slot="s", publication="p", connect_timeout=2)
+    )
+    with connect_replication(feed._settings) as connection:
+        pid = connection.info.backend_pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            with pytest.raises(Unavailable, match="no answer"):
+                identify_system(connection)
+            assert time.monotonic() - before < 5
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_slot_that_waits_for_a_long_transaction_is_made_later(own: Database) -> None:

@@ -1,0 +1,112 @@
+"""Leases in one SQL table: the statements of the compare-and-swap, and what their answers mean.
+
+Every operation is one statement, so the database's own lock on the row is the compare-and-swap. A
+store brings what differs: the connection, its durability, and the meaning of its errors.
+"""
+
+from abc import ABC, abstractmethod
+from builtins import list as List  # `list` is a method here
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+from penstock.errors import LeaseLost
+from penstock.leases import Lease
+
+__all__ = ["Rows", "Statements"]
+
+_CREATE = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    name text PRIMARY KEY,
+    owner text NOT NULL,
+    continuation text NOT NULL,
+    revision bigint NOT NULL,
+    deleted boolean NOT NULL DEFAULT false
+)"""
+
+# A deleted row stays as a mark, so that a name that comes back never repeats a revision.
+_INSERT = """\
+INSERT INTO {table} AS l (name, owner, continuation, revision)
+VALUES ({name}, {owner}, {continuation}, 1)
+ON CONFLICT (name) DO UPDATE SET owner = {owner}, continuation = {continuation},
+    revision = l.revision + 1, deleted = false WHERE l.deleted
+RETURNING revision"""
+_UPDATE = """\
+UPDATE {table}
+SET owner = {owner}, continuation = {continuation}, revision = revision + 1
+WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision"""
+_DELETE = """\
+UPDATE {table} SET owner = '', continuation = '', revision = revision + 1, deleted = true
+WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision"""
+_ROWS = "SELECT name, owner, continuation, revision FROM {table} WHERE NOT deleted"
+_GET = f"{_ROWS} AND name = {{name}}"
+_LIST = f"{_ROWS} AND substr(name, 1, length({{prefix}})) = {{prefix}}"
+
+_PARAMETERS = ("name", "owner", "continuation", "revision", "prefix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statements:
+    """In the words of one database. `of` takes the table and how its driver writes a parameter:
+    `:{}` or `%({})s`."""
+
+    create: str
+    insert: str
+    update: str
+    delete: str
+    get: str
+    list: str
+
+    @classmethod
+    def of(cls, table: str, parameter: str) -> "Statements":
+        """All of them; `table` is ours, and no input."""
+        words = {"table": table, **{name: parameter.format(name) for name in _PARAMETERS}}
+        return cls(
+            create=_CREATE.format(**words),
+            insert=_INSERT.format(**words),
+            update=_UPDATE.format(**words),
+            delete=_DELETE.format(**words),
+            get=_GET.format(**words),
+            list=_LIST.format(**words),
+        )
+
+
+class Rows(ABC):
+    """A `LeaseStore` but for `close`."""
+
+    statements: ClassVar[Statements]
+
+    @abstractmethod
+    def _run(self, statement: str, values: Mapping[str, Any]) -> List[Any]:
+        """Runs one of `statements`, durable when it returns; the rows of its answer."""
+
+    def get(self, name: str) -> Lease | None:
+        """The row as it is now, or None."""
+        rows = self._run(self.statements.get, {"name": name})
+        return _lease(rows[0]) if rows else None
+
+    def list(self, prefix: str) -> List[Lease]:
+        """All rows whose name starts with `prefix`, by name."""
+        # Sorted here: databases sort text by their locale.
+        return [_lease(row) for row in sorted(self._run(self.statements.list, {"prefix": prefix}))]
+
+    def put(self, lease: Lease) -> Lease:
+        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        statement = self.statements.update if lease.revision else self.statements.insert
+        return replace(lease, revision=self._swap(statement, lease))
+
+    def delete(self, lease: Lease) -> None:
+        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        if lease.revision or self.get(lease.name) is not None:
+            self._swap(self.statements.delete, lease)
+
+    def _swap(self, statement: str, lease: Lease) -> int:
+        rows = self._run(statement, asdict(lease))
+        if not rows:
+            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")
+        return int(rows[0][0])
+
+
+def _lease(row: tuple[str, str, str, int]) -> Lease:
+    name, owner, continuation, revision = row
+    return Lease(name=name, owner=owner, continuation=continuation, revision=revision)
