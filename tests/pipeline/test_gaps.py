@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +148,16 @@ def penstock_positions(file: Path) -> bool:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("positions", ["kept", "lost"])
 def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
-    source: tuple[Postgres, Database],
-    nats: Nats,
-    stream: str,
-    tmp_path: Path,
+    source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path, positions: str
 ) -> None:
-    """Its LSNs are lower than what the stream has: the fence would take it all for old."""
+    """Its LSNs are lower than what the stream has: the fence would take it all for old. With
+    positions it happens while we run; without, the stream is the only memory of a new start."""
     server, database = source
     pipeline = pipeline_of(tmp_path, database, nats, stream, on_gap="continue")
+    if positions == "lost":
+        pipeline["positions"] = "memory:"
     with running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["backends"][0]["connected"], run=run)
         insert(database, 1, 10, "before")
@@ -164,15 +166,16 @@ def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
     server.stop()
     backup = copy_of(server)
     server.start()
-    with running(tmp_path, pipeline) as run:
+    with ExitStack() as stack:
+        run = stack.enter_context(running(tmp_path, pipeline))
         insert(database, 11, 2000, "undone")
         eventually(lambda: len(notes(nats, stream, "undone")) == 1990, run=run)
-        server.stop("immediate")
-        shutil.rmtree(server.data)
-        shutil.copytree(backup.data, server.data, copy_function=shutil.copy2)
-        give_as(backup, server)
-        server.start()
+        if positions == "lost":
+            assert run.stop() == 0
+        restore(server, backup)
         insert(database, 11, 20, "anew")
+        if positions == "lost":
+            run = stack.enter_context(running(tmp_path, pipeline))
         eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
         assert gaps_of(run, database)["counts"] == {"server_behind": 1}
         told = eventually(lambda: messages(nats, f"{stream}_EVENTS"), run=run)
@@ -183,6 +186,14 @@ def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
     assert len({message.id for message in found}) == len(found)
     assert all(":e0001-" in each.id for each in found if each.body["data"]["note"] == "anew")
     shutil.rmtree(backup.folder, ignore_errors=True)
+
+
+def restore(server: Postgres, backup: Postgres) -> None:
+    server.stop("immediate")
+    shutil.rmtree(server.data)
+    shutil.copytree(backup.data, server.data, copy_function=shutil.copy2)
+    give_as(backup, server)
+    server.start()
 
 
 def give_as(backup: Postgres, server: Postgres) -> None:
