@@ -188,6 +188,27 @@ def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
     shutil.rmtree(backup.folder, ignore_errors=True)
 
 
+@pytest.mark.timeout(300)
+def test_an_instance_with_an_older_store_of_its_own_says_so_and_loses_nothing(
+    source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """It cannot know who moved the slot; what the other one delivered, the stream does."""
+    _, database = source
+    ours = pipeline_of(tmp_path, database, nats, stream, on_gap="continue")
+    theirs = {**ours, "state": str(tmp_path / "theirs")}
+    for first, pipeline in ((1, ours), (11, theirs), (21, ours)):
+        with running(tmp_path, pipeline) as run:
+            eventually(lambda run=run: run.status()["backends"][0]["connected"], run=run)
+            insert(database, first, first + 9, "x")
+            eventually(lambda n=first: len(notes(nats, stream, "x")) >= n + 9, run=run)
+            if first == 21:
+                assert gaps_of(run, database)["counts"] == {"slot_recreated": 1}
+                assert 'event="history lost"' in run.log
+                assert "or somebody else read it" in str(run.status()["backends"][0]["gaps"])
+            assert run.stop() == 0
+    assert notes(nats, stream, "x") == list(range(1, 31))
+
+
 def restore(server: Postgres, backup: Postgres) -> None:
     server.stop("immediate")
     shutil.rmtree(server.data)
