@@ -1,5 +1,9 @@
 """The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,15 +47,16 @@ class Engine:
         """The session; takes seconds the first time."""
         if self._spark is None:
             settings = self._pipeline.spark
-            self._spark = open_session(
-                self._pipeline.name,
-                master=settings.master,
-                folder=self._run,
-                packed=mode(self._pipeline) != "rows",
-                # An open micro-batch keeps its slot.
-                slots=len(self._pipeline.backends),
-                conf=settings.conf,
-            )
+            with _interrupts_kept():
+                self._spark = open_session(
+                    self._pipeline.name,
+                    master=settings.master,
+                    folder=self._run,
+                    packed=mode(self._pipeline) != "rows",
+                    # An open micro-batch keeps its slot.
+                    slots=len(self._pipeline.backends),
+                    conf=settings.conf,
+                )
             log.info(
                 "spark is ready",
                 version=self._spark.version,
@@ -71,3 +76,14 @@ class Engine:
         spark = self.open()
         self._warming.end()
         return spark
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """A SparkContext puts a SIGINT handler of its own in place of the service's."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)

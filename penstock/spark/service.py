@@ -111,10 +111,8 @@ class Service:
             preparing = thread.submit(self._prepare, board, run, ownership.instance)
             try:
                 engine.own()
-                # A SparkContext puts a SIGINT handler of its own in place of ours.
-                with self._signals():
-                    preparing.result()
-                    self._supervise(queries, board, run, ownership)
+                preparing.result()
+                self._supervise(queries, board, run, ownership)
             except LeaseLost as error:
                 log.warning("another instance has taken over", error=str(error))
             except BaseException:

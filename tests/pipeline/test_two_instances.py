@@ -118,6 +118,21 @@ def test_the_second_takes_over_when_the_first_stops(
 
 
 @pytest.mark.timeout(300)
+def test_a_warm_standby_stops_when_it_is_interrupted(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """As with SIGTERM, and without disturbing the other one."""
+    prepared(database)
+    pipeline = document(tmp_path, database, nats, stream, spark={"standby": "warm"})
+    with load(database), two(tmp_path, pipeline) as (first, second):
+        second.process.send_signal(signal.SIGINT)
+        assert second.process.wait(60) == 0
+        assert "Traceback" not in second.log
+        before = published(first)
+        eventually(lambda: published(first) > before, run=first)
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("frozen", ["everything", "the service only"])
 def test_a_frozen_first_is_replaced_and_is_on_standby_when_it_wakes(
     database: Database, nats: Nats, stream: str, tmp_path: Path, frozen: str
