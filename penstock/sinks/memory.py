@@ -30,11 +30,13 @@ _IMAGES = ("key", "before", "after")
 
 
 class MemorySettings(Settings):
-    """`folder`: keep JSON lines in `FOLDER/NAME.jsonl`, durable over processes."""
+    """`folder`: keep JSON lines in `FOLDER/NAME.jsonl`, durable over processes. `keep: false`:
+    take changes and forget them."""
 
     type: Literal["memory"] = "memory"
     name: str = "default"
     folder: str | None = None
+    keep: bool = True
 
 
 @dataclass(slots=True)
@@ -73,16 +75,22 @@ class MemorySink:
         position: dict[PartitionId, Place] = {}
         published = duplicates = size = 0
         for batch in changes:
-            rows = list(_rows(batch))
-            with _opened(self.settings) as store:
-                new = list({row["event_id"]: row for row in rows}.values())
-                new = [row for row in new if row["event_id"] not in store.known]
-                size += _append(self.settings, store, new)
+            rows = new = list(_rows(batch))
+            if self.settings.keep:
+                new, added = self._keep(rows)
+                size += added
             for row in rows:
                 position[row["partition"]] = Place(row["cursor"], row["ordinal"])
             published += len(new)
             duplicates += len(rows) - len(new)
         return Receipt(position=position, published=published, duplicates=duplicates, size=size)
+
+    def _keep(self, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+        """Those that were not there, and their bytes."""
+        with _opened(self.settings) as store:
+            new = list({row["event_id"]: row for row in rows}.values())
+            new = [row for row in new if row["event_id"] not in store.known]
+            return new, _append(self.settings, store, new)
 
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """Nothing to do: what `write` returned for is stored."""

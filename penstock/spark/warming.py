@@ -89,7 +89,7 @@ def _start(spark: SparkSession, pipeline: Pipeline, run: Path) -> StreamingQuery
         "buffer": "1KiB",
         "preload": ",".join(sorted({backend.type for backend in pipeline.backends})),
     }
-    sink = {"sink": "memory", "preload": pipeline.sink.type}
+    sink = {"sink": "memory", "keep": "false", "preload": pipeline.sink.type}
     return (
         spark.readStream.format("penstock")
         .options(**source)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import SettingsError
+from penstock.position import PartitionId, Place
 from penstock.sinks.memory import MemorySettings, MemorySink, forget, stored
 
 
@@ -88,3 +89,12 @@ def test_a_folder_that_cannot_be_made_is_a_settings_error(tmp_path: Path) -> Non
 def test_a_sink_that_forgets_says_so(tmp_path: Path) -> None:
     assert [f.level for f in MemorySink(settings("x")).check()] == ["warning"]
     assert [f.level for f in MemorySink(settings("x", tmp_path)).check()] == ["ok"]
+
+
+def test_a_sink_that_keeps_nothing_takes_everything(batch_of: Any) -> None:
+    mine = MemorySettings(name="nothing", keep=False)
+    for _ in range(2):
+        receipt = MemorySink(mine).write([batch_of(3, 1)])
+        assert (receipt.published, receipt.duplicates, receipt.size) == (3, 0, 0)
+        assert receipt.position[PartitionId("shop")] == Place("00000000/00000001", 2)
+    assert stored(mine) == []

@@ -53,9 +53,11 @@ def workers() -> dict[int, str]:
     found = {}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            kind = process.cmdline()[-1]
-            if kind.startswith("pyspark.") and process.children() == []:
-                found[process.pid] = kind
+            command = process.cmdline()
+            # Neither the daemons that fork them, nor who stands in for one.
+            alone = process.children() == [] and not any("standin" in word for word in command)
+            if alone and command[-1].startswith("pyspark."):
+                found[process.pid] = command[-1]
     return found
 
 
