@@ -56,6 +56,7 @@ class Engine:
                     # An open micro-batch keeps its slot.
                     slots=len(self._pipeline.backends),
                     conf=settings.conf,
+                    plugins=_plugins(self._pipeline),
                 )
             log.info(
                 "spark is ready",
@@ -87,3 +88,8 @@ def _interrupts_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
+
+
+def _plugins(pipeline: Pipeline) -> list[str]:
+    feeds = {f"feeds/{backend.type}" for backend in pipeline.backends}
+    return [*sorted(feeds), f"sinks/{pipeline.sink.type}"]

@@ -7,7 +7,7 @@ for correctness. `spark.conf` of the pipeline file overrides every line.
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.datasource import register
 from penstock.spark.launch import make_home
+from penstock.spark.pythons import Pythons
 
 __all__ = ["SETTINGS", "close_session", "is_local", "open_session", "with_slots"]
 
@@ -60,16 +61,30 @@ _PACKED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
+# There is one session in a process, and one fork server.
+_pythons: Pythons | None = None
+
 # A service binds to loopback; a cluster's driver must be reachable from its executors.
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
 def open_session(
-    name: str, *, master: str, folder: Path, packed: bool, slots: int, conf: Mapping[str, str]
+    name: str,
+    *,
+    master: str,
+    folder: Path,
+    packed: bool,
+    slots: int,
+    conf: Mapping[str, str],
+    plugins: Sequence[str] = (),
 ) -> SparkSession:
     """A new session (and JVM); `folder` takes Spark's scratch files. A local one runs at least
-    `slots` tasks at a time. Needs Java 17 or newer."""
+    `slots` tasks at a time. Needs Java 17 or newer. Its workers will need `plugins` (`feeds/NAME`,
+    `sinks/NAME`), which are imported meanwhile."""
+    global _pythons
     local = is_local(master)
+    if local and "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in conf:
+        _pythons = Pythons(folder, plugins)
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log4j = files("penstock.spark") / "log4j2.properties"
@@ -114,6 +129,7 @@ def with_slots(master: str, slots: int) -> str:
 
 def close_session(spark: SparkSession) -> None:
     """Stops Spark and its JVM; a JVM that is already gone is no error."""
+    global _pythons
     gateway = SparkContext._gateway
     with suppress(Py4JError, OSError):
         spark.stop()
@@ -123,5 +139,8 @@ def close_session(spark: SparkSession) -> None:
         # The JVM ends when its standard input does; a later session starts a new one.
         gateway.proc.stdin.close()
         SparkContext._gateway = SparkContext._jvm = None
+    if _pythons is not None:
+        _pythons.close()
+        _pythons = None
     if os.environ.get("SPARK_HOME", "").endswith(_LEAN):
         del os.environ["SPARK_HOME"]

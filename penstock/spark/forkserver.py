@@ -1,0 +1,199 @@
+"""A process that has imported what every Python worker of Spark needs, and forks them.
+
+Spark starts some seven Python processes for a query, one after the other, and each would import
+PySpark, Arrow and penstock anew. `standin` asks here instead. The server has one thread, so forking
+is safe; it ends, and its children with it, when the service does.
+"""
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.plugins import plugin
+from penstock.spark.twin import Twin, become
+
+__all__ = ["ForkServer", "preload"]
+
+# What Spark's workers import before they know what they are for.
+_MODULES = (
+    "numpy", "pyarrow", "pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.utils",
+    "pyspark.sql.worker.create_data_source", "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read", "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.streaming.python_streaming_source_runner",
+    "penstock.spark.datasource",
+)  # fmt: skip
+
+# Seconds that children have to end by themselves when the service has ended, and after they were
+# asked to.
+_GRACE = 2.0
+_ASKED = 1.0
+_PATIENCE = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Child:
+    """`connection` is its stand-in's; None: that has ended. `until`: when it is ended by force."""
+
+    connection: socket.socket | None
+    until: float | None = None
+
+
+class ForkServer:
+    """Serves the stand-ins that connect to `listener`, until standard input ends."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._children: dict[int, _Child] = {}
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
+
+    def serve(self) -> Twin | None:
+        """Returns None at the end; in a child, what it is to become."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake)
+        while True:
+            ready = self._ready()
+            if self._listener.fileno() in ready and (twin := self._fork()):
+                return twin
+            self._reap()
+            self._look(ready)
+            if 0 in ready:
+                self._end()
+                return None
+
+    def _ready(self) -> set[int]:
+        poll = select.poll()
+        for number in (0, self._listener.fileno(), self._woken):
+            poll.register(number, select.POLLIN)
+        for child in self._children.values():
+            if child.connection is not None:
+                poll.register(child.connection, select.POLLIN)
+        waiting = any(child.until is not None for child in self._children.values())
+        found = {number for number, _ in poll.poll(100 if waiting else None)}
+        if self._woken in found:
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        return found
+
+    def _fork(self) -> Twin | None:
+        """In the child: what it is to become."""
+        connection, _ = self._listener.accept()
+        connection.settimeout(_PATIENCE)
+        try:
+            twin = Twin.receive(connection)
+        except (OSError, ValueError):
+            connection.close()  # the stand-in becomes the real Python
+            return None
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._leave(connection)
+            twin.settle(parent)
+            return twin
+        twin.close()
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        self._children[pid] = _Child(connection=connection)
+        with suppress(OSError):
+            connection.sendall(b"b")
+        return None
+
+    def _leave(self, connection: socket.socket) -> None:
+        """What a child must not hold: else nobody would see its siblings' ends."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        for sibling in self._children.values():
+            if sibling.connection is not None:
+                sibling.connection.close()
+        connection.close()
+        self._listener.close()
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def _reap(self) -> None:
+        """Tells stand-ins how their twins ended."""
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is None or child.connection is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            with suppress(OSError):
+                child.connection.sendall((code if code >= 0 else 128 - code).to_bytes(4, "big"))
+            child.connection.close()
+
+    def _look(self, ready: set[int]) -> None:
+        """Ends the twins of stand-ins that have ended: asks, and then forces them and their own."""
+        now = time.monotonic()
+        for pid, child in self._children.items():
+            if child.connection is not None and child.connection.fileno() in ready:
+                child.connection.close()
+                child.connection = None
+                _signal(pid, signal.SIGTERM)
+                child.until = now + _ASKED
+            if child.until is not None and now >= child.until:
+                _signal(pid, signal.SIGKILL, group=True)
+
+    def _end(self) -> None:
+        """The service has ended: the JVM does so as well, and then they have nothing to do."""
+        self._listener.close()
+        self._await(_GRACE)
+        for pid in self._children:
+            _signal(pid, signal.SIGTERM)
+        self._await(_ASKED)
+        for pid in self._children:
+            _signal(pid, signal.SIGKILL, group=True)
+
+    def _await(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._children and (rest := until - time.monotonic()) > 0:
+            poll = select.poll()
+            poll.register(self._woken, select.POLLIN)
+            if poll.poll(rest * 1000):
+                os.read(self._woken, 4096)
+            self._reap()
+
+
+def _signal(pid: int, number: int, *, group: bool = False) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        (os.killpg if group else os.kill)(pid, number)
+
+
+def preload(plugins: Sequence[str]) -> None:
+    """Imports all of it, and the plug-ins that are named `feeds/postgres`, `sinks/jetstream`."""
+    for module in _MODULES:
+        importlib.import_module(module)
+    for each in plugins:
+        kind, _, name = each.partition("/")
+        plugin(kind, name)
+    # What is alive now stays: the children's collectors need not touch (and copy) it.
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """`python -m penstock.spark.forkserver LISTENER PLUG-INS`; LISTENER is an inherited socket."""
+    number, *rest = sys.argv[1:]
+    preload([each for each in rest if "/" in each])
+    twin = ForkServer(socket.socket(fileno=int(number))).serve()
+    if twin is not None:
+        become(twin)
+
+
+if __name__ == "__main__":
+    main()
