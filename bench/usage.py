@@ -13,6 +13,8 @@ __all__ = ["OURS", "Usage"]
 
 OURS = ("service", "jvm", "planner", "workers")
 _PLANNER = "python_streaming_source_runner"
+# Makes the planner and the workers.
+_FORKS = "penstock.spark.forkserver"
 
 
 class Usage:
@@ -95,4 +97,4 @@ def _role_of(kind: str, process: psutil.Process) -> str:
         return "jvm"
     if _PLANNER in command:
         return "planner"
-    return "workers" if "pyspark" in command else "service"
+    return "workers" if "pyspark" in command or _FORKS in command else "service"

@@ -97,18 +97,26 @@ class ForkServer:
             connection.close()  # the stand-in becomes the real Python
             return None
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # no memory, too many processes: Spark's own way may still work
+            twin.close()
+            connection.close()
+            return None
         if pid == 0:
             self._leave(connection)
             twin.settle(parent)
             return twin
+        self._born(pid, twin, connection)
+        return None
+
+    def _born(self, pid: int, twin: Twin, connection: socket.socket) -> None:
         twin.close()
         with suppress(OSError):
             os.setpgid(pid, pid)
         self._children[pid] = _Child(connection=connection)
         with suppress(OSError):
             connection.sendall(b"b")
-        return None
 
     def _leave(self, connection: socket.socket) -> None:
         """What a child must not hold: else nobody would see its siblings' ends."""

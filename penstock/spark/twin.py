@@ -79,8 +79,8 @@ def become(twin: Twin) -> None:
     """Runs the module as `python -m` does. The JVM's end being gone is no error: it was stopped,
     or it died, and says so itself."""
     found = importlib.util.find_spec(twin.module)
-    assert found is not None
-    assert found.origin is not None
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"No module named {twin.module}")
     sys.argv = [found.origin, *twin.arguments]
     try:
         if twin.module == "pyspark.daemon":

@@ -1,0 +1,244 @@
+"""Python workers that are forked: to whoever starts them a real Python, and never orphans."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.spark.pythons import Pythons
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def pythons(tmp_path: Path) -> Iterator[Pythons]:
+    """A fork server without plug-ins."""
+    started = Pythons(tmp_path, [])
+    try:
+        yield started
+    finally:
+        started.close()
+        started._process.wait(20)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """`module(code)` writes one where only the worker's PYTHONPATH leads; returns its name."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+
+    def write(code: str) -> str:
+        (folder / "errand.py").write_text(textwrap.dedent(code))
+        path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+        monkeypatch.setenv("PYTHONPATH", path)
+        return "errand"
+
+    return write
+
+
+def start(pythons: Pythons, *words: str, **more: str) -> "subprocess.Popen[str]":
+    """As Spark does: a program, files, an environment."""
+    return subprocess.Popen(
+        [str(pythons.python), *words], env={**os.environ, **more}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def told(pythons: Pythons, *words: str, say: str = "", **more: str) -> tuple[int, str, str]:
+    """Exit code, output and errors."""
+    process = start(pythons, *words, **more)
+    output, errors = process.communicate(say, timeout=60)
+    return process.returncode, output, errors
+
+
+def soon(check: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Ended, and not only waiting to be noticed."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+WAIT = """
+    import os, sys, time
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+def waiting(pythons: Pythons, name: str) -> "tuple[subprocess.Popen[str], int]":
+    """A stand-in and the process id of its twin."""
+    process = start(pythons, "-m", name)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    assert pid != process.pid
+    return process, pid
+
+
+def test_a_twin_has_the_files_arguments_environment_and_exit_code(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    name = module("""
+        import os, sys
+        print(__name__, sys.argv[1:], os.environ["COLOUR"], sys.stdin.read(), sys.stdin.isatty())
+        print(sys.modules["__main__"].__spec__.name, os.environ.get("HOME"), file=sys.stderr)
+        sys.exit(7)
+    """)
+    code, output, errors = told(
+        pythons, "-m", name, "one", "zwei drei", say="grün", COLOUR="a=b\nc", HOME="/x"
+    )
+    assert code == 7
+    assert output == "__main__ ['one', 'zwei drei'] a=b\nc grün False\n"
+    assert errors == "errand /x\n"
+
+
+def test_it_is_a_fork_of_what_is_imported_and_goes_by_its_own_name(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    name = module("""
+        import os, sys
+        print("pyspark.worker" in sys.modules and "penstock.spark.datasource" in sys.modules)
+        print(open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"))
+        print(os.getpgrp() == os.getpid(), len(os.listdir("/proc/self/fd")), os.getppid())
+    """)
+    code, output, _ = told(pythons, "-m", name, "word")
+    imported, command, state = output.splitlines()
+    assert (code, imported) == (0, "True")
+    assert command == str([sys.executable, "-m", "errand", "word"])
+    # Three standard files, and the folder that is being listed.
+    assert state == f"True 4 {pythons._process.pid}"
+
+
+def test_no_two_twins_draw_the_same_numbers(pythons: Pythons, module: Callable[[str], str]) -> None:
+    name = module("""
+        import random, numpy, uuid
+        print(random.random(), numpy.random.rand(), uuid.uuid4())
+    """)
+    first, second = (told(pythons, "-m", name)[1].split() for _ in range(2))
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_twins_hash_alike_and_the_server_has_one_thread(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    name = module("print(hash('penstock'))")
+    assert told(pythons, "-m", name) == told(pythons, "-m", name)
+    assert psutil.Process(pythons._process.pid).num_threads() == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_whoever_ends_the_stand_in_ends_the_twin(
+    pythons: Pythons, module: Callable[[str], str], number: int
+) -> None:
+    process, pid = waiting(pythons, module(WAIT))
+    process.send_signal(number)
+    process.wait(20)
+    soon(lambda: gone(pid))
+
+
+def test_a_twin_that_does_not_want_to_end_is_forced_with_its_own(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    name = module("""
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = os.fork()
+        if child:
+            print(child, flush=True)
+        time.sleep(600)
+    """)
+    process, grandchild = waiting(pythons, name)
+    process.kill()
+    process.wait(20)
+    soon(lambda: gone(grandchild))
+
+
+def test_a_killed_twin_is_a_dead_worker_to_spark(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    process, pid = waiting(pythons, module(WAIT))
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(20) == 128 + signal.SIGKILL
+
+
+def test_without_its_server_a_twin_ends_and_the_next_worker_is_a_real_python(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    process, pid = waiting(pythons, module(WAIT))
+    pythons._process.kill()
+    assert process.wait(20) != 0
+    soon(lambda: gone(pid))
+    name = module("import sys; print('pyspark' in sys.modules, sys.stdin.read()); sys.exit(3)")
+    assert told(pythons, "-m", name, say="x")[:2] == (3, "False x\n")
+
+
+def test_when_the_service_ends_nothing_is_left(
+    pythons: Pythons, module: Callable[[str], str]
+) -> None:
+    process, pid = waiting(pythons, module(WAIT))
+    pythons.close()  # what the kernel does when the service is killed
+    assert pythons._process.wait(20) == 0
+    soon(lambda: gone(pid))
+    assert process.wait(20) != 0
+
+
+def test_anything_but_a_module_is_run_by_the_real_python(pythons: Pythons) -> None:
+    code, output, _ = told(pythons, "-c", "import sys; print('pyspark' in sys.modules)")
+    assert (code, output) == (0, "False\n")
+
+
+def test_a_module_that_is_not_there_is_an_error(pythons: Pythons) -> None:
+    code, _, errors = told(pythons, "-m", "no_such_module")
+    assert code != 0
+    assert "no_such_module" in errors
+
+
+@pytest.mark.parametrize(("error", "quiet"), [("BrokenPipeError", True), ("ValueError", False)])
+def test_only_the_end_of_the_jvm_is_no_news(
+    pythons: Pythons, module: Callable[[str], str], error: str, quiet: bool
+) -> None:
+    code, _, errors = told(pythons, "-m", module(f"raise {error}('oh')"))
+    assert code == 1
+    assert ("Traceback" not in errors) == quiet
+
+
+def left(python: str, folder: Path) -> str:
+    """What PySpark's daemon says when the JVM leaves a worker it has asked for."""
+    environment = {
+        **os.environ,
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    daemon = subprocess.Popen(
+        [python, "-m", "pyspark.daemon", "pyspark.worker"], env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert daemon.stdout is not None
+    place = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big"))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(place)
+        worker = int.from_bytes(connection.recv(4), "big")
+    soon(lambda: gone(worker))
+    return daemon.communicate(timeout=20)[1].decode()
+
+
+def test_a_worker_that_the_jvm_left_says_nothing(pythons: Pythons, tmp_path: Path) -> None:
+    assert "BrokenPipeError" in left(sys.executable, tmp_path)  # PySpark's own way
+    assert left(str(pythons.python), tmp_path) == ""
