@@ -1,0 +1,64 @@
+"""Which processes a pipeline has, and that none stays behind."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.demo.servers import Database, Nats
+from tests.pipeline.running import Run, count, document, eventually, running
+
+pytestmark = [pytest.mark.live, pytest.mark.spark]
+
+
+def family(run: Run) -> list[psutil.Process]:
+    return psutil.Process(run.process.pid).children(recursive=True)
+
+
+def commands(processes: list[psutil.Process]) -> list[str]:
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):  # some end while we look
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_workers_are_forks_of_one_process_and_none_is_left(
+    database: Database, nats: Nats, stream: str, tmp_path: Path, how: str
+) -> None:
+    database.execute(
+        "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
+    )
+    database.execute(
+        "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (f"slot_{database.name}",)
+    )
+    database.execute("INSERT INTO items DEFAULT VALUES")
+    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+        eventually(lambda: count(nats, stream) == 1, run=run)
+        everything = family(run)
+        (server,) = (
+            child
+            for child in psutil.Process(run.process.pid).children()
+            if "penstock.spark.forkserver" in " ".join(child.cmdline())
+        )
+        twins = commands(server.children())
+        assert any("python_streaming_source_runner" in command for command in twins)
+        assert any("pyspark.daemon pyspark.worker" in command for command in twins)
+        # Every worker is one of them: no other process has imported PySpark.
+        rest = commands([each for each in everything if server not in (each, *each.parents())])
+        assert [word for word in rest if "pyspark" in word and "standin.py" not in word] == [
+            word for word in rest if "java" in word
+        ]
+        if how == "kill":
+            run.kill()
+        else:
+            assert run.stop() == 0
+        deadline = time.monotonic() + 30
+        while left := [each for each in everything if each.is_running()]:
+            assert time.monotonic() < deadline, commands(left)
+            time.sleep(0.1)
+    assert "Traceback" not in run.log
