@@ -56,7 +56,9 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
     Without it they import the installed package.
     """
     package = Path(pyspark.__file__).resolve().parent
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        return folder
+    folder.mkdir(parents=True)
     for part in ("jars", "sbin"):
         (folder / part).symlink_to(package / part)
     java = _java(os.environ)

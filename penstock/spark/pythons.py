@@ -26,12 +26,14 @@ _SINGLE = {
 
 
 class Pythons:
-    """A running fork server, in `folder`, and the program that Spark takes for Python."""
+    """A running fork server, in `folder`, and the program that Spark takes for Python.
+
+    Raises OSError when there can be none; workers are then started in Spark's own way.
+    """
 
     def __init__(self, folder: Path, plugins: Sequence[str]) -> None:
         place = folder / "forkserver"
         self.python = folder / "python"
-        self._before = os.environ.get("PYSPARK_PYTHON")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place))
             listener.listen(64)
@@ -51,13 +53,9 @@ class Pythons:
             f'#!/bin/sh\n[ "$1" = -m ] && exec {stand_in} "$@"\nexec {real} "$@"\n'
         )
         self.python.chmod(0o700)
-        os.environ["PYSPARK_PYTHON"] = str(self.python)
 
     def close(self) -> None:
         """The server ends when its children have, or ends them; nobody needs to wait."""
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
-        os.environ.pop("PYSPARK_PYTHON", None)
-        if self._before is not None:
-            os.environ["PYSPARK_PYTHON"] = self._before

@@ -7,8 +7,8 @@ for correctness. `spark.conf` of the pipeline file overrides every line.
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -83,10 +83,6 @@ def open_session(
     `sinks/NAME`), which are imported meanwhile."""
     global _pythons
     local = is_local(master)
-    if local and "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in conf:
-        _pythons = Pythons(folder, plugins)
-    # Workers run in this environment, not in whatever `python3` is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     log4j = files("penstock.spark") / "log4j2.properties"
     settings = {
         **SETTINGS,
@@ -99,16 +95,43 @@ def open_session(
         ),
         **conf,
     }
-    if local and "SPARK_HOME" not in os.environ:
-        os.environ["SPARK_HOME"] = str(make_home(folder / _LEAN, settings))
+    # Workers run in this environment, not in whatever `python3` is on the PATH.
+    places = {"PYSPARK_PYTHON": sys.executable}
+    if local:
+        if "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in conf:
+            _pythons = _fork_server(folder, plugins)
+            places["PYSPARK_PYTHON"] = str(_pythons.python if _pythons else sys.executable)
+        if "SPARK_HOME" not in os.environ:
+            places["SPARK_HOME"] = str(make_home(folder / _LEAN, settings))
     builder = SparkSession.builder.appName(f"penstock-{name}")
     builder = builder.master(with_slots(master, slots))
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _environment(places):
+        spark = builder.getOrCreate()
     # PySpark's auto-discovery lists folders, and does not see an editable installation.
     register(spark)
     return spark
+
+
+@contextmanager
+def _environment(places: Mapping[str, str]) -> Iterator[None]:
+    """What is not set is, while the JVM starts, which keeps it: it is not for whatever else this
+    process starts."""
+    fresh = {key: value for key, value in places.items() if key not in os.environ}
+    os.environ.update(fresh)
+    try:
+        yield
+    finally:
+        for key in fresh:
+            del os.environ[key]
+
+
+def _fork_server(folder: Path, plugins: Sequence[str]) -> Pythons | None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # the path is too long for a socket, or there are too many processes
+        return Pythons(folder, plugins)
+    return None
 
 
 def is_local(master: str) -> bool:
@@ -142,5 +165,3 @@ def close_session(spark: SparkSession) -> None:
     if _pythons is not None:
         _pythons.close()
         _pythons = None
-    if os.environ.get("SPARK_HOME", "").endswith(_LEAN):
-        del os.environ["SPARK_HOME"]

@@ -242,3 +242,10 @@ def left(python: str, folder: Path) -> str:
 def test_a_worker_that_the_jvm_left_says_nothing(pythons: Pythons, tmp_path: Path) -> None:
     assert "BrokenPipeError" in left(sys.executable, tmp_path)  # PySpark's own way
     assert left(str(pythons.python), tmp_path) == ""
+
+
+def test_where_no_socket_fits_there_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    with pytest.raises(OSError, match="too long"):
+        Pythons(folder, [])

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.spark.session import is_local, with_slots
 
@@ -31,3 +32,13 @@ def test_a_local_master_has_a_slot_for_every_backend(master: str, slots: int, me
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn"])
 def test_a_cluster_is_not_local(master: str) -> None:
     assert not is_local(master)
+
+
+@pytest.mark.spark
+def test_an_open_session_leaves_the_environment_alone(spark: SparkSession) -> None:
+    """A pipeline that this process starts would take over its Java options and its workers."""
+    assert spark.range(1).count() == 1
+    ours = str(spark.sparkContext.pythonExec)
+    assert ours.endswith("/python")
+    assert os.environ.get("PYSPARK_PYTHON") != ours
+    assert not os.environ.get("SPARK_HOME", "").endswith("/spark-home")
