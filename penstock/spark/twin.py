@@ -145,5 +145,6 @@ def _rename(command: Sequence[str]) -> None:
     if begin == 0:
         return
     room = end - begin
-    text = b"\0".join(map(os.fsencode, command))[: room - 1]
-    ctypes.memmove(begin, text.ljust(room, b"\0"), room)
+    text = b" ".join(map(os.fsencode, command))[: room - 2]
+    # The last byte not being null tells Linux that this is a title, and ends at its first null.
+    ctypes.memmove(begin, text.ljust(room - 1, b"\0") + b".", room)

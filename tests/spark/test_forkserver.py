@@ -111,9 +111,9 @@ def test_it_is_a_fork_of_what_is_imported_and_goes_by_its_own_name(
     pythons: Pythons, module: Callable[[str], str]
 ) -> None:
     name = module("""
-        import os, sys
+        import os, psutil, sys
         print("pyspark.worker" in sys.modules and "penstock.spark.datasource" in sys.modules)
-        print(open("/proc/self/cmdline").read().rstrip("\\0").split("\\0"))
+        print(psutil.Process().cmdline())
         print(os.getpgrp() == os.getpid(), len(os.listdir("/proc/self/fd")), os.getppid())
     """)
     code, output, _ = told(pythons, "-m", name, "word")
