@@ -56,8 +56,8 @@ _PACKED = {
 
 # Packed pages leave the JVM little to do but plan: optimizing that code for minutes costs a fifth
 # of a core (measured) and never pays. Rows go through compiled queries, where it does. What little
-# garbage there is needs no threads.
-_PACKED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# garbage there is needs no threads, and no heap that is a sixty-fourth of the machine's memory.
+_PACKED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms64m"
 
 _LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
