@@ -58,12 +58,13 @@ class Archive:
             return [f"-XX:DumpLoadedClassList={self.classes}", *_QUIET]
         return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-XX:+VerifySharedSpaces", *_QUIET]
 
-    def script(self, dump: Sequence[str]) -> list[str]:
-        """Lines of a shell that come behind a JVM with `options`, whose exit code is `$code`;
-        `dump` is a command of Java up to its class path.
+    def script(self, dump: Sequence[str]) -> str:
+        """A shell's last line behind a JVM with `options`, whose exit code is `$code`; `dump` is a
+        command of Java up to its class path.
 
-        Whoever waits for the JVM's output is let go first. The draft is the lock; a whole archive
-        takes its name in one step.
+        Another shell goes on: whoever waits for the JVM's output is let go, and whoever looks for
+        processes of the service finds none. The draft is the lock; a whole archive takes its name
+        in one step.
         """
         stem, classes, draft = (
             shlex.quote(str(path)) for path in (self.stem, self.classes, self.draft)
@@ -72,14 +73,17 @@ class Archive:
             *dump, "-Xshare:dump", f"-XX:SharedClassListFile={self.classes}",
             f"-XX:SharedArchiveFile={self.draft}.jsa",
         ])  # fmt: skip
-        return [
-            "exec >/dev/null 2>&1 </dev/null",
-            f'if [ "$code" = 0 ] && grep -q {_LAST} {classes} && mkdir {draft}',
+        making = [
+            "cd /",
+            f'if [ "$1" = 0 ] && grep -q {_LAST} {classes} && mkdir {draft}',
             f"then if nice -n 19 {command}",
             f"then mv -f {draft}.jsa {stem}-$(($(wc -c < {draft}.jsa))).jsa",
             f"else rm -f {draft}.jsa; fi; rmdir {draft}; fi",
             f"rm -f {classes}",
+            'exit "$1"',
         ]
+        text = shlex.quote("\n".join(making))
+        return f'exec sh -c {text} penstock-archive "$code" >/dev/null 2>&1 </dev/null'
 
 
 def find_archive(

@@ -110,5 +110,5 @@ def _script(java: Path, conf: Mapping[str, str], environment: Mapping[str, str])
         lines.append(f'exec {command} "$@"')
     else:
         making = archive.script([*start, "-XX:+UseSerialGC"])
-        lines += [f'{command} "$@"', "code=$?", *making, "exit $code"]
+        lines += [f'{command} "$@"', "code=$?", making]
     return "\n".join(lines) + "\n"

@@ -112,8 +112,9 @@ def test_what_nobody_uses_is_removed_in_time(jar: Path, cache: dict[str, str]) -
 def ended(archive: Archive, dump: str, *, code: int = 0, classes: str = LISTED) -> None:
     """A JVM listed these classes and ended with this code; `dump` is a shell's way to make one."""
     archive.classes.write_text(classes)
-    lines = archive.script(["sh", "-c", dump])
-    subprocess.run(["sh", "-c", "\n".join([f"code={code}", *lines])], check=True, timeout=20)
+    script = f"code={code}\n{archive.script(['sh', '-c', dump])}"
+    done = subprocess.run(["sh", "-c", script], timeout=20, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
     assert not archive.classes.exists()
 
 
