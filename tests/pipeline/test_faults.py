@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -176,6 +177,15 @@ def stands_still(run: Run) -> bool:
     return bool(run.status()["backends"][0]["confirmed_lsn"] == before)
 
 
+def confirmed(database: Database) -> str:
+    """How far the slot is acknowledged, as the server says."""
+    rows = database.execute(
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots"
+        " WHERE database = current_database()"
+    )
+    return str(rows[0][0])
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["stop", "kill", "freeze"])
 def test_nats_goes_and_comes_back(
@@ -193,6 +203,7 @@ def test_nats_goes_and_comes_back(
             eventually(lambda: run.status()["sinks"][0]["connected"] is False, run=run)
             # What was stored before may still be acknowledged; what is written now may not.
             eventually(lambda: stands_still(run), seconds=30, run=run)
+            acknowledged, back = confirmed(database), datetime.now(UTC)
             if how == "freeze":
                 os.kill(pid, signal.SIGCONT)
             else:
@@ -200,4 +211,7 @@ def test_nats_goes_and_comes_back(
             changes = writer.stop()
             eventually(lambda: stored_all(nats, stream, changes), run=run)
             assert run.stop() == 0
+        later = min(m.place for m in messages(nats, stream) if m.stored_at > back)
+        passed = "SELECT %s::pg_lsn > %s::pg_lsn"
+        assert database.execute(passed, (acknowledged, later.cursor)) == [(False,)]
         assert_exact(truth, nats, stream, changes)
