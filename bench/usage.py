@@ -14,7 +14,7 @@ __all__ = ["OURS", "Usage"]
 OURS = ("service", "jvm", "planner", "workers")
 _PLANNER = "python_streaming_source_runner"
 # Makes the planner and the workers.
-_FORKS = "penstock.spark.forkserver"
+_FORKS = "penstock.spark.session.forkserver"
 
 
 class Usage:

@@ -43,7 +43,7 @@ def test_workers_are_forks_of_one_process_and_none_is_left(
         (server,) = (
             child
             for child in psutil.Process(run.process.pid).children()
-            if "penstock.spark.forkserver" in " ".join(child.cmdline())
+            if "penstock.spark.session.forkserver" in " ".join(child.cmdline())
         )
         twins = commands(server.children())
         assert any("python_streaming_source_runner" in command for command in twins)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import close_session, open_session
+from penstock.spark.session.session import close_session, open_session
 
 
 @pytest.fixture(scope="session")

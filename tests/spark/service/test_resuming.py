@@ -16,7 +16,7 @@ from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.spark.folder import read_seed
 from penstock.spark.positions import Positions
-from penstock.spark.resuming import resume
+from penstock.spark.service.resuming import resume
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live

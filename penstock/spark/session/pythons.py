@@ -39,8 +39,8 @@ class Pythons:
             listener.listen(64)
             self._process = subprocess.Popen(  # noqa: S603 - our own Python
                 [
-                    sys.executable, "-m", "penstock.spark.forkserver", str(listener.fileno()),
-                    *plugins, _ROOM,
+                    sys.executable, "-m", "penstock.spark.session.forkserver",
+                    str(listener.fileno()), *plugins, _ROOM,
                 ],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()],
                 env={**os.environ, **_SINGLE},

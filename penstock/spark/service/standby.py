@@ -13,8 +13,8 @@ from penstock.backoff import delays
 from penstock.config import Pipeline
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Holder, TellsItsReader
-from penstock.spark.ownership import Ownership
 from penstock.spark.positions import Positions
+from penstock.spark.service.ownership import Ownership
 
 __all__ = ["Standby"]
 

@@ -16,7 +16,7 @@ import penstock.errors
 from penstock.change import Images
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.spark.session import is_local
+from penstock.spark.session.session import is_local
 
 __all__ = ["Mode", "failure", "images", "mode", "start_query"]
 

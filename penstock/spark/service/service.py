@@ -26,17 +26,17 @@ from penstock.ops.announce import Announcer
 from penstock.ops.board import Board, Snapshot
 from penstock.ops.set_aside import set_aside
 from penstock.sinks import SetsAside
-from penstock.spark.engine import Engine
 from penstock.spark.folder import STOP, run_folder, write_owner
-from penstock.spark.notices import Notices
-from penstock.spark.operations import Operations, open_board
-from penstock.spark.ownership import Ownership, instance_name
 from penstock.spark.poisoned import post_tables
 from penstock.spark.positions import Positions
-from penstock.spark.query import start_query
-from penstock.spark.resuming import resume
-from penstock.spark.standby import Standby
-from penstock.spark.supervised import Supervised
+from penstock.spark.service.engine import Engine
+from penstock.spark.service.notices import Notices
+from penstock.spark.service.operations import Operations, open_board
+from penstock.spark.service.ownership import Ownership, instance_name
+from penstock.spark.service.query import start_query
+from penstock.spark.service.resuming import resume
+from penstock.spark.service.standby import Standby
+from penstock.spark.service.supervised import Supervised
 from penstock.spark.task import UNKNOWN_TYPES
 
 __all__ = ["Service"]

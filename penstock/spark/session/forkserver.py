@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.plugins import plugin
-from penstock.spark.twin import Twin, become
+from penstock.spark.session.twin import Twin, become
 
 __all__ = ["ForkServer", "preload"]
 
@@ -195,7 +195,7 @@ def preload(plugins: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """`python -m penstock.spark.forkserver LISTENER PLUG-INS`; LISTENER is an inherited socket."""
+    """The program: its arguments are LISTENER, an inherited socket's number, and plug-ins."""
     number, *rest = sys.argv[1:]
     preload([each for each in rest if "/" in each])
     twin = ForkServer(socket.socket(fileno=int(number))).serve()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.spark.launch import archive_of, make_home
+from penstock.spark.session.launch import archive_of, make_home
 
 CONF = {"spark.driver.memory": "640m", "spark.driver.extraJavaOptions": "-Da=b -Dc='d e'"}
 PACKAGE = Path(pyspark.__file__).resolve().parent
@@ -74,7 +74,7 @@ def test_without_java_spark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 SESSION = """
     import sys
     from pathlib import Path
-    from penstock.spark.session import close_session, open_session
+    from penstock.spark.session.session import close_session, open_session
     folder = Path(sys.argv[1])
     spark = open_session("t", master="local[1]", folder=folder, packed=True, slots=1, conf={})
     print("rows", spark.range(5).count())
@@ -99,7 +99,9 @@ def session(folder: Path) -> str:
 @pytest.mark.timeout(600)
 def test_an_archive_is_made_used_and_never_trusted_blindly(tmp_path: Path, cache: Path) -> None:
     """From the user's own when there is one: making it takes half a minute."""
-    subprocess.run([sys.executable, "-m", "penstock.spark.training"], check=True, timeout=280)
+    subprocess.run(
+        [sys.executable, "-m", "penstock.spark.session.training"], check=True, timeout=280
+    )
     kept = archive_of(os.environ)
     assert kept is not None
     assert kept.path is not None

@@ -17,8 +17,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.spark.datasource import register
-from penstock.spark.launch import make_home
-from penstock.spark.pythons import Pythons
+from penstock.spark.session.launch import make_home
+from penstock.spark.session.pythons import Pythons
 
 __all__ = ["SETTINGS", "close_session", "is_local", "open_session", "with_slots"]
 

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Pipeline
-from penstock.spark.query import failure, images, mode
-from penstock.spark.supervised import EngineLost
+from penstock.spark.service.query import failure, images, mode
+from penstock.spark.service.supervised import EngineLost
 
 __all__ = ["Warming"]
 

@@ -1,4 +1,4 @@
-"""Makes the archive of classes without a pipeline: `python -m penstock.spark.training`.
+"""Makes the archive of classes without a pipeline: `python -m penstock.spark.session.training`.
 
 For an image of a container, and before a run of many short sessions (a test suite): a session
 that loads what every pipeline does, by one batch from a Python source to a Python sink.
@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from penstock.spark.launch import archive_of
-from penstock.spark.session import close_session, open_session
+from penstock.spark.session.launch import archive_of
+from penstock.spark.session.session import close_session, open_session
 
 __all__ = ["train"]
 

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config import parse_pipeline
 from penstock.errors import SettingsError
-from penstock.spark.query import _transformed, mode
+from penstock.spark.service.query import _transformed, mode
 
 TRANSFORM = '[{sql: "SELECT * FROM changes"}]'
 

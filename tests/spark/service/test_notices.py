@@ -12,7 +12,7 @@ from penstock.demo.servers import Nats
 from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
-from penstock.spark.notices import Notices
+from penstock.spark.service.notices import Notices
 from tests.pipeline.running import messages
 
 pytestmark = pytest.mark.live

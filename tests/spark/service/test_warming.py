@@ -12,8 +12,8 @@ import structlog
 from pyspark.sql import SparkSession
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.spark import warming as module
-from penstock.spark.warming import Warming
+from penstock.spark.service import warming as module
+from penstock.spark.service.warming import Warming
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.memory import MemoryStore
-from penstock.spark.ownership import RENEW, TERM, Owner, Ownership, instance_name
+from penstock.spark.service.ownership import RENEW, TERM, Owner, Ownership, instance_name
 
 NAME = "owner:shop"
 

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.spark.query import failure
+from penstock.spark.service.query import failure
 
 __all__ = ["EngineLost", "Supervised"]
 

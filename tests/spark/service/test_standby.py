@@ -16,9 +16,9 @@ from penstock.errors import LeaseLost
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.position import PartitionId, Place
-from penstock.spark.ownership import TERM, Ownership
 from penstock.spark.positions import Positions
-from penstock.spark.standby import Standby
+from penstock.spark.service.ownership import TERM, Ownership
+from penstock.spark.service.standby import Standby
 
 pytestmark = pytest.mark.live
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.spark.archive import Archive, find_archive
+from penstock.spark.session.archive import Archive, find_archive
 
 __all__ = ["archive_of", "make_home"]
 

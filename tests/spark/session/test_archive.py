@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.archive import Archive, find_archive
+from penstock.spark.session.archive import Archive, find_archive
 
 
 @pytest.fixture

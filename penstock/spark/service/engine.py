@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Pipeline
 from penstock.native import describe
-from penstock.spark.query import mode
-from penstock.spark.session import close_session, open_session
-from penstock.spark.warming import Warming
+from penstock.spark.service.query import mode
+from penstock.spark.service.warming import Warming
+from penstock.spark.session.session import close_session, open_session
 
 __all__ = ["Engine"]
 
