@@ -282,8 +282,12 @@ class Write:
             duplicates=tally.duplicates,
             size=tally.size,
             numbers={
-                "delivery": session.delivery,
-                "reason": session.reason,
+                # Of a process that never wrote, nothing is chosen.
+                **(
+                    {"delivery": session.delivery, "reason": session.reason}
+                    if session.reason
+                    else {}
+                ),
                 "batches": tally.batches,
                 "resent": tally.resent,
                 **self._flow.states,

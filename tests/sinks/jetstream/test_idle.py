@@ -50,3 +50,12 @@ def test_a_pause_inside_an_open_end_is_no_fault(
     told: list[Any] = []
     JetStreamSink(settings(nats, stream, delivery)).write(slowly(), told.append)
     assert [note for note in told if not note.get("connected", True)] == []
+
+
+def test_a_process_that_never_wrote_says_nothing_of_a_delivery(
+    nats: Nats, stream: str, batch_of: MakeBatch
+) -> None:
+    sink = JetStreamSink(settings(nats, stream, "auto"))
+    assert "delivery" not in sink.write(iter([])).numbers
+    assert sink.write([batch_of(1)]).numbers["delivery"] == "exactly-once"
+    assert sink.write(iter([])).numbers["delivery"] == "exactly-once"
