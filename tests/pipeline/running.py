@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class Message:
     subject: str
     headers: dict[str, str]
     body: dict[str, Any]
+    stored_at: datetime
 
     @property
     def id(self) -> str:
@@ -198,7 +200,7 @@ def json_messages(nats: Nats, stream: str) -> list[dict[str, Any]]:
 
 def _message(found: Any) -> Message:
     body = json.loads(found.data) if found.data[:1] == b"{" else ormsgpack.unpackb(found.data)
-    return Message(found.subject, dict(found.headers or {}), body)
+    return Message(found.subject, dict(found.headers or {}), body, found.metadata.timestamp)
 
 
 def slot_of(database: Database) -> tuple[str, str, bool]:
