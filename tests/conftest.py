@@ -82,9 +82,14 @@ _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.
 _TOGETHER = ("tests/pipeline/test_shared.py", "tests/pipeline/test_truth.py")
 
 
+# Marks of the tests that take longest.
+_LONG = ("spark", "fault")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a Spark of their own are the longest: first, so that workers end together."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """Tests with a Spark of their own are the longest, then those that kill servers: first, so that
+    workers end together."""
+    items.sort(key=lambda item: [item.get_closest_marker(kind) is None for kind in _LONG])
 
 
 @pytest.hookimpl(optionalhook=True)
