@@ -204,7 +204,7 @@ def _losses(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
 def _latency(sinks: Sequence[SinkStatus]) -> Metric:
     made = GaugeMetricFamily(
         "penstock_latency_seconds",
-        "From the commit at the source to the acknowledgement, of the last micro-batch.",
+        "From the commit at the source to the acknowledgement, of what was published lately.",
         labels=["sink", "quantile"],
     )
     for sink in sinks:

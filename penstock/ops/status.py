@@ -1,51 +1,24 @@
 """One frozen value that says how a pipeline is: /health, /status, /metrics, the log and the
-dashboard read the same one. Made from the board's snapshot and a time; pure.
-
-Health follows progress and not liveness: a pipeline that is behind and does not move is not
-healthy, however connected it is; an idle one that has nothing to do is.
+dashboard read the same one. Made from the board's snapshot and a time; pure. What is wrong with
+it, `health` says.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from penstock.ops.board import Entry, Snapshot
+from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
 from penstock.ops.set_aside import LETTERS
 
 __all__ = [
     "BackendStatus",
     "BatchStatus",
-    "Health",
     "SinkStatus",
     "Status",
     "TableStatus",
-    "Thresholds",
     "assess",
 ]
-
-Health = Literal["ok", "degraded", "unhealthy", "standby"]
-_ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """When things count as wrong; seconds, and exactly at a threshold counts as above it.
-
-    `stalled_after`: behind and not moving, or disconnected, for this long is unhealthy.
-    `lag_bytes`: more unconfirmed log than this is "behind". `silent_after`: a reporter that has
-    said nothing for this long is suspect. `starting`: how long a first report may take.
-    """
-
-    stalled_after: float = 30.0
-    lag_bytes: int = 64 * 2**20
-    silent_after: float = 15.0
-    # Spark alone takes 5 s, and 30 s on a busy machine.
-    starting: float = 120.0
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """What the board must know to tell since when a number is above its bound."""
-        return {"lag_bytes": self.lag_bytes - 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +64,7 @@ class BackendStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStatus:
     """Where changes go; latencies in milliseconds, from the commit at the source to the
-    acknowledgement, over the last micro-batch. `answer_ms` is the longest that the sink's server
+    acknowledgement, of what was published lately. `answer_ms` is the longest that the sink's server
     took for an answer lately; `pressure` and `breaker` are what the sink makes of it."""
 
     name: str
@@ -152,11 +125,6 @@ class Status:
         return asdict(self)
 
 
-class _Complaint(NamedTuple):
-    health: Health
-    reason: str
-
-
 def assess(
     snapshot: Snapshot,
     *,
@@ -171,9 +139,9 @@ def assess(
     """The status at `now`; times are seconds of the board's clock. `backends` should report,
     unless this instance is on `standby`, whose reason that is."""
     if standby is not None:
-        complaints: list[_Complaint] = [_Complaint("standby", standby)]
+        found = [Complaint("standby", standby)]
     else:
-        complaints = _complaints(snapshot, backends, started, now, thresholds or Thresholds())
+        found = complaints(snapshot, backends, started, now, thresholds or Thresholds())
     sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
     batches = [
         (entry.changed.get("id", entry.since), _batch(entry, now))
@@ -184,37 +152,14 @@ def assess(
         name=name,
         version=version,
         uptime_seconds=round(now - started, 3),
-        health=max((c.health for c in complaints), key=_ORDER.index, default="ok"),
-        reasons=tuple(c.reason for c in complaints),
+        health=worst(found),
+        reasons=tuple(each.reason for each in found),
         backends=tuple(_backend(backend, snapshot, now) for backend in backends),
         sinks=tuple(_sink(sink, entry, now) for sink, entry in sorted(sinks.items())),
         tables=_tables(snapshot),
         last_batch=max(batches, key=lambda pair: pair[0])[1] if batches else None,
         standby=standby,
     )
-
-
-def _complaints(
-    snapshot: Snapshot, backends: Sequence[str], started: float, now: float, limits: Thresholds
-) -> list[_Complaint]:
-    sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
-    complaints = [
-        complaint
-        for backend in backends
-        for complaint in _backend_complaints(
-            backend,
-            snapshot.get(("source", backend)),
-            # What a shared sink takes says nothing of one backend.
-            tuple(sinks.values()) if len(backends) == 1 else (),
-            started=started,
-            now=now,
-            limits=limits,
-        )
-    ]
-    for sink, entry in sinks.items():
-        complaints += _sink_complaints(sink, entry, now, limits)
-    complaints += _table_complaints(_tables(snapshot))
-    return complaints
 
 
 def _backend(name: str, snapshot: Snapshot, now: float) -> BackendStatus:
@@ -241,16 +186,6 @@ def _tables(snapshot: Snapshot) -> tuple[TableStatus, ...]:
         for (kind, _), entry in sorted(snapshot.items())
         if kind == "table"
     )
-
-
-def _table_complaints(tables: Sequence[TableStatus]) -> Iterator[_Complaint]:
-    for table in tables:
-        if table.state == "suspended":
-            yield _Complaint(
-                "degraded",
-                f"backend {table.backend}: table {table.table} is suspended since {table.since}"
-                f" ({table.reason})",
-            )
 
 
 def _batch(entry: Entry, now: float) -> BatchStatus:
@@ -286,120 +221,3 @@ def _shown(
         **{key: entry.fields[key] for key in own if entry.fields.get(key) is not None},
         **(more or {}),
     )
-
-
-def _backend_complaints(
-    name: str,
-    entry: Entry | None,
-    sinks: Sequence[Entry],
-    *,
-    started: float,
-    now: float,
-    limits: Thresholds,
-) -> Iterator[_Complaint]:
-    if entry is None:
-        waited = now - started
-        yield _Complaint(
-            "unhealthy" if waited >= limits.starting else "degraded",
-            f"backend {name}: has not reported for {waited:.0f} s since the start",
-        )
-        return
-    if entry.fields.get("stopped"):
-        yield _Complaint("unhealthy", f"backend {name}: has stopped")
-        return
-    if blocked := entry.fields.get("blocked"):
-        yield _Complaint("unhealthy", f"backend {name}: stands still: {blocked}")
-        return
-    yield from _losses(name, entry)
-    silent = now - entry.at
-    if silent >= limits.silent_after:
-        yield _Complaint(
-            "unhealthy" if silent >= limits.stalled_after else "degraded",
-            f"backend {name}: has not reported for {silent:.0f} s",
-        )
-    yield from _disconnected(f"backend {name}", entry, now, limits)
-    yield from _behind(name, entry, sinks, now, limits)
-
-
-def _losses(name: str, entry: Entry) -> Iterator[_Complaint]:
-    """What was lost and not mended, and what is about to be."""
-    for partition, row in (entry.fields.get("gaps") or {}).items():
-        if row["stale"]:
-            causes = ", ".join(sorted(row["counts"]))
-            yield _Complaint(
-                "degraded", f"backend {name}: partition {partition} is stale: it has lost changes"
-                f" ({causes})",
-            )  # fmt: skip
-    if entry.fields.get("wal_status") == "unreserved":
-        yield _Complaint(
-            "degraded", f"backend {name}: so far behind that the server may give its slot up"
-        )
-
-
-def _sink_complaints(
-    name: str, entry: Entry, now: float, limits: Thresholds
-) -> Iterator[_Complaint]:
-    # A sink that is idle has nothing to report, so its silence means nothing.
-    yield from _disconnected(f"sink {name}", entry, now, limits)
-    for field_name, state in _STRAINED:
-        if entry.fields.get(field_name) != state:
-            continue
-        if state in _PASSING and now - entry.at >= limits.stalled_after:
-            continue
-        since = now - entry.changed.get(field_name, entry.since)
-        lasting = state not in _MILD and since >= limits.stalled_after
-        why = entry.fields.get(f"{field_name}_reason") or entry.fields.get("last_error")
-        yield _Complaint(
-            "unhealthy" if lasting else "degraded",
-            f"sink {name}: {_SAID[field_name]} {state} for {since:.0f} s"
-            + (f": {why}" if why else ""),
-        )
-
-
-# States of a sink's machines that are a complaint, and how it is called.
-_STRAINED = (
-    ("pressure", "slow"), ("pressure", "critical"), ("breaker", "open"), ("breaker", "half-open"),
-)  # fmt: skip
-_SAID = {"pressure": "back-pressure is", "breaker": "the circuit breaker is"}
-_MILD = ("slow",)  # never unhealthy: changes flow
-# What is judged by answers says nothing once the sink, with nothing to do, gets none.
-_PASSING = ("slow", "critical")
-
-
-def _disconnected(who: str, entry: Entry, now: float, limits: Thresholds) -> Iterator[_Complaint]:
-    if entry.fields.get("connected", True):
-        return
-    gone = now - entry.changed.get("connected", entry.since)
-    why = entry.fields.get("last_error") or entry.fields.get("error")
-    yield _Complaint(
-        "unhealthy" if gone >= limits.stalled_after else "degraded",
-        f"{who}: disconnected for {gone:.0f} s" + (f": {why}" if why else ""),
-    )
-
-
-# What changes when changes have become durable and the source has been told.
-_MOVES = ("confirmed_lsn", "position")
-_SINK_MOVES = ("acknowledged", "published", "position")
-
-
-def _behind(
-    name: str, entry: Entry, sinks: Sequence[Entry], now: float, limits: Thresholds
-) -> Iterator[_Complaint]:
-    lag = entry.fields.get("lag_bytes") or 0
-    over = {
-        "buffered_events": (entry.fields.get("buffered_events") or 0) > 0,
-        "lag_bytes": lag >= limits.lag_bytes,
-    }
-    behind = [entry.calm.get(key, entry.since) for key, is_over in over.items() if is_over]
-    if not behind:
-        return
-    moves = [entry.changed[key] for key in _MOVES if key in entry.changed]
-    moves += [sink.changed[key] for sink in sinks for key in _SINK_MOVES if key in sink.changed]
-    # An idle pipeline has not moved for hours; its time starts when it fell behind.
-    stalled = now - max([min(behind), *moves])
-    if stalled >= limits.stalled_after:
-        yield _Complaint(
-            "unhealthy", f"backend {name}: behind, and has not moved for {stalled:.0f} s"
-        )
-    elif over["lag_bytes"]:
-        yield _Complaint("degraded", f"backend {name}: {lag} bytes behind the source")

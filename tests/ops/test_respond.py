@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.ops.health import Health
 from penstock.ops.respond import ENDPOINTS, Response, respond
-from penstock.ops.status import BackendStatus, Health, SinkStatus, Status
+from penstock.ops.status import BackendStatus, SinkStatus, Status
 
 STATUS = Status(
     name="shop",

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from penstock.ops.board import Board, Entry
-from penstock.ops.status import Health, Status, Thresholds, assess
+from penstock.ops.health import Health, Thresholds
+from penstock.ops.status import Status, assess
 
 LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
 FINE = {"connected": True, "lag_bytes": 0, "buffered_events": 0, "confirmed_lsn": "0/1"}

@@ -13,10 +13,11 @@ from penstock import __version__
 from penstock.config import Pipeline
 from penstock.errors import SettingsError
 from penstock.ops.board import Board
+from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
-from penstock.ops.status import Status, Thresholds, assess
+from penstock.ops.status import Status, assess
 from penstock.sinks import TellsOfStreams
 from penstock.spark.folder import BOARD
 
