@@ -26,7 +26,7 @@ from penstock.sinks.jetstream.encoding.message import Messages, Origin
 from penstock.sinks.jetstream.publishing.chain import Pace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.order import behind
-from penstock.sinks.jetstream.publishing.publisher import LOOK, Tally
+from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
 from penstock.sinks.jetstream.publishing.shard import Batch, Mark, Shard, read_mark, shared
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.jetstream.subject import Template
@@ -207,10 +207,7 @@ class Atomic:
 
     def _await(self, connection: Connection) -> None:
         """Waits for an answer, or a while."""
-        if not self.flying:  # a pause: silence is no fault
-            connection.expect_anew()
-        pause = self._flow.pause
-        messages = connection.receive(min(pause, LOOK) if pause and not self.flying else LOOK)
+        messages = awaited(connection, self._flow, self.flying)
         self._take_all(messages)
         if not messages:
             self._expect(connection)

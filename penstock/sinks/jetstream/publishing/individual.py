@@ -27,7 +27,7 @@ from penstock.sinks.jetstream.encoding.columns import BINARY, Numbers, Values
 from penstock.sinks.jetstream.encoding.message import Messages
 from penstock.sinks.jetstream.encoding.pieces import Count, Pick, Piece, Raw
 from penstock.sinks.jetstream.publishing.flow import Flow
-from penstock.sinks.jetstream.publishing.publisher import LOOK, Tally, framed, framing
+from penstock.sinks.jetstream.publishing.publisher import Tally, awaited, framed, framing
 
 __all__ = ["Individual"]
 
@@ -140,10 +140,7 @@ class Individual:
 
     def _await(self, connection: Connection) -> None:
         """Waits for an acknowledgement, or a while."""
-        if not self.flying:  # a pause: silence is no fault
-            connection.expect_anew()
-        pause = self._flow.pause
-        messages = connection.receive(min(pause, LOOK) if pause and not self.flying else LOOK)
+        messages = awaited(connection, self._flow, self.flying)
         self._take_all(connection, messages)
         if not messages:
             self._expect(connection)

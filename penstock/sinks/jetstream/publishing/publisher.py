@@ -9,14 +9,24 @@ import pyarrow as pa
 from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream.client.api import JetStream
 from penstock.sinks.jetstream.client.connection import Connection
+from penstock.sinks.jetstream.client.protocol import Msg
 from penstock.sinks.jetstream.encoding.columns import Columns
 from penstock.sinks.jetstream.encoding.message import Messages
 from penstock.sinks.jetstream.encoding.pieces import Piece, Raw, Size
 from penstock.sinks.jetstream.encoding.weave import Weave
+from penstock.sinks.jetstream.publishing.flow import Flow
 
-__all__ = ["LOOK", "Publisher", "Tally", "framed", "framing"]
+__all__ = ["LOOK", "Publisher", "Tally", "awaited", "framed", "framing"]
 
 LOOK = 0.1  # seconds between looks at how long an answer has been due
+
+
+def awaited(connection: Connection, flow: Flow, flying: int) -> list[Msg]:
+    """Waits for answers, or a while: at most as long as a pause of `flow` while nothing flies."""
+    if not flying:  # a pause: silence is no fault
+        connection.expect_anew()
+    pause = flow.pause
+    return connection.receive(min(pause, LOOK) if pause and not flying else LOOK)
 
 
 @dataclass(slots=True)
