@@ -5,10 +5,8 @@ survives a crash of the server. The table is made on demand. Not in a database w
 published: the rows would be changes themselves.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from threading import RLock
 from typing import Any
 
 import psycopg
@@ -41,7 +39,7 @@ _PASSING = ("08", "40", "53", "55", "57", "58", "XX")
 _HINT = "correct `positions`: the role needs to connect, and CREATE in the schema, or the table"
 
 
-class PostgresStore(Rows):
+class PostgresStore(Rows["psycopg.Connection[tuple[Any, ...]]"]):
     """A `LeaseStore` in the table `penstock_lease` of the database at `url`.
 
     Threads may share the object, and it pickles.
@@ -50,31 +48,14 @@ class PostgresStore(Rows):
     statements = Statements.of("penstock_lease", "%({})s")
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url = url
-        self._start()
-
-    def _start(self) -> None:
-        self._lock = RLock()
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
-        self._owner = 0
 
     def __repr__(self) -> str:
         return "PostgresStore(***)"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_url": self._url}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._url = state["_url"]
-        self._start()
-
-    def close(self) -> None:
-        """Closes the connection; it is made again when used."""
-        with self._lock:
-            connection, self._connection = self._connection, None
-            # A connection that came through a fork is its parent's to close.
-            if connection is not None and self._owner == os.getpid():
-                connection.close()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PostgresStore, (self._url,)
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._lock, _translated():
@@ -87,7 +68,7 @@ class PostgresStore(Rows):
 
     def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
         connection = self._connection
-        if connection is not None and self._owner == os.getpid() and not connection.closed:
+        if connection is not None and not connection.closed:
             return connection
         given = {key: value for key, value in conninfo_to_dict(self._url).items() if value}
         options = f"{given.pop('options', '')} {_OPTIONS}".strip()
@@ -100,8 +81,7 @@ class PostgresStore(Rows):
         except BaseException:
             connection.close()
             raise
-        self._connection, self._owner = connection, os.getpid()
-        return connection
+        return self._keep(connection)
 
 
 @contextmanager

@@ -1,14 +1,17 @@
 """Leases in one SQL table: the statements of the compare-and-swap, and what their answers mean.
 
 Every operation is one statement, so the database's own lock on the row is the compare-and-swap. A
-store brings what differs: the connection, its durability, and the meaning of its errors.
+store brings what differs: how it connects, its durability, and the meaning of its errors. A
+connection belongs to the process that made it.
 """
 
+import os
 from abc import ABC, abstractmethod
 from builtins import list as List  # `list` is a method here
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from threading import RLock
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
@@ -45,6 +48,13 @@ _LIST = f"{_ROWS} AND substr(name, 1, length({{prefix}})) = {{prefix}}"
 _PARAMETERS = ("name", "owner", "continuation", "revision", "prefix")
 
 
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statements:
     """In the words of one database. `of` takes the table and how its driver writes a parameter:
@@ -71,10 +81,31 @@ class Statements:
         )
 
 
-class Rows(ABC):
-    """A `LeaseStore` but for `close`."""
+class Rows(ABC, Generic[C]):
+    """A `LeaseStore` over one connection; threads may share it."""
 
     statements: ClassVar[Statements]
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._made: C | None = None
+        self._owner = 0
+
+    @property
+    def _connection(self) -> C | None:
+        """The one of this process: what came through a fork is its parent's."""
+        return self._made if self._owner == os.getpid() else None
+
+    def _keep(self, connection: C) -> C:
+        self._made, self._owner = connection, os.getpid()
+        return connection
+
+    def close(self) -> None:
+        """Closes the connection; it is made again when used."""
+        with self._lock:
+            connection, self._made = self._connection, None
+            if connection is not None:
+                connection.close()
 
     @abstractmethod
     def _run(self, statement: str, values: Mapping[str, Any]) -> List[Any]:

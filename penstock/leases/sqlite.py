@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 from penstock.backoff import delays
@@ -35,7 +34,7 @@ _ERRORS: dict[int, tuple[type[PenstockError], str]] = {
 }
 
 
-class SqliteStore(Rows):
+class SqliteStore(Rows[sqlite3.Connection]):
     """A `LeaseStore` in one file, made on demand together with its folder (mode 0700).
 
     Threads and processes may share the file; threads may share the object, and it pickles.
@@ -44,35 +43,18 @@ class SqliteStore(Rows):
     statements = Statements.of("lease", ":{}")
 
     def __init__(self, path: str | Path) -> None:
+        super().__init__()
         self.path = Path(path)
-        self._start()
 
-    def _start(self) -> None:
-        self._lock = RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._owner = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.path = state["path"]
-        self._start()
-
-    def close(self) -> None:
-        """Closes the file; it is opened again when used."""
-        with self._lock:
-            connection, self._connection = self._connection, None
-            # A connection that came through a fork is its parent's to close.
-            if connection is not None and self._owner == os.getpid():
-                connection.close()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SqliteStore, (self.path,)
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._lock, _translated(self.path):
             return self._open().execute(statement, values).fetchall()
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and self._owner == os.getpid():
+        if self._connection is not None:
             return self._connection
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -84,8 +66,7 @@ class SqliteStore(Rows):
         except BaseException:
             connection.close()
             raise
-        self._connection, self._owner = connection, os.getpid()
-        return connection
+        return self._keep(connection)
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
