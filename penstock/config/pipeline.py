@@ -135,7 +135,8 @@ class Spark(Settings):
     mode: Literal["auto", "rows", "packed"] = "auto"
     # Whether an instance that waits for another to end has Spark ready.
     standby: Literal["cold", "warm"] = "cold"
-    # Bounds of one micro-batch, per backend and partition; at least one page always passes.
+    # Bounds of a micro-batch with a planned end, per backend and partition; at least one page
+    # always passes. An open one has no need of them: it takes a page at a time.
     max_events: int = Field(default=50_000, ge=1)
     max_bytes: Size = Field(default=16 * 2**20, ge=1)
     # Bytes of each backend's log held in memory; then the source keeps its log.
@@ -169,8 +170,11 @@ class Pipeline(Settings):
                 f"spark.{what} has no rows that a transform could see: leave the transform out, or"
                 " use a duration as trigger and mode: auto"
             )
-        if realtime and spark.mode == "rows":
-            raise ValueError("spark.trigger: realtime makes no rows: leave spark.mode out")
+        if realtime and spark.mode != "auto":
+            raise ValueError(
+                "spark.trigger: realtime keeps micro-batches open, without rows: leave spark.mode"
+                " out, or use a duration as trigger"
+            )
         return self
 
     @field_validator("state")

@@ -236,3 +236,14 @@ def test_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="is not UTF-8 text"):
         load_pipeline(file)
+
+
+@pytest.mark.parametrize("mode", ["rows", "packed"])
+def test_realtime_keeps_micro_batches_open_and_takes_no_mode(mode: str) -> None:
+    text = f"""
+        backends: [{{name: default, type: memory}}]
+        sink: {{type: memory}}
+        spark: {{trigger: realtime, mode: {mode}}}
+    """
+    with pytest.raises(SettingsError, match=r"leave spark\.mode out"):
+        parse_pipeline(text, environment={})
