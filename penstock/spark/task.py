@@ -96,8 +96,8 @@ def read_split(options: Mapping[str, str], split: Split | Ticket) -> Iterator[pa
 def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Receipt:
     """Stores the changes of one task and reports how it goes.
 
-    While an epoch runs, what is stored is told to the planner, and counted
-    here: its receipt only counts what is left.
+    While an epoch runs, what is stored is told to the planner, and counted here: its receipt only
+    counts what is left.
     """
     sink, name, board = _sink(frozenset(options.items()))
     settle_worker()

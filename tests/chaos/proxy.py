@@ -34,10 +34,11 @@ class Weather:
 class _Pair:
     client: socket.socket
     server: socket.socket
-    dead: set[str] = field(default_factory=set)  # directions that lost bytes
+    dead: set[str] = field(default_factory=set)  # directions whose end is not told any more
     ended: list[str] = field(default_factory=list)  # directions that end
 
     def reset(self) -> None:
+        self.dead |= {"questions", "answers"}  # else who is woken here would send FIN before RST
         for one in (self.client, self.server):
             try:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
