@@ -36,7 +36,7 @@ from penstock.spark.service.ownership import Ownership, instance_name
 from penstock.spark.service.query import start_query
 from penstock.spark.service.resuming import resume
 from penstock.spark.service.standby import Standby
-from penstock.spark.service.supervised import Supervised
+from penstock.spark.service.supervised import EngineLost, Supervised
 from penstock.spark.task import UNKNOWN_TYPES
 
 __all__ = ["Service"]
@@ -115,11 +115,16 @@ class Service:
                 self._supervise(queries, board, run, ownership)
             except LeaseLost as error:
                 log.warning("another instance has taken over", error=str(error))
+                for query in queries:
+                    query.hand_over()
+            except EngineLost:  # SIGTERM to the whole group of processes ends the JVM too
+                if not self._stop.is_set():
+                    self._stop.set()
+                    raise
+                log.warning("stopped after Spark; the next start delivers what was in flight")
             except BaseException:
                 self._stop.set()  # ends the waiting of `_prepare`
                 raise
-            for query in queries:
-                query.hand_over()
         self._stop.wait(AGAIN)
 
     @contextmanager

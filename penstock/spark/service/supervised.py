@@ -1,6 +1,7 @@
 """One backend's query over all its restarts: a passing failure starts it again, with back-off."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -12,7 +13,7 @@ from penstock.backoff import delays
 from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.spark.service.query import failure
 
-__all__ = ["EngineLost", "Supervised"]
+__all__ = ["EngineLost", "Supervised", "talking_to_java"]
 
 log = structlog.get_logger("penstock")
 
@@ -28,8 +29,20 @@ class EngineLost(Unavailable):
     """The JVM is gone; the process must start again."""
 
 
+@contextmanager
+def talking_to_java() -> Iterator[None]:
+    """Raises EngineLost when the JVM is gone; what Java itself raises passes."""
+    try:
+        yield
+    except Py4JJavaError:
+        raise
+    except (Py4JError, OSError) as error:
+        raise EngineLost("the Spark JVM is gone") from error
+
+
 class Supervised:
-    """Keeps a query running. `start(attempt)` starts it; `tick` is called a few times a second."""
+    """Keeps a query running. Every method raises EngineLost when the JVM is gone.
+    `start(attempt)` starts it; `tick` is called a few times a second."""
 
     def __init__(self, name: str, start: Callable[[int], StreamingQuery]) -> None:
         self.name = name
@@ -52,39 +65,37 @@ class Supervised:
         `now` is monotonic seconds.
         """
         try:
-            if self._query is None:
-                if now >= self._at:
-                    self._query = self._start(self.restarts)
-                    self._at = now
-            elif not self._query.isActive:
-                self._ended(failure(self._query.exception()), now)
-            elif self.blocked and now - self._at > CLEARED:
-                self.blocked = ""
+            with talking_to_java():
+                if self._query is None:
+                    if now >= self._at:
+                        self._query = self._start(self.restarts)
+                        self._at = now
+                elif not self._query.isActive:
+                    self._ended(failure(self._query.exception()), now)
+                elif self.blocked and now - self._at > CLEARED:
+                    self.blocked = ""
         except (PySparkException, Py4JJavaError) as error:
             self._ended(failure(error), now)
-        except (Py4JError, OSError) as error:
-            raise EngineLost("the Spark JVM is gone") from error
 
     def progress(self) -> dict[str, Any]:
         """The last micro-batch: its id, and Spark's timings in milliseconds."""
-        last = self._query.lastProgress if self._query is not None else None
+        with talking_to_java():
+            last = self._query.lastProgress if self._query is not None else None
         if last is None:
             return {}
         return {"id": last["batchId"], "timings": dict(last["durationMs"])}
 
     def hand_over(self) -> None:
         """Stops at once, and may be started again later: the pipeline is another instance's."""
-        try:
-            self.stop()
-        except (Py4JError, OSError) as error:
-            raise EngineLost("the Spark JVM is gone") from error
+        self.stop()
         self._query = None
         self.restarts += 1
 
     def stop(self) -> None:
         """Stops the query; what is in flight stays with the source."""
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
+        with talking_to_java():
+            if self._query is not None and self._query.isActive:
+                self._query.stop()
 
     def _block(self, error: PositionLost, now: float) -> None:
         """Stands still, and looks now and then whether the operator, or a connection that leads

@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Pipeline
 from penstock.spark.service.query import failure, images, mode
-from penstock.spark.service.supervised import EngineLost
+from penstock.spark.service.supervised import talking_to_java
 
 __all__ = ["Warming"]
 
@@ -46,18 +46,17 @@ class Warming:
         tried again. Raises EngineLost when the JVM died, and what `spark` raises."""
         session = spark()
         try:
-            if self._query is None:
-                if time.monotonic() >= self._at:
-                    self._query = _start(session, self._pipeline, self._run)
-            elif not self._query.isActive:
-                self._failed(self._query.exception())
-            elif not self._warm and self._query.lastProgress is not None:
-                self._warm = True
-                log.info("spark is warm")
-        except PySparkException as error:
+            with talking_to_java():
+                if self._query is None:
+                    if time.monotonic() >= self._at:
+                        self._query = _start(session, self._pipeline, self._run)
+                elif not self._query.isActive:
+                    self._failed(self._query.exception())
+                elif not self._warm and self._query.lastProgress is not None:
+                    self._warm = True
+                    log.info("spark is warm")
+        except (PySparkException, Py4JJavaError) as error:
             self._failed(error)
-        except (Py4JError, OSError) as error:
-            raise EngineLost("the Spark JVM is gone") from error
 
     def _failed(self, error: Exception | None) -> None:
         self._query, self._warm = None, False
