@@ -2,13 +2,15 @@
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import document, eventually, messages, running, slot_of
+from tests.pipeline.running import document, eventually, messages, running, slot_of, tree
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -71,8 +73,15 @@ def test_a_restart_goes_on_where_it_was(
         code, _ = run.get("/shutdown", method="POST")
         assert code == 202
         assert run.process.wait(60) == 0
+    database.execute("INSERT INTO audit (what) SELECT 'more' FROM generate_series(1, 100)")
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: len(messages(nats, stream)) == 300, run=run)
+        for process in tree(run):  # as systemd does: Spark ends while the service stops
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        assert run.process.wait(15) == 0
     ids = [message.body["data"]["id"] for message in messages(nats, stream)]
-    assert ids == list(range(1, 201))
+    assert ids == list(range(1, 301))
 
 
 def test_a_sql_transform_sees_rows(

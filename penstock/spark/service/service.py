@@ -188,7 +188,7 @@ class Service:
                 raise LeaseLost(f"the lease of {self._pipeline.name} is another instance's")
             for query in queries:
                 query.tick(time.monotonic())
-                board.post("batch", query.name, query.progress())
+                _post_batch(query, board)
                 if query.restarts:
                     told = {"restarts": query.restarts, "blocked": query.blocked}
                     board.post("source", query.name, told)
@@ -231,12 +231,18 @@ def _log_set_aside(before: Snapshot, after: Snapshot) -> Snapshot:
     return after
 
 
+def _post_batch(query: Supervised, board: Board) -> None:
+    board.post("batch", query.name, query.progress())
+
+
 def _drain(queries: Sequence[Supervised], board: Board) -> None:
     """Waits until every source has said that what it delivered is saved and acknowledged."""
     deadline = time.monotonic() + GRACE
     waiting = {query.name for query in queries if query.running}
     while waiting and time.monotonic() < deadline:
         waiting -= {name for name in waiting if _told_stopped(board, name)}
+        for query in queries:
+            _post_batch(query, board)  # raises at once when the JVM is gone
         time.sleep(TICK / 4)
     for name in sorted(waiting):
         log.warning("stopped with a batch in flight; the next start delivers it", backend=name)
