@@ -82,14 +82,15 @@ _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.
 _TOGETHER = ("tests/pipeline/test_shared.py", "tests/pipeline/test_truth.py")
 
 
-# Marks of the tests that take longest.
-_LONG = ("spark", "fault")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a Spark of their own are the longest, then those that kill servers: first, so that
-    workers end together."""
-    items.sort(key=lambda item: [item.get_closest_marker(kind) is None for kind in _LONG])
+    """The longest first, so that workers end together: tests with a Spark of their own, which
+    compute, and spread among them those that kill servers, which mostly wait."""
+    places: dict[str, float] = {}
+    for mark in ("spark", "fault"):
+        marked = dict.fromkeys(_scope(i.nodeid) for i in items if i.get_closest_marker(mark))
+        scopes = [scope for scope in marked if scope not in places]
+        places |= {scope: number / len(scopes) for number, scope in enumerate(scopes)}
+    items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -137,7 +137,7 @@ def test_the_leader_steps_down_in_the_middle_of_a_write(
 def test_without_a_quorum_nothing_is_acknowledged_and_all_of_it_arrives_later(
     delivery: str, cluster: list[Nats], three: Any, batch_of: Any, ids_of: Any, read: Any
 ) -> None:
-    sink = three(delivery=delivery)
+    sink = three(delivery=delivery, breaker={"timeout": "2s"})
     batches = [batch_of(200, n) for n in range(1, 11)]
     told: list[Any] = []
 

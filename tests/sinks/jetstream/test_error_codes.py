@@ -27,6 +27,8 @@ pytestmark = [pytest.mark.live, pytest.mark.fault]
 SURE = ["exactly-once", "deduplicated"]
 # With it every batch is an atomic one; else, on one server, a chain of plain messages.
 SHARDED = "{partition}.{collection}"
+# An open breaker would only make these tests longer.
+BREAKER = {"timeout": "2s"}
 
 
 @pytest.fixture
@@ -64,7 +66,8 @@ def test_10077_a_full_stream_is_waited_for(
     told: list[Any] = []
     notify = mending(told, lambda: raw.update(stream, **{limit: -1}))
     batches = [batch_of(50, n) for n in range(1, 9)]
-    JetStreamSink(settings_of(nats.url, delivery=delivery)).write(batches, notify)
+    settings = settings_of(nats.url, delivery=delivery, breaker=BREAKER)
+    JetStreamSink(settings).write(batches, notify)
     assert any("10077" in error and "the stream is full" in error for error in outages(told))
     assert [message.event_id for message in read(nats.url, stream)] == ids_of(*batches)
 
@@ -141,10 +144,10 @@ def test_10210_too_many_batches_of_others_are_waited_for(
         raw.publish(f"{stream}.x", {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": 1})
     assert raw.codes(50) == [0] * 50
     told: list[Any] = []
-    sink = JetStreamSink(
-        settings_of(nats.url, delivery="exactly-once", subject=f"{stream}.{SHARDED}")
+    settings = settings_of(
+        nats.url, delivery="exactly-once", subject=f"{stream}.{SHARDED}", breaker=BREAKER
     )
-    receipt = sink.write([batch_of(count, 1)], told.append)
+    receipt = JetStreamSink(settings).write([batch_of(count, 1)], told.append)
     assert receipt.numbers["resent"] > 0
     assert "10210" in outages(told)[0] or "10176" in outages(told)[0]
     assert [message.event_id for message in read(nats.url, stream)] == ids_of(batch_of(count, 1))
