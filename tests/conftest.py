@@ -84,12 +84,13 @@ _TOGETHER = ("tests/pipeline/test_shared.py", "tests/pipeline/test_truth.py")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that workers end together: tests with a Spark of their own, which
-    compute, and spread among them those that kill servers, which mostly wait."""
+    compute, and spread among them those that kill servers, which mostly wait. A few of these come
+    first, while scripts/test makes the archive of Spark's classes."""
     places: dict[str, float] = {}
-    for mark in ("spark", "fault"):
+    for mark, first in (("spark", 0), ("fault", 3)):
         marked = dict.fromkeys(_scope(i.nodeid) for i in items if i.get_closest_marker(mark))
         scopes = [scope for scope in marked if scope not in places]
-        places |= {scope: number / len(scopes) for number, scope in enumerate(scopes)}
+        places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import environment, eventually, json_messages
+from tests.pipeline.running import SHORT_LIVED, environment, eventually, json_messages
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -25,7 +25,12 @@ def test_the_library_example_publishes_what_it_selects_and_goes_on_from_its_chec
 ) -> None:
     database.execute(TABLE)
     command = [sys.executable, str(EXAMPLE)]
-    env = environment(PG_URL=database.url, NATS_URL=nats.url, CHECKPOINT=str(tmp_path / "cp"))
+    env = environment(
+        PG_URL=database.url,
+        NATS_URL=nats.url,
+        CHECKPOINT=str(tmp_path / "cp"),
+        JDK_JAVA_OPTIONS=SHORT_LIVED,
+    )
     for first, tenants in ((1, ["NZ", "NZ"]), (11, ["NZ", "NZ", "FJ", "FJ"])):
         log = (tmp_path / "log").open("ab")
         process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=log, stderr=log)

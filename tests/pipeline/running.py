@@ -24,6 +24,7 @@ import yaml
 from penstock.demo.servers import Database, Nats
 
 __all__ = [
+    "SHORT_LIVED",
     "Message",
     "Run",
     "document",
@@ -210,6 +211,10 @@ def slot_of(database: Database) -> tuple[str, str, bool]:
         " FROM pg_replication_slots WHERE database = current_database()"
     )[0]
     return row[0], row[1], row[2]
+
+
+# For JVMs that a test starts in Spark's own way: what is compiled well pays only much later.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def environment(**more: str) -> dict[str, str]:

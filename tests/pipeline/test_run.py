@@ -10,7 +10,15 @@ import psutil
 import pytest
 
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import document, eventually, messages, running, slot_of, tree
+from tests.pipeline.running import (
+    SHORT_LIVED,
+    document,
+    eventually,
+    messages,
+    running,
+    slot_of,
+    tree,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -201,8 +209,9 @@ def test_in_realtime_the_slot_moves_while_the_epoch_runs_and_a_stop_ends_it(
 
 
 def test_realtime_works_on_a_cluster_master(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
+    database: Database, nats: Nats, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
     database.execute(TABLE)
     pipeline = realtime(
         document(tmp_path, database, nats, stream), master="local-cluster[2,1,1024]"

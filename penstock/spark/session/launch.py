@@ -37,6 +37,12 @@ MODULES = (
     "--enable-native-access=ALL-UNNAMED",
 )
 
+# The jars that most classes come from at a start (by -Xlog:class+load), by how their names begin.
+_FIRST = (
+    "spark-catalyst", "scala-library", "spark-core", "scala-reflect", "spark-sql", "log4j-",
+    "jackson-", "hadoop-client", "arrow-", "spark-", "netty-",
+)  # fmt: skip
+
 # What Spark's launcher reads and we do not.
 _ENVIRONMENT = (
     "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "SPARK_DIST_CLASSPATH", "SPARK_DRIVER_MEMORY",
@@ -91,8 +97,14 @@ def archive_of(environment: Mapping[str, str]) -> Archive | None:
 
 
 def _jars() -> list[Path]:
-    """In an order that does not change, which `jars/*` has not: the archive depends on it."""
-    return sorted((Path(pyspark.__file__).resolve().parent / "jars").glob("*.jar"))
+    """In an order that does not change, which `jars/*` has not: the archive depends on it. A class
+    is looked for in one jar after the other, a millisecond for all 260: most are in the first."""
+
+    def place(path: Path) -> tuple[int, str]:
+        hits = (number for number, name in enumerate(_FIRST) if path.name.startswith(name))
+        return next(hits, len(_FIRST)), path.name
+
+    return sorted((Path(pyspark.__file__).resolve().parent / "jars").glob("*.jar"), key=place)
 
 
 def _script(java: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> str:
