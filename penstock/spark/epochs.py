@@ -2,8 +2,9 @@
 
 An epoch's end is known only when it is over, so Spark's offset is no position but a number. What is
 durable comes from the tasks while they write: it is saved and then acknowledged to the source
-during the epoch. A start resumes from the stored position, and repeats what the sink's own record
-of places (delivery `exactly-once`) or the message ids then drop.
+during the epoch, by a thread that keeps no page waiting for a disk. A start resumes from the stored
+position, and repeats what the sink's own record of places (delivery `exactly-once`) or the message
+ids then drop.
 """
 
 import threading
@@ -21,7 +22,7 @@ SHORT = 0.2
 # An epoch whose time is over goes on while there is more, for so many times its time: what comes
 # while epochs are turned over waits.
 LONGER = 2.0
-# Seconds between two looks at whether it is time to save.
+# Seconds between two looks at whether it is time to save, when tasks say nothing new.
 SETTLE = 0.5
 
 
@@ -36,8 +37,9 @@ class Epoch:
 
 
 class Epochs:
-    """Plans epochs over a planner's buffer. The outlet's threads call `stored` and `watch`;
-    `slots` is how many tasks run at a time (None: enough); `clock` is monotonic seconds."""
+    """Plans epochs over a planner's buffer. The outlet's threads call `stored`, and one of them
+    `watch`; `slots` is how many tasks run at a time (None: enough); `clock` is monotonic
+    seconds."""
 
     def __init__(
         self,
@@ -52,8 +54,10 @@ class Epochs:
         self._slots = slots
         self._clock = clock
         self._settled = clock()
-        self._lock = threading.Lock()
+        self._saving = threading.Lock()
+        self._lock = threading.Lock()  # of what follows; never held for long
         self._durable: dict[PartitionId, Place] = {}
+        self._fresh = False
 
     def begin(self, position: Position) -> None:
         """Everything up to `position` is durable: the stored position of a start."""
@@ -80,27 +84,24 @@ class Epochs:
             ]
 
     def stored(self, partition: PartitionId, place: Place) -> None:
-        """A task says that everything up to `place` is durable: save it, then acknowledge it.
-
-        Raises LeaseLost if another process saved meanwhile.
-        """
+        """A task says that everything up to `place` is durable: `watch` saves it."""
         with self._lock:
             known = self._durable.get(partition)
             if known is None or place > known:
                 self._durable[partition] = place
-            self._settle()
+                self._fresh = True
 
     def watch(self) -> None:
-        """Now and then: what was durable before it was time to save it is saved."""
-        if self._clock() - self._settled >= SETTLE:
-            with self._lock:
-                self._settle()
+        """Now and then: saves what is durable, if it is time to, then acknowledges it.
 
-    def settle(self) -> None:
-        """Saves and acknowledges what is durable, now."""
-        with self._lock:
-            self._planner.settle(self._durable, force=True)
+        Raises LeaseLost if another process saved meanwhile.
+        """
+        if self._fresh or self._clock() - self._settled >= SETTLE:
+            self.settle(force=False)
 
-    def _settle(self) -> None:
-        self._settled = self._clock()
-        self._planner.settle(self._durable)
+    def settle(self, *, force: bool = True) -> None:
+        """Saves what is durable (now, unless `force` is false) and acknowledges it. Raises as
+        `watch` does."""
+        with self._saving:
+            self._fresh, self._settled = False, self._clock()
+            self._planner.settle(self.durable, force=force)

@@ -95,8 +95,8 @@ class Outlet:
     folder) or `tcp:HOST`; after `open` the attributes
     `address` and `key` are what tickets must carry.
 
-    `stored` hears what tasks say is durable, `watch` is called in every round of an epoch; when
-    `closing` is true, epochs end.
+    `stored` hears what tasks say is durable; `watch` is called again and again by a thread of its
+    own, and what it raises ends every conversation; when `closing` is true, epochs end.
     """
 
     def __init__(
@@ -106,12 +106,13 @@ class Outlet:
         *,
         stored: Callable[[PartitionId, Place], None] = lambda _, __: None,
         closing: Callable[[], bool] = lambda: False,
-        watch: Callable[[], None] = lambda: None,
+        watch: Callable[[], None] | None = None,
     ) -> None:
         self._draw = draw
         self._stored = stored
         self._closing = closing
         self._watch = watch
+        self._failure: Exception | None = None
         self._wanted = address
         self._listener: Listener | None = None
         self.key = secrets.token_bytes(32)
@@ -128,7 +129,8 @@ class Outlet:
         else:
             self._listener = Listener((rest, 0), "AF_INET", backlog=16)
             self.address = f"tcp:{rest}:{self._listener.address[1]}"
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        for work in (self._accept, self._look):
+            threading.Thread(target=work, args=(self._listener,), daemon=True).start()
 
     def close(self) -> None:
         """Takes no more tasks; nothing depends on it."""
@@ -143,6 +145,15 @@ class Outlet:
             except OSError:
                 return
             threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
+
+    def _look(self, listener: Listener) -> None:
+        while self._watch is not None and self._listener is listener:
+            try:
+                self._watch()
+            except Exception as error:
+                self._failure = error
+                return
+            time.sleep(LOOK)
 
     def _attend(self, connection: Connection) -> None:
         # The challenge is here, not in the listener: a stranger that says nothing must not keep
@@ -175,8 +186,9 @@ class Outlet:
                 after = page.last
             while connection.poll():
                 self._hear(connection.recv_bytes())
+            if self._failure is not None:
+                raise self._failure
             if request.until is None:
-                self._watch()
                 ends = latest if pages else deadline
                 over = over or self._closing() or time.monotonic() >= ends
 

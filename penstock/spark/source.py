@@ -84,7 +84,7 @@ class Source:
             self._planner.draw,
             stored=self._epochs.stored if self._epochs else _nobody_says,
             closing=self._is_stopping,
-            watch=self._epochs.watch if self._epochs else lambda: None,
+            watch=self._epochs.watch if self._epochs else None,
         )
         if positions is not None:
             positions.marking(self._planner.marks, self._planner.settled)

@@ -1,5 +1,6 @@
 """Epochs over the memory feed: what is durable is saved and acknowledged while they run."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -92,10 +93,47 @@ def test_what_was_stored_too_soon_to_be_saved_is_saved_later_in_the_epoch() -> N
     with epochs(source, saved) as (made, _):
         made.plan(1)
         made.stored(P0, Place("p0-000000000019", 0))
+        made.watch()
         saved.open = True
         made.watch()
         assert source.acknowledged == {}  # it was just looked at
         saved.now += SETTLE
+        made.watch()
+        assert source.acknowledged == {P0: Place("p0-000000000019", 0)}
+
+
+def test_what_is_new_is_saved_at_the_next_look() -> None:
+    source, saved = feed(), Saved()
+    with epochs(source, saved) as (made, _):
+        made.plan(1)
+        for place in (Place("p0-000000000019", 0), Place("p0-000000000029", 0)):
+            made.stored(P0, place)
+            made.watch()
+            assert source.acknowledged == saved.position == {P0: place}
+
+
+def test_nobody_waits_while_positions_are_saved() -> None:
+    saving, disk = threading.Event(), threading.Event()
+
+    class Slow(Saved):
+        def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position:
+            saving.set()
+            assert disk.wait(20)
+            return super().__call__(durable, changes, force=force)
+
+    source = feed()
+    with epochs(source, Slow()) as (made, _):
+        made.plan(1)
+        made.stored(P0, Place("p0-000000000009", 0))
+        thread = threading.Thread(target=made.watch)
+        thread.start()
+        assert saving.wait(20)
+        made.stored(P0, Place("p0-000000000019", 0))
+        assert [epoch.after for epoch in made.plan(2)] == [Place("p0-000000000019", 0)]
+        assert source.acknowledged == {}
+        disk.set()
+        thread.join(20)
+        assert source.acknowledged == {P0: Place("p0-000000000009", 0)}
         made.watch()
         assert source.acknowledged == {P0: Place("p0-000000000019", 0)}
 

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Client
@@ -117,7 +117,7 @@ def test_an_epoch_ends_after_its_time() -> None:
 
 
 @contextmanager
-def flowing(pages: int) -> Iterator[Outlet]:
+def flowing(pages: int, watch: Callable[[], None] | None = None) -> Iterator[Outlet]:
     """An outlet that has one page more every 20 ms, so many in all."""
 
     def draw(
@@ -131,12 +131,47 @@ def flowing(pages: int) -> Iterator[Outlet]:
         )
         return [made] if number < pages else [], False
 
-    outlet = Outlet("unix:", draw)
+    outlet = Outlet("unix:", draw, watch=watch)
     outlet.open()
     try:
         yield outlet
     finally:
         outlet.close()
+
+
+def test_pages_do_not_wait_for_whoever_watches() -> None:
+    watching, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        watching.set()
+        over.wait(20)
+
+    with flowing(5, watch) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.5)
+        assert count(Inlet(ticket)) == 5
+        assert watching.is_set()
+        over.set()
+
+
+def test_what_the_watcher_meets_ends_an_epoch() -> None:
+    def watch() -> None:
+        raise LeaseLost("somebody else saved")
+
+    with flowing(1000, watch) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=20.0)
+        with pytest.raises(LeaseLost, match="somebody else"):
+            count(Inlet(ticket))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watcher_that_breaks_ends_an_epoch_too() -> None:
+    def watch() -> None:
+        raise ZeroDivisionError
+
+    with flowing(1000, watch) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=20.0)
+        with pytest.raises(Unavailable, match="planner is gone"):
+            count(Inlet(ticket))
 
 
 def test_an_epoch_goes_on_while_more_waits() -> None:
