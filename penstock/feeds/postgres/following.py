@@ -15,6 +15,7 @@ from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
 from penstock.feeds.postgres.history import Known, known_of
 from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.ripening import Ripening
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
@@ -28,7 +29,7 @@ from penstock.wire.pgoutput.lsn import format_lsn
 __all__ = ["Beginning", "PostgresFollowing"]
 
 _WORTH = 64 * 1024  # bytes that are worth a system call and a pass
-_PATIENCE = 0.001  # seconds that a page may be late while bytes keep coming
+_PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,8 @@ class PostgresFollowing:
         self._flowing = False  # the last look at the wire brought bytes
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
-        self._heard_at = self._cut_at = now
+        self._heard_at = now
+        self._ripening = Ripening(settings.page_wait, now)
         self._progress = Progress(
             durable=slot.confirmed,
             after=None if after is None else (after, begin.lsn),
@@ -129,12 +131,12 @@ class PostgresFollowing:
         while True:
             pages = framer.scan(time.time())
             now = time.monotonic()
-            due = now - self._cut_at - self._settings.page_wait
-            if not pages and (due > _PATIENCE or (due >= 0 and not self._flowing)):
+            due = self._ripening.due_in(now, holds=framer.holds, between=framer.between)
+            if not pages and due <= 0:
                 pages = framer.flush(time.time())
             self._report(now)
             if pages:
-                self._cut_at = now
+                self._ripening.cut(now)
                 return pages
             if framer.busy:
                 continue
@@ -143,9 +145,11 @@ class PostgresFollowing:
                 framer.feed(data)
                 if self._flowing and len(data) < _WORTH:
                     # The server sends row by row: let some gather.
-                    time.sleep(_PATIENCE if due < -_PATIENCE else _PATIENCE / 4)
+                    time.sleep(_PATIENCE if framer.between and due > _PATIENCE else _PATIENCE / 4)
+            elif framer.holds and framer.between:
+                time.sleep(due)  # a trickle of single rows gathers, too
             elif framer.holds:
-                time.sleep(max(0.0, -due))
+                self._transport.wait(due)
             elif now >= deadline:
                 return []
             else:

@@ -95,6 +95,11 @@ class Framer:
         return self._collector.page.count > 0
 
     @property
+    def between(self) -> bool:
+        """Whether the last transaction that began is over."""
+        return self._collector.transaction is BETWEEN
+
+    @property
     def busy(self) -> bool:
         """Whether `scan` has more to do without being fed: a large transaction is delivered piece
         by piece, and what came behind it waits."""

@@ -79,8 +79,8 @@ class PostgresSettings(Settings):
     page_rows: int = Field(2_000, ge=1)
     """Changes after which a page is cut."""
     page_wait: Duration = Field(0.002, ge=0)
-    """Seconds: when the server has sent all it has, a page is cut at once, but not more often
-    than this, so that a trickle of single rows does not make a page of each."""
+    """Seconds: when a transaction is over, a page is cut at once, but not more often than this, so
+    that a trickle of single rows does not make a page of each."""
     connect_timeout: Duration = Field(10.0, ge=2)
     """Seconds for making a connection (libpq's least is two)."""
     silence: Duration = Field(30.0, gt=0)
