@@ -19,7 +19,7 @@ FIELDS = ("backend", "tenant", "namespace", "collection", "operation", "partitio
 _OWNERS = frozenset({"backend", "partition"})
 
 # White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.
-_FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029.*>%]")
+_FORBIDDEN = re.compile(r"[\s\x00-\x20\x7f-\xa0.*>%]")
 _ESCAPED = re.compile(r"((?:%[0-9A-F]{2})+)")
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _EMPTY = "%00"

@@ -53,6 +53,8 @@ def test_only_the_operation_changes_its_case() -> None:
         ("line\r\nbreak", "line%0D%0Abreak"),
         ("\x7f", "%7F"),
         ("no\u00a0break", "no%C2%A0break"),
+        ("wide\u3000space", "wide%E3%80%80space"),
+        ("\u1680", "%E1%9A%80"),
         ("größe", "größe"),
         ("表", "表"),
         ("", "%00"),
