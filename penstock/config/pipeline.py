@@ -130,8 +130,8 @@ class Spark(Settings):
 
     master: str = "local[*]"
     trigger: Trigger = 0.0  # seconds
-    # Seconds; between two epochs changes wait some 50 ms.
-    epoch: Duration = Field(default=30.0, ge=1)
+    # Seconds; between two epochs changes wait some 0.1 s.
+    epoch: Duration = Field(default=300.0, ge=1)
     mode: Literal["auto", "rows", "packed"] = "auto"
     # Whether an instance that waits for another to end has Spark ready.
     standby: Literal["cold", "warm"] = "cold"

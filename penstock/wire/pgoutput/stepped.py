@@ -14,11 +14,12 @@ class Stepped(Scan):
     `unit`, `ordinal` and `commit_lsn` are then to be set, and units to be added to `constants`."""
 
     def __init__(self, context: Context, *, resolve: Resolve, **settings: Any) -> None:
-        self._fresh: list[int] = []
+        # Not through `self`: no garbage is collected while a worker's epoch runs, so no cycles.
+        fresh = self._fresh = list[int]()
 
         def announce(raw: bytes) -> Layout:
             layout = resolve(raw)
-            self._fresh.append(layout.oid)
+            fresh.append(layout.oid)
             return layout
 
         super().__init__(b"", context, resolve=announce, **settings)
