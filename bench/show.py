@@ -45,7 +45,8 @@ def show_latency(console: Console, one: Latency) -> None:
     )
     table = _figures(title)
     for name, value in (("p50", one.p50), ("p99", one.p99), ("max", one.max)):
-        table.add_row(f"{name}, ms", f"{value:.1f}")
+        text = f"{value:.1f}; until penstock had it {one.captured[name]:.1f}"
+        table.add_row(f"{name}, ms", text)
     late = f"{one.late:.3f}" if one.kept_up else f"{one.late:.3f}: THE RATE WAS NOT REACHED"
     table.add_row("the writer was late by at most, s", late)
     _memory(table, one)

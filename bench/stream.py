@@ -3,16 +3,17 @@
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from penstock.errors import PenstockError
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.client.connection import Connection
+from penstock.tail.message import Message
 from penstock.tail.reader import Reader
 
-__all__ = ["changes_in", "latencies", "messages_in", "stored", "stored_at", "wait_for"]
+__all__ = ["Times", "changes_in", "latencies", "messages_in", "stored", "stored_at", "wait_for"]
 
 
 def stored(url: str, stream: str) -> tuple[int, float, float]:
@@ -45,21 +46,32 @@ def changes_in(url: str, stream: str) -> int:
 
 def stored_at(url: str, stream: str) -> list[float]:
     """When each change was stored, in the stream's order, in seconds since 1970."""
-    return [at.timestamp() for at, _ in _changes(url, stream)]
+    return [change.stored_at.timestamp() for change in _changes(url, stream)]
 
 
-def latencies(url: str, stream: str, *, since: float) -> list[float]:
-    """Milliseconds from the commit in the database to being stored by JetStream, for every change
-    that was committed at or after `since` (seconds since 1970), in the stream's order. Both clocks
-    are this machine's. The acknowledgement leaves the server at once after it stored."""
+class Times(NamedTuple):
+    """Milliseconds of one change, from its commit in the database."""
+
+    captured: float
+    stored: float
+
+
+def latencies(url: str, stream: str, *, since: float) -> list[Times]:
+    """From the commit in the database until penstock had the change, and until JetStream stored
+    it, for every change that was committed at or after `since` (seconds since 1970), in the
+    stream's order. All clocks are this machine's. The acknowledgement leaves the server at once
+    after it stored."""
     found = []
-    for stored_at, committed_at in _changes(url, stream):
-        if committed_at is not None and committed_at.timestamp() >= since:
-            found.append((stored_at - committed_at).total_seconds() * 1000)
+    for change in _changes(url, stream):
+        committed = change.committed_at
+        if committed is not None and committed.timestamp() >= since:
+            captured = datetime.fromisoformat(change.body["captured_at"])
+            times = ((at - committed).total_seconds() * 1000 for at in (captured, change.stored_at))
+            found.append(Times(*times))
     return found
 
 
-def _changes(url: str, stream: str) -> Iterator[tuple[datetime, datetime | None]]:
+def _changes(url: str, stream: str) -> Iterator[Message]:
     left = messages_in(url, stream)
     seen = -1
     with Reader(url, stream) as reader:
@@ -70,7 +82,7 @@ def _changes(url: str, stream: str) -> Iterator[tuple[datetime, datetime | None]
             for change in changes:
                 left -= change.sequence != seen
                 seen = change.sequence
-                yield change.stored_at, change.committed_at
+                yield change
 
 
 def _ask(url: str, subject: str) -> Any:

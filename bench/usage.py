@@ -4,6 +4,7 @@ PSS is the proportional share; RSS counts what forked workers share once for eac
 """
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -20,10 +21,15 @@ _FORKS = "penstock.spark.session.forkserver"
 class Usage:
     """Watches the service's process tree, the wal senders and the NATS server.
 
-    Processes that end are counted up to the last sample before their end (4 a second).
+    Processes that end are counted up to the last sample before their end (4 a second). Memory is
+    looked at every `memory_every` seconds.
     """
 
-    def __init__(self, *, service: int, postgres: int, nats: int) -> None:
+    def __init__(
+        self, *, service: int, postgres: int, nats: int, memory_every: float = 0.0
+    ) -> None:
+        self._memory_every = memory_every
+        self._memory_at = 0.0
         self.peak_pss = 0
         self.peak_rss = 0
         self._roots = {"service": service, "postgres": postgres, "nats": nats}
@@ -58,13 +64,17 @@ class Usage:
 
     def _sample(self) -> None:
         pss = rss = 0
+        now = time.monotonic()
+        look = now >= self._memory_at
+        if look:
+            self._memory_at = now + self._memory_every
         for kind, root in self._roots.items():
             for process in _tree(root):
                 try:
                     role = self._role(kind, process)
                     times = process.cpu_times()
                     self._cpu[process.pid] = (role, times.user + times.system)
-                    if role in OURS:
+                    if look and role in OURS:
                         memory = process.memory_full_info()
                         pss, rss = pss + memory.pss, rss + memory.rss
                 except psutil.Error:
