@@ -12,6 +12,7 @@ __all__ = [
     "Rejected",
     "SettingsError",
     "Unavailable",
+    "as_ours",
 ]
 
 
@@ -60,3 +61,14 @@ class Rejected(PenstockError):
 
 class LeaseLost(PenstockError):
     """Somebody else owns this now: stop quietly."""
+
+
+def as_ours(error: Exception, doing: str) -> PenstockError:
+    """An error on its way to another thread or process: as it is if it is one of ours; anything
+    else is a defect, and says what failed."""
+    if isinstance(error, PenstockError):
+        return error
+    return Malformed(
+        f"{doing} failed: {type(error).__name__}: {error}",
+        hint="this is a defect of penstock; please report it with the log",
+    )

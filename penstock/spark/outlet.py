@@ -24,7 +24,7 @@ from typing import Protocol
 
 import ormsgpack
 
-from penstock.errors import Malformed, PenstockError
+from penstock.errors import Malformed, PenstockError, as_ours
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.spark.ticket import Ticket, head_of
@@ -112,7 +112,7 @@ class Outlet:
         self._stored = stored
         self._closing = closing
         self._watch = watch
-        self._failure: Exception | None = None
+        self._failure: PenstockError | None = None
         self._wanted = address
         self._listener: Listener | None = None
         self.key = secrets.token_bytes(32)
@@ -151,7 +151,7 @@ class Outlet:
             try:
                 self._watch()
             except Exception as error:
-                self._failure = error
+                self._failure = as_ours(error, "saving positions")
                 return
             time.sleep(LOOK)
 

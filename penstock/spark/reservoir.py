@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.backoff import delays
-from penstock.errors import Malformed, PenstockError, PositionLost, Unavailable
+from penstock.errors import PenstockError, PositionLost, Unavailable, as_ours
 from penstock.feeds import Feed, Following, HistoryLost, Mark
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -226,14 +226,7 @@ class Reservoir:
             following.close()
 
     def _fail(self, error: Exception) -> None:
-        failure = (
-            error
-            if isinstance(error, PenstockError)
-            else Malformed(
-                f"reading {self.partition} failed: {type(error).__name__}: {error}",
-                hint="this is a defect of penstock; please report it with the log",
-            )
-        )
+        failure = as_ours(error, f"reading {self.partition}")
         with self._wake:
             self._failure = failure
             self._last_error = str(failure)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LeaseLost, PositionLost, Unavailable
+from penstock.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.feeds import Following
 from penstock.feeds.memory import MemoryFeed, MemorySettings
 from penstock.page import Page
@@ -163,14 +163,13 @@ def test_what_the_watcher_meets_ends_an_epoch() -> None:
             count(Inlet(ticket))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_watcher_that_breaks_ends_an_epoch_too() -> None:
     def watch() -> None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("division by zero")
 
     with flowing(1000, watch) as outlet:
         ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=20.0)
-        with pytest.raises(Unavailable, match="planner is gone"):
+        with pytest.raises(Malformed, match="positions failed: ZeroDivisionError: division by"):
             count(Inlet(ticket))
 
 
