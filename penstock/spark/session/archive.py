@@ -75,7 +75,13 @@ class Archive:
         ])  # fmt: skip
         making = [
             "cd /",
-            f'if [ "$1" = 0 ] && grep -q {_LAST} {classes} && mkdir {draft}',
+            # Another session that began without one may have been faster.
+            "whole() {",
+            f"for each in {stem}-*.jsa",
+            f'do if [ -e "$each" ] && [ "$each" = {stem}-$(($(wc -c < "$each"))).jsa ]; then',
+            "return 0; fi; done",
+            "return 1; }",
+            f'if [ "$1" = 0 ] && ! whole && grep -q {_LAST} {classes} && mkdir {draft}',
             f"then if nice -n 19 {command}",
             f"then mv -f {draft}.jsa {stem}-$(($(wc -c < {draft}.jsa))).jsa",
             f"else rm -f {draft}.jsa; fi; rmdir {draft}; fi",

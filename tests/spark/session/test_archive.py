@@ -157,3 +157,22 @@ def test_only_one_process_makes_it(jar: Path, cache: dict[str, str]) -> None:
     archive.draft.mkdir()
     ended(archive, DUMP)
     assert names(archive) == [archive.draft.name]
+
+
+def test_a_second_session_that_began_without_one_makes_none(
+    jar: Path, cache: dict[str, str]
+) -> None:
+    archive = found(jar, cache)
+    ended(archive, DUMP)
+    before = archive.path
+    ended(archive, 'printf other-classes > "${2#*=}"')
+    assert before is not None
+    assert names(archive) == [before.name]
+
+
+def test_one_that_was_cut_short_does_not_count(jar: Path, cache: dict[str, str]) -> None:
+    archive = found(jar, cache)
+    archive.stem.with_name(f"{archive.stem.name}-100.jsa").write_text("half")
+    ended(archive, DUMP)
+    assert archive.path is not None
+    assert archive.path.read_text() == "classes"
