@@ -39,7 +39,8 @@ class Limits:
 
 
 class Planner:
-    """Plans micro-batches over all partitions of a feed. One thread calls it.
+    """Plans micro-batches over all partitions of a feed. One thread calls it; `draw`, `settle`,
+    `marks`, `settled` and `status` may be called from others meanwhile.
 
     `save` is `Positions.save` or `in_spark`: what it returns is saved, and only that is
     acknowledged to the source.
@@ -60,7 +61,8 @@ class Planner:
         self._watch = watch
         self._ledger = ledger
         self._wake = threading.Condition()
-        self._reservoirs: dict[PartitionId, Reservoir] = {}
+        # Replaced, never changed: other threads walk through it.
+        self._reservoirs: Mapping[PartitionId, Reservoir] = {}
         # The drained partitions when the feed was last asked for its partitions.
         self._done: set[PartitionId] | None = None
         # How many changes `splits` and `draw` have handed out, by whole pages.
@@ -192,7 +194,7 @@ class Planner:
         self._done = done
 
     def _open(self, name: PartitionId, after: Place | None) -> None:
-        self._reservoirs[name] = Reservoir(
+        reservoir = Reservoir(
             self._feed,
             name,
             after,
@@ -201,7 +203,8 @@ class Planner:
             watch=self._watch,
             ledger=self._ledger,
         )
-        self._reservoirs[name].start()
+        self._reservoirs = {**self._reservoirs, name: reservoir}
+        reservoir.start()
 
     def _end(self, start: Position) -> Offset:
         end = dict(start)

@@ -1,7 +1,10 @@
 """The planner over the memory feed: every change once, the same splits again, in order."""
 
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -199,3 +202,28 @@ def test_an_idle_source_ends_a_trigger_after_its_patience() -> None:
         before = time.monotonic()
         assert planner.advance({}, patience=0.2) == {}
         assert 0.2 <= time.monotonic() - before < 2
+
+
+def test_positions_are_settled_while_partitions_are_opened() -> None:
+    feed = MemoryFeed(MemorySettings(changes=40, page=1, unit=1, partitions=40))
+    planner = Planner(feed, limits=Limits(), save=in_spark)
+    opened = threading.Event()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def settle() -> None:
+        while not opened.is_set():
+            planner.settle({})
+            planner.marks({})
+            planner.status()
+
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            settling = thread.submit(settle)
+            planner.open({})
+            opened.set()
+            settling.result(20)
+    finally:
+        opened.set()
+        sys.setswitchinterval(before)
+        planner.stop()
