@@ -12,7 +12,6 @@ __all__ = [
     "Rejected",
     "SettingsError",
     "Unavailable",
-    "as_ours",
 ]
 
 
@@ -30,6 +29,17 @@ class PenstockError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    @staticmethod
+    def of(error: Exception, doing: str) -> "PenstockError":
+        """An error on its way to another thread or process: as it is if it is one of ours; anything
+        else is a defect, and says what failed."""
+        if isinstance(error, PenstockError):
+            return error
+        return Malformed(
+            f"{doing} failed: {type(error).__name__}: {error}",
+            hint="this is a defect of penstock; please report it with the log",
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.hint)
@@ -61,14 +71,3 @@ class Rejected(PenstockError):
 
 class LeaseLost(PenstockError):
     """Somebody else owns this now: stop quietly."""
-
-
-def as_ours(error: Exception, doing: str) -> PenstockError:
-    """An error on its way to another thread or process: as it is if it is one of ours; anything
-    else is a defect, and says what failed."""
-    if isinstance(error, PenstockError):
-        return error
-    return Malformed(
-        f"{doing} failed: {type(error).__name__}: {error}",
-        hint="this is a defect of penstock; please report it with the log",
-    )

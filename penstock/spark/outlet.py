@@ -24,7 +24,7 @@ from typing import Protocol
 
 import ormsgpack
 
-from penstock.errors import Malformed, PenstockError, as_ours
+from penstock.errors import Malformed, PenstockError
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.spark.ticket import Ticket, head_of
@@ -151,7 +151,7 @@ class Outlet:
             try:
                 self._watch()
             except Exception as error:
-                self._failure = as_ours(error, "saving positions")
+                self._failure = PenstockError.of(error, "saving positions")
                 return
             time.sleep(LOOK)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.backoff import delays
-from penstock.errors import PenstockError, PositionLost, Unavailable, as_ours
+from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.feeds import Feed, Following, HistoryLost, Mark
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -226,7 +226,7 @@ class Reservoir:
             following.close()
 
     def _fail(self, error: Exception) -> None:
-        failure = as_ours(error, f"reading {self.partition}")
+        failure = PenstockError.of(error, f"reading {self.partition}")
         with self._wake:
             self._failure = failure
             self._last_error = str(failure)
