@@ -186,9 +186,10 @@ def test_a_healthy_server_is_never_under_pressure(
 def test_a_server_that_stutters_is_given_rest_and_gets_everything(
     delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
 ) -> None:
-    """It answers only between freezes of 150 ms: slow, or worse; and normal afterwards."""
+    """It answers only between freezes of 150 ms: slow, or worse; and normal afterwards. A batch
+    is more than it can store between two of them, however late we are to freeze it again."""
     server: Nats = own_nats()
-    write = writing(server.url, delivery=delivery, pressure={"pause": "100ms"})
+    write = writing(server.url, delivery=delivery, size=1000, pressure={"pause": "100ms"})
     deadline = time.monotonic() + 30
     while not write.said("pressure"):
         assert time.monotonic() < deadline
