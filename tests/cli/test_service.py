@@ -19,15 +19,6 @@ from penstock.demo.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
-FILE = """\
-name: shop
-state: {state}
-backends:
-  - {{name: default, type: postgres, connection: '{url}', slot: {slot}, publication: shop}}
-sink: {{type: jetstream, url: '{nats}', stream: {stream}, subject: '{stream}.{{collection}}'}}
-ops: {{port: 0}}
-"""
-
 
 class Running:
     """A `penstock` process with its ops server's address."""
@@ -97,37 +88,6 @@ def shop(database: Database) -> Database:
     database.execute("CREATE TABLE customer (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     return database
-
-
-def test_what_a_graceful_stop_saved_is_what_positions_shows(
-    start: Callable[..., Running], shop: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "pipeline.yaml"
-    file.write_text(
-        FILE.format(
-            state=tmp_path / "state",
-            url=shop.url,
-            nats=nats.url,
-            slot=f"s_{stream.lower()}",
-            stream=stream,
-        )
-    )
-    run = start("run", str(file))
-    run.until(lambda: "spark is ready" in run.log.read_text())
-    rows(shop, 1, 10)
-    run.until(lambda: run.acknowledged() == 10)
-    assert "bridge_" not in run.ask("/metrics")[1]
-    run.process.send_signal(signal.SIGTERM)
-    assert run.process.wait(60) == 0, run.log.read_text()
-
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "positions", str(file), "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (position,) = json.loads(done.stdout)
-    assert (position["backend"], position["place"].rpartition(":")[2]) == ("default", "9")
 
 
 def test_bridge_needs_no_file_and_serves_the_bridges_series(

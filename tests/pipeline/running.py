@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,8 @@ __all__ = [
     "SHORT_LIVED",
     "Message",
     "Run",
+    "assert_none_is_left",
+    "commands",
     "document",
     "environment",
     "eventually",
@@ -156,6 +158,29 @@ def tree(run: Run) -> list[psutil.Process]:
     """All processes of a run, the service first."""
     service = psutil.Process(run.process.pid)
     return [service, *service.children(recursive=True)]
+
+
+def commands(processes: list[psutil.Process]) -> list[str]:
+    """The command lines of those that are still there."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):  # some end while we look
+            found.append(" ".join(process.cmdline()))
+    return found
+
+
+def assert_none_is_left(processes: list[psutil.Process]) -> None:
+    """All of them end soon (whoever adopts them may reap them later)."""
+
+    def runs(process: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    deadline = time.monotonic() + 30
+    while any(map(runs, processes)):
+        assert time.monotonic() < deadline, commands(processes)
+        time.sleep(0.1)
 
 
 def messages(nats: Nats, stream: str) -> list[Message]:

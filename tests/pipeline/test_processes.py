@@ -1,14 +1,20 @@
 """Which processes a pipeline has, and that none stays behind."""
 
-import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import Run, count, document, eventually, running
+from tests.pipeline.running import (
+    Run,
+    assert_none_is_left,
+    commands,
+    count,
+    document,
+    eventually,
+    running,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -17,18 +23,9 @@ def family(run: Run) -> list[psutil.Process]:
     return psutil.Process(run.process.pid).children(recursive=True)
 
 
-def commands(processes: list[psutil.Process]) -> list[str]:
-    found = []
-    for process in processes:
-        with suppress(psutil.Error):  # some end while we look
-            found.append(" ".join(process.cmdline()))
-    return found
-
-
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_workers_are_forks_of_one_process_and_none_is_left(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, how: str
+def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     database.execute(
         "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
@@ -53,12 +50,6 @@ def test_workers_are_forks_of_one_process_and_none_is_left(
         assert [word for word in rest if "pyspark" in word and "standin.py" not in word] == [
             word for word in rest if "java" in word
         ]
-        if how == "kill":
-            run.kill()
-        else:
-            assert run.stop() == 0
-        deadline = time.monotonic() + 30
-        while left := [each for each in everything if each.is_running()]:
-            assert time.monotonic() < deadline, commands(left)
-            time.sleep(0.1)
+        run.kill()
+        assert_none_is_left(everything)
     assert "Traceback" not in run.log

@@ -1,6 +1,9 @@
 """`penstock run`, end to end: real PostgreSQL, real Spark, real JetStream."""
 
+import json
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +15,8 @@ import pytest
 from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import (
     SHORT_LIVED,
+    Run,
+    assert_none_is_left,
     document,
     eventually,
     messages,
@@ -29,20 +34,63 @@ CREATE PUBLICATION pub FOR ALL TABLES
 """
 
 
-def test_every_change_arrives_and_a_graceful_stop_leaves_nothing_open(
+def test_a_pipeline_is_stopped_started_and_loses_its_slot(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
+    """One pipeline's life: in each start everything arrives that came until then, once."""
     database.execute(TABLE)
-    pipeline = document(tmp_path, database, nats, stream)
+    pipeline = realtime(document(tmp_path, database, nats, stream))
     with running(tmp_path, pipeline) as run:
         eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO customers (name, balance) VALUES ('Ada', 10.50), ('Bob', 1)")
-        database.execute("UPDATE customers SET balance = balance + 1 WHERE name = 'Ada'")
-        database.execute("DELETE FROM customers WHERE name = 'Bob'")
-        database.execute("TRUNCATE audit")
-        eventually(lambda: len(messages(nats, stream)) == 5, run=run)
-        assert run.get("/health")[0] == 200
+        assert_every_kind_of_change_arrives(run, database, nats, stream)
+        assert_the_slot_moves_while_the_epoch_runs(run, database)
+        workers = tree(run)[1:]
+        begun = time.monotonic()
         assert run.stop() == 0
+        assert time.monotonic() - begun < 30  # not the epoch's 60
+    assert_none_is_left(workers)
+    assert "Traceback" not in run.log
+    assert_nothing_is_open(database)
+    assert_positions_shows(run, messages(nats, stream)[-1].id)
+    before = len(messages(nats, stream))
+
+    more(database, "meanwhile")
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: len(messages(nats, stream)) == before + 100, run=run)
+        code, _ = run.get("/shutdown", method="POST")
+        assert code == 202
+        assert run.process.wait(60) == 0
+    more(database, "more")
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: len(messages(nats, stream)) == before + 200, run=run)
+        for process in tree(run):  # as systemd does: Spark ends while the service stops
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        assert run.process.wait(15) == 0
+    ids = [message.body["data"]["id"] for message in messages(nats, stream)[before:]]
+    assert ids == list(range(ids[0], ids[0] + 200))
+
+    database.execute("SELECT pg_drop_replication_slot(%s)", (f"slot_{database.name}",))
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: run.get("/health")[0] == 503, run=run)
+        blocked = eventually(lambda: run.status()["backends"][0]["blocked"], run=run)
+        assert "is gone" in blocked
+        assert run.stop() == 0
+    assert database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    ) == [(0,)], "it was made anew"
+
+
+def assert_every_kind_of_change_arrives(
+    run: Run, database: Database, nats: Nats, stream: str
+) -> None:
+    database.execute("INSERT INTO customers (name, balance) VALUES ('Ada', 10.50), ('Bob', 1)")
+    database.execute("UPDATE customers SET balance = balance + 1 WHERE name = 'Ada'")
+    database.execute("DELETE FROM customers WHERE name = 'Bob'")
+    database.execute("TRUNCATE audit")
+    eventually(lambda: len(messages(nats, stream)) == 5, run=run)
+    assert run.get("/health")[0] == 200
+    assert "bridge_" not in run.get("/metrics")[1]
     got = messages(nats, stream)
     assert [message.body["operation"] for message in got] == [
         "INSERT",
@@ -60,36 +108,38 @@ def test_every_change_arrives_and_a_graceful_stop_leaves_nothing_open(
     assert got[2].body["schema"] == "public"
     assert got[3].body["key"] == {"id": 2}
     assert got[3].body["data"] is None
+
+
+def assert_the_slot_moves_while_the_epoch_runs(run: Run, database: Database) -> None:
+    for number in range(20):
+        database.execute("INSERT INTO audit (what) VALUES (%s)", (str(number),))
+    target = slot_of(database)[1]
+    database.execute("INSERT INTO audit (what) VALUES ('last')")
+    eventually(lambda: slot_of(database)[0] >= target, seconds=40, run=run)
+    eventually(lambda: run.status()["sinks"][0]["published"] == 26, seconds=20, run=run)
+    assert run.get("/health")[0] == 200
+
+
+def assert_nothing_is_open(database: Database) -> None:
     confirmed, current, active = slot_of(database)
     assert not active
     assert int(confirmed.split("/")[1], 16) >= int(current.split("/")[1], 16)
 
 
-def test_a_restart_goes_on_where_it_was(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    database.execute(TABLE)
-    pipeline = document(tmp_path, database, nats, stream)
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO audit (what) SELECT 'first' FROM generate_series(1, 100)")
-        eventually(lambda: len(messages(nats, stream)) == 100, run=run)
-        assert run.stop() == 0
-    database.execute("INSERT INTO audit (what) SELECT 'meanwhile' FROM generate_series(1, 100)")
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: len(messages(nats, stream)) == 200, run=run)
-        code, _ = run.get("/shutdown", method="POST")
-        assert code == 202
-        assert run.process.wait(60) == 0
-    database.execute("INSERT INTO audit (what) SELECT 'more' FROM generate_series(1, 100)")
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: len(messages(nats, stream)) == 300, run=run)
-        for process in tree(run):  # as systemd does: Spark ends while the service stops
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
-        assert run.process.wait(15) == 0
-    ids = [message.body["data"]["id"] for message in messages(nats, stream)]
-    assert ids == list(range(1, 301))
+def assert_positions_shows(run: Run, event_id: str) -> None:
+    """What the graceful stop saved: the place of the last change."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "positions", str(run.file), "--json"],
+        capture_output=True,
+        check=True,
+    )
+    (position,) = json.loads(done.stdout)
+    assert position["backend"] == "default"
+    assert f"default:{position['place']}" == event_id
+
+
+def more(database: Database, what: str) -> None:
+    database.execute("INSERT INTO audit (what) SELECT %s FROM generate_series(1, 100)", (what,))
 
 
 def test_a_sql_transform_sees_rows(
@@ -134,27 +184,6 @@ def test_a_missing_publication_is_one_clear_line_and_exit_code_2(
     assert "Traceback" not in run.log
 
 
-def test_a_dropped_slot_is_an_error_and_is_not_made_anew(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    database.execute(TABLE)
-    pipeline = document(tmp_path, database, nats, stream)
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO audit (what) VALUES ('first')")
-        eventually(lambda: len(messages(nats, stream)) == 1, run=run)
-        assert run.stop() == 0
-    database.execute("SELECT pg_drop_replication_slot(%s)", (f"slot_{database.name}",))
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: run.get("/health")[0] == 503, run=run)
-        blocked = eventually(lambda: run.status()["backends"][0]["blocked"], run=run)
-        assert "is gone" in blocked
-        assert run.stop() == 0
-    assert database.execute(
-        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
-    ) == [(0,)]
-
-
 def test_every_backend_has_its_turn_where_spark_has_one_core(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -180,32 +209,6 @@ def test_every_backend_has_its_turn_where_spark_has_one_core(
 
 def realtime(pipeline: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**pipeline, "spark": {"trigger": "realtime", "epoch": "60s", **more}}
-
-
-def test_in_realtime_the_slot_moves_while_the_epoch_runs_and_a_stop_ends_it(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    database.execute(TABLE)
-    pipeline = realtime(document(tmp_path, database, nats, stream))
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        for number in range(20):
-            database.execute("INSERT INTO audit (what) VALUES (%s)", (str(number),))
-        eventually(lambda: len(messages(nats, stream)) == 20, run=run)
-        target = slot_of(database)[1]
-        database.execute("INSERT INTO audit (what) VALUES ('last')")
-        eventually(lambda: slot_of(database)[0] >= target, seconds=40, run=run)
-        eventually(lambda: run.status()["sinks"][0]["published"] == 21, seconds=20, run=run)
-        assert run.get("/health")[0] == 200
-        begun = time.monotonic()
-        assert run.stop() == 0
-        assert time.monotonic() - begun < 30  # not the epoch's 60
-    database.execute("INSERT INTO audit (what) SELECT 'more' FROM generate_series(1, 30)")
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: len(messages(nats, stream)) == 51, run=run)
-        assert run.stop() == 0
-    ids = [message.body["data"]["id"] for message in messages(nats, stream)]
-    assert ids == list(range(1, 52))
 
 
 def test_realtime_works_on_a_cluster_master(
