@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -148,44 +147,52 @@ def penstock_positions(file: Path) -> bool:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("positions", ["kept", "lost"])
 def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
-    source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path, positions: str
+    source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     """Its LSNs are lower than what the stream has: the fence would take it all for old. With
     positions it happens while we run; without, the stream is the only memory of a new start."""
     server, database = source
-    pipeline = pipeline_of(tmp_path, database, nats, stream, on_gap="continue")
-    if positions == "lost":
-        pipeline["positions"] = "memory:"
-    with running(tmp_path, pipeline) as run:
+    kept = pipeline_of(tmp_path, database, nats, stream, on_gap="continue")
+    with running(tmp_path, kept) as run:
         eventually(lambda: run.status()["backends"][0]["connected"], run=run)
         insert(database, 1, 10, "before")
         eventually(lambda: len(notes(nats, stream, "before")) == 10, run=run)
         assert run.stop() == 0
-    server.stop()
-    backup = copy_of(server)
-    server.start()
-    with ExitStack() as stack:
-        run = stack.enter_context(running(tmp_path, pipeline))
+    backup = backup_of(server)
+    with running(tmp_path, kept) as run:
         insert(database, 11, 2000, "undone")
         eventually(lambda: len(notes(nats, stream, "undone")) == 1990, run=run)
-        if positions == "lost":
-            assert run.stop() == 0
         restore(server, backup)
         insert(database, 11, 20, "anew")
-        if positions == "lost":
-            run = stack.enter_context(running(tmp_path, pipeline))
         eventually(lambda: notes(nats, stream, "anew") == list(range(11, 21)), run=run)
-        assert gaps_of(run, database)["counts"] == {"server_behind": 1}
-        told = eventually(lambda: messages(nats, f"{stream}_EVENTS"), run=run)
-        assert told[0].body["cause"] == "server_behind"
-        assert told[0].body["to"]
+        assert_told(run, database, nats, stream, "anew", 1)
+        assert run.stop() == 0
+
+    lost = {**kept, "positions": "memory:"}
+    backup = backup_of(server)
+    with running(tmp_path, lost) as run:
+        insert(database, 21, 2000, "undone again")
+        eventually(lambda: len(notes(nats, stream, "undone again")) == 1980, run=run)
+        assert run.stop() == 0
+    restore(server, backup)
+    insert(database, 21, 30, "anew again")
+    with running(tmp_path, lost) as run:
+        eventually(lambda: notes(nats, stream, "anew again") == list(range(21, 31)), run=run)
+        assert_told(run, database, nats, stream, "anew again", 2)
         assert run.stop() == 0
     found = messages(nats, stream)
     assert len({message.id for message in found}) == len(found)
-    assert all(":e0001-" in each.id for each in found if each.body["data"]["note"] == "anew")
-    shutil.rmtree(backup.folder, ignore_errors=True)
+
+
+def assert_told(run: Run, database: Database, nats: Nats, stream: str, note: str, era: int) -> None:
+    """One gap of this run, news of it, and the rows with that note are in that era."""
+    assert gaps_of(run, database)["counts"] == {"server_behind": 1}
+    (told,) = eventually(lambda: messages(nats, f"{stream}_EVENTS")[era - 1 :], run=run)
+    assert told.body["cause"] == "server_behind"
+    assert told.body["to"]
+    anew = [each.id for each in messages(nats, stream) if each.body["data"]["note"] == note]
+    assert all(f":e{era:04}-" in each for each in anew)
 
 
 @pytest.mark.timeout(300)
@@ -209,12 +216,20 @@ def test_an_instance_with_an_older_store_of_its_own_says_so_and_loses_nothing(
     assert notes(nats, stream, "x") == list(range(1, 31))
 
 
+def backup_of(server: Postgres) -> Postgres:
+    server.stop()
+    backup = copy_of(server)
+    server.start()
+    return backup
+
+
 def restore(server: Postgres, backup: Postgres) -> None:
     server.stop("immediate")
     shutil.rmtree(server.data)
     shutil.copytree(backup.data, server.data, copy_function=shutil.copy2)
     give_as(backup, server)
     server.start()
+    shutil.rmtree(backup.folder, ignore_errors=True)
 
 
 def give_as(backup: Postgres, server: Postgres) -> None:
