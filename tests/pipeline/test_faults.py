@@ -152,24 +152,6 @@ def test_kill_9_of_the_parts_of_a_pipeline(
     assert_exact(truth, nats, stream, changes)
 
 
-@pytest.mark.timeout(300)
-def test_postgres_stops_and_comes_back(nats: Nats, stream: str, tmp_path: Path) -> None:
-    with Postgres() as postgres, postgres.database() as database:
-        truth = prepared(database)
-        with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
-            database.execute("INSERT INTO items (who) SELECT generate_series(1, 500)")
-            eventually(lambda: stored_all(nats, stream, 500), run=run)
-            postgres.stop("immediate")
-            eventually(lambda: run.status()["backends"][0]["connected"] is False, run=run)
-            assert run.status()["health"] in ("degraded", "unhealthy")
-            postgres.start()
-            database.execute("INSERT INTO items (who) SELECT generate_series(1, 500)")
-            eventually(lambda: stored_all(nats, stream, 1000), run=run)
-            eventually(lambda: run.status()["health"] == "ok", run=run)
-            assert run.stop() == 0
-        assert_exact(truth, nats, stream, 1000)
-
-
 def stands_still(run: Run) -> bool:
     """Whether the slot is where it was two seconds ago."""
     before = run.status()["backends"][0]["confirmed_lsn"]
@@ -178,43 +160,59 @@ def stands_still(run: Run) -> bool:
 
 
 def confirmed(database: Database) -> str:
-    """How far the slot is acknowledged, as the server says."""
+    """How far our slot is acknowledged, as the server says."""
     rows = database.execute(
-        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots"
-        " WHERE database = current_database()"
+        "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s",
+        [f"slot_{database.name}"],
     )
     return str(rows[0][0])
 
 
 @pytest.mark.timeout(600)
-def test_nats_goes_and_comes_back(database: Database, stream: str, tmp_path: Path) -> None:
-    """In order, killed, and frozen."""
-    truth = prepared(database)
+def test_servers_go_and_come_back(stream: str, tmp_path: Path) -> None:
+    """NATS in order, killed, and frozen; PostgreSQL at once."""
     outages = []
-    with Nats() as nats, load(database) as writer:
+    with Postgres() as postgres, postgres.database() as database, Nats() as nats:
+        truth = prepared(database)
         with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
-            eventually(lambda: run.status()["last_batch"], run=run)
-            for how in ("stop", "kill", "freeze"):
-                pid, before = nats.pid, count(nats, stream)
-                if how == "freeze":
-                    os.kill(pid, signal.SIGSTOP)
-                else:
-                    getattr(nats, how)()
-                eventually(lambda: run.status()["sinks"][0]["connected"] is False, run=run)
-                # What was stored before may still be acknowledged; what is written now may not.
-                eventually(lambda: stands_still(run), seconds=30, run=run)
-                outages.append((confirmed(database), datetime.now(UTC)))
-                if how == "freeze":
-                    os.kill(pid, signal.SIGCONT)
-                else:
-                    nats.start()
-                eventually(lambda n=before: count(nats, stream) > n, run=run)
-            changes = writer.stop()
+            with load(database) as writer:
+                eventually(lambda: run.status()["last_batch"], run=run)
+                for how in ("stop", "kill", "freeze"):
+                    outages.append(outage_of_nats(how, run, database, nats, stream))
+                changes = writer.stop()
             eventually(lambda: stored_all(nats, stream, changes), run=run)
+            postgres.stop("immediate")
+            eventually(lambda: run.status()["backends"][0]["connected"] is False, run=run)
+            assert run.status()["health"] in ("degraded", "unhealthy")
+            postgres.start()
+            database.execute("INSERT INTO items (who) SELECT generate_series(1, 500)")
+            eventually(lambda: stored_all(nats, stream, changes + 500), run=run)
+            eventually(lambda: run.status()["health"] == "ok", run=run)
             assert run.stop() == 0
         stored = messages(nats, stream)
         for acknowledged, back in outages:
             later = min(m.id.split(":")[1] for m in stored if m.stored_at > back)
             passed = "SELECT %s::pg_lsn > %s::pg_lsn"
             assert database.execute(passed, (acknowledged, later)) == [(False,)]
-        assert_exact(truth, nats, stream, changes)
+        assert_exact(truth, nats, stream, changes + 500)
+
+
+def outage_of_nats(
+    how: str, run: Run, database: Database, nats: Nats, stream: str
+) -> tuple[str, datetime]:
+    """Until it is back and stores: how far we acknowledged meanwhile, and when it ended."""
+    pid, before = nats.pid, count(nats, stream)
+    if how == "freeze":
+        os.kill(pid, signal.SIGSTOP)
+    else:
+        getattr(nats, how)()
+    eventually(lambda: run.status()["sinks"][0]["connected"] is False, run=run)
+    # What was stored before may still be acknowledged; what is written now may not.
+    eventually(lambda: stands_still(run), seconds=30, run=run)
+    outage = confirmed(database), datetime.now(UTC)
+    if how == "freeze":
+        os.kill(pid, signal.SIGCONT)
+    else:
+        nats.start()
+    eventually(lambda: count(nats, stream) > before, run=run)
+    return outage
