@@ -70,10 +70,18 @@ def read_seed(folder: str | None, backend: str) -> dict[PartitionId, Place] | No
 
 
 def _sweep(parent: Path) -> None:
+    """Removes what killed services left."""
     for left in parent.glob(f"{_PREFIX}*-*"):
         pid = left.name.removeprefix(_PREFIX).split("-")[0]
-        if pid.isdecimal() and left.stat().st_uid == os.getuid() and not _alive(int(pid)):
+        if pid.isdecimal() and _is_ours(left) and not _alive(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_ours(left: Path) -> bool:
+    try:
+        return left.stat().st_uid == os.getuid()
+    except FileNotFoundError:  # its service ends just now, or another one sweeps
+        return False
 
 
 def _alive(pid: int) -> bool:

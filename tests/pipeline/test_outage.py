@@ -40,8 +40,13 @@ def kept(database: Database) -> int:
 
 def memory(run: Run) -> int:
     """Bytes of all its processes; what forked workers share counts once."""
-    top = psutil.Process(run.process.pid)
-    return sum(one.memory_full_info().pss for one in (top, *top.children(recursive=True)))
+    return sum(map(shared_fairly, tree(run)))
+
+
+def shared_fairly(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess):  # some end while we look
+        return int(process.memory_full_info().pss)
+    return 0
 
 
 def health(run: Run) -> tuple[int, Any]:
