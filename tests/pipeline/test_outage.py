@@ -2,6 +2,7 @@
 why, and afterwards everything is there."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import Run, count, document, eventually, messages, running
+from tests.pipeline.running import Run, count, document, eventually, messages, running, tree
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

@@ -46,6 +46,8 @@ def test_the_command_is_that_of_sparks_launcher(
     unused = {"--add-modules=jdk.incubator.vector"}
     assert set(theirs[3:]) - set(ours) == unused
     assert set(ours[3:]) - set(theirs) == set()
+    left_out = {*PACKAGE.glob("jars/*.jar")} - {*map(Path, ours[2].split(":"))}
+    assert [each.name.partition("_")[0] for each in left_out] == ["spark-mllib"]
 
 
 @pytest.mark.parametrize(
