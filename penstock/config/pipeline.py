@@ -131,7 +131,7 @@ class Spark(Settings):
     master: str = "local[*]"
     trigger: Trigger = 0.0  # seconds
     # Seconds; between two epochs changes wait some 0.2 s.
-    epoch: Duration = Field(default=300.0, ge=1)
+    epoch: Duration = Field(default=3600.0, ge=1)
     mode: Literal["auto", "rows", "packed"] = "auto"
     # Whether an instance that waits for another to end has Spark ready.
     standby: Literal["cold", "warm"] = "cold"

@@ -3,6 +3,7 @@
 import gc
 import logging
 import pickle
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,10 @@ UNKNOWN_TYPES = "unknown types"
 # What a receipt counts.
 _COUNTS = ("published", "duplicates", "size")
 
+# Seconds between two collections of garbage in a task. Pages leave none behind (tests/work holds
+# that), but an epoch may last for hours.
+_COLLECT = 60.0
+
 log = logging.getLogger("penstock")
 # What this process has said of its decoders' unknown types.
 _told: set[str] = set()
@@ -55,7 +60,8 @@ def settle_worker() -> None:
     # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
     gc.collect()
     gc.freeze()
-    # The daemon's collection after each task is enough; more would scan a batch's young rows.
+    # The daemon's collection after each task is enough, and ours in a long one (`_from_pages`); more
+    # would scan a batch's young rows.
     gc.disable()
 
 
@@ -174,11 +180,15 @@ def _changes(
 def _from_pages(
     ticket: Ticket, inlet: Inlet, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
+    collected = time.monotonic()
     for page in inlet.pages():
         decoded = _decoded(decoder, page, board)
         meant = list(bounded(page, decoded, ticket.after, ticket.until))
         inlet.handed_on(page, meant)
         yield from meant
+        if time.monotonic() - collected > _COLLECT:
+            gc.collect()
+            collected = time.monotonic()
 
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
