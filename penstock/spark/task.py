@@ -60,8 +60,8 @@ def settle_worker() -> None:
     # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
     gc.collect()
     gc.freeze()
-    # The daemon's collection after each task is enough, and ours in a long one (`_from_pages`); more
-    # would scan a batch's young rows.
+    # The daemon's collection after each task is enough, with ours in a long one (`_from_pages`);
+    # more would scan a batch's young rows.
     gc.disable()
 
 
