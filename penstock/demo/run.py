@@ -249,7 +249,8 @@ def _keep(console: Console, postgres: Postgres, nats: Nats, pipeline: Pipeline) 
         f"  {postgres.bin}/psql {postgres.url_of(_DATABASE)}",
         f"  penstock tail --url {nats.url} --stream {STREAM}",
         f"  {pipeline.ops}/status",
-        f"  {pipeline.file}",
+        # Its file names the servers by variables.
+        f"  PG_URL={postgres.url_of(_DATABASE)} NATS_URL={nats.url} penstock check {pipeline.file}",
     )
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     try:

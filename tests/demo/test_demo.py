@@ -112,6 +112,11 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
         assert any((json.loads(line)["key"] or {}).get("id") == 999 for line in reader.stdout)
         reader.send_signal(signal.SIGINT)
     assert json.load(urllib.request.urlopen(f"{ops}/status"))["name"] == "shop"
+    [(variables, file)] = re.findall(r"(PG_URL=\S+ NATS_URL=\S+) penstock check (\S+)", said)
+    named = dict(each.split("=", 1) for each in variables.split())
+    check = [sys.executable, "-m", "penstock", "check", file]
+    done = subprocess.run(check, env=os.environ | named, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 0
     assert gone(temporary)
