@@ -32,6 +32,7 @@ __all__ = [
     "read_split",
     "require_columns",
     "settle_worker",
+    "tidied",
     "write_changes",
 ]
 
@@ -60,7 +61,7 @@ def settle_worker() -> None:
     # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
     gc.collect()
     gc.freeze()
-    # The daemon's collection after each task is enough, with ours in a long one (`_from_pages`);
+    # The daemon's collection after each task is enough, with ours in a long one (`tidied`);
     # more would scan a batch's young rows.
     gc.disable()
 
@@ -180,13 +181,19 @@ def _changes(
 def _from_pages(
     ticket: Ticket, inlet: Inlet, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
-    collected = time.monotonic()
-    for page in inlet.pages():
+    for page in tidied(inlet.pages()):
         decoded = _decoded(decoder, page, board)
         meant = list(bounded(page, decoded, ticket.after, ticket.until))
         inlet.handed_on(page, meant)
         yield from meant
-        if time.monotonic() - collected > _COLLECT:
+
+
+def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
+    """The pages as they come; garbage is collected between two of them, every so many seconds."""
+    collected = time.monotonic()
+    for page in pages:
+        yield page
+        if time.monotonic() - collected > every:
             gc.collect()
             collected = time.monotonic()
 
