@@ -31,6 +31,7 @@ sink:
   subject: "cdc.{{collection}}.{{operation}}"
   encoding: msgpack
   breaker: {{timeout: 2s}}
+state: "{state}"
 ops: {{bind: 127.0.0.1, port: {port}}}
 """
 
@@ -43,8 +44,8 @@ class Pipeline:
         self.log = folder / "pipeline.log"
         self.port = free_port()
         self.ops = f"http://127.0.0.1:{self.port}"
-        folders = {"TMPDIR": str(folder), "XDG_STATE_HOME": str(folder / "state")}
-        self._env = {**os.environ, **folders, "PG_URL": postgres, "NATS_URL": nats}
+        servers = {"PG_URL": postgres, "NATS_URL": nats}
+        self._env = {**os.environ, "TMPDIR": str(folder), **servers}
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,6 +56,7 @@ class Pipeline:
                 slot=SLOT,
                 publication=PUBLICATION,
                 stream=STREAM,
+                state=self._folder / "state",
                 port=self.port,
             )
         )

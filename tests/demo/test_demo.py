@@ -114,9 +114,15 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
     assert json.load(urllib.request.urlopen(f"{ops}/status"))["name"] == "shop"
     [(variables, file)] = re.findall(r"(PG_URL=\S+ NATS_URL=\S+) penstock check (\S+)", said)
     named = dict(each.split("=", 1) for each in variables.split())
-    check = [sys.executable, "-m", "penstock", "check", file]
-    done = subprocess.run(check, env=os.environ | named, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for command, expected in (("check", "0 errors"), ("positions", "shop")):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", command, file],
+            env=os.environ | named,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert expected in done.stdout
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 0
     assert gone(temporary)
