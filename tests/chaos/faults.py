@@ -3,13 +3,14 @@
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 import nats as nats_py
 import psutil
 
 from tests.chaos.proxy import Weather
 from tests.chaos.world import STREAM, World
+from tests.pipeline.running import send
 
 __all__ = ["fault"]
 
@@ -58,17 +59,11 @@ def _victims(world: World, target: str, chance: random.Random) -> list[psutil.Pr
 
 @contextmanager
 def _frozen(victims: list[psutil.Process]) -> Iterator[None]:
-    _signal(victims, signal.SIGSTOP)
+    send(victims, signal.SIGSTOP)
     try:
         yield
     finally:
-        _signal(victims, signal.SIGCONT)
-
-
-def _signal(victims: list[psutil.Process], number: int) -> None:
-    for one in victims:
-        with suppress(psutil.Error):  # some end while we look
-            one.send_signal(number)
+        send(victims, signal.SIGCONT)
 
 
 @contextmanager
@@ -90,7 +85,7 @@ def _second_instance(world: World, _: random.Random) -> Iterator[None]:
 def _part_killed(target: str) -> Fault:
     @contextmanager
     def killed(world: World, chance: random.Random) -> Iterator[None]:
-        _signal(_victims(world, target, chance), signal.SIGKILL)
+        send(_victims(world, target, chance), signal.SIGKILL)
         yield
 
     return killed

@@ -160,6 +160,14 @@ def tree(run: Run) -> list[psutil.Process]:
     return [service, *service.children(recursive=True)]
 
 
+def send(processes: list[psutil.Process], number: int) -> None:
+    """A signal to those that are still there: with a parent or a JVM its workers end by
+    themselves, before their turn comes or after."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
 def commands(processes: list[psutil.Process]) -> list[str]:
     """The command lines of those that are still there."""
     found = []

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from penstock.demo.servers import Database, Nats, Postgres
-from tests.pipeline.running import Run, count, document, eventually, messages, running
+from tests.pipeline.running import Run, count, document, eventually, messages, running, send
 from tests.pipeline.truth import Truth, assert_same
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
@@ -141,9 +141,7 @@ def test_kill_9_of_the_parts_of_a_pipeline(
         for victim in victims:
             found = processes(run, victim)
             assert found, f"there is no {victim}"
-            for process in found:
-                with suppress(psutil.NoSuchProcess):  # it went with its parent
-                    process.kill()
+            send(found, signal.SIGKILL)
             before = count(nats, stream)
             eventually(lambda n=before: count(nats, stream) > n + 200, run=run)
         changes = writer.stop()

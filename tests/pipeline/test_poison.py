@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from tests.pipeline.running import Run, document, eventually, messages, running, tree
+from tests.pipeline.running import Run, document, eventually, messages, running, send, tree
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
@@ -382,5 +383,4 @@ def killed_between_a_dead_letter_and_the_changes_behind_it(
     any_bytes.execute("UPDATE t SET v = 'e' WHERE id = 14")
     eventually(lambda: len(letters(nats, stream)) > before, run=run)
     eventually(lambda: "maximum messages" in str(run.status()["sinks"][0]), run=run)
-    for process in tree(run):
-        process.kill()
+    send(tree(run), signal.SIGKILL)

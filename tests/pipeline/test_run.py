@@ -5,11 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from penstock.demo.servers import Database, Nats
@@ -21,6 +19,7 @@ from tests.pipeline.running import (
     eventually,
     messages,
     running,
+    send,
     slot_of,
     tree,
 )
@@ -63,9 +62,7 @@ def test_a_pipeline_is_stopped_started_and_loses_its_slot(
     more(database, "more")
     with running(tmp_path, pipeline) as run:
         eventually(lambda: len(messages(nats, stream)) == before + 200, run=run)
-        for process in tree(run):  # as systemd does: Spark ends while the service stops
-            with suppress(psutil.NoSuchProcess):
-                process.terminate()
+        send(tree(run), signal.SIGTERM)  # as systemd does: Spark ends while the service stops
         assert run.process.wait(15) == 0
     ids = [
         message.body["data"]["id"]

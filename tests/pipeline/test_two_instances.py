@@ -13,7 +13,7 @@ import pytest
 
 from penstock.demo.programs import free_port
 from penstock.demo.servers import Database, Nats
-from tests.pipeline.running import Run, document, eventually, running, tree
+from tests.pipeline.running import Run, document, eventually, running, send, tree
 from tests.pipeline.test_faults import assert_exact, load, prepared, stored_all
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
@@ -29,12 +29,6 @@ def java(run: Run) -> bool:
         with suppress(psutil.Error):  # some end while we look
             names.add(process.name())
     return "java" in names
-
-
-def send(processes: list[psutil.Process], number: int) -> None:
-    for process in processes:
-        with suppress(psutil.Error):
-            process.send_signal(number)
 
 
 @contextmanager
