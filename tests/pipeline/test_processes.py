@@ -40,13 +40,14 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
         (server,) = (
             child
             for child in psutil.Process(run.process.pid).children()
-            if "penstock.spark.session.forkserver" in " ".join(child.cmdline())
+            if any("penstock.spark.session.forkserver" in word for word in commands([child]))
         )
         twins = commands(server.children())
         assert any("python_streaming_source_runner" in command for command in twins)
         assert any("pyspark.daemon pyspark.worker" in command for command in twins)
         # Every worker is one of them: no other process has imported PySpark.
-        rest = commands([each for each in everything if server not in (each, *each.parents())])
+        forks = server.children(recursive=True)
+        rest = commands([each for each in everything if each not in (server, *forks)])
         assert [word for word in rest if "pyspark" in word and "standin.py" not in word] == [
             word for word in rest if "java" in word
         ]
