@@ -14,7 +14,7 @@ __all__ = ["ABI", "describe", "library"]
 
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
-ABI = 2
+ABI = 3
 
 _LIBRARY = "libpenstock.so.1"
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_ABI 2
+#define PENSTOCK_ABI 3
 
 #define EXPORT __attribute__((visibility("default")))
 

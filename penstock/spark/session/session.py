@@ -34,6 +34,11 @@ SETTINGS: Mapping[str, str] = {
     # Pages of hundreds of KiB pass between the JVM and Python: fewer, larger reads.
     "spark.buffer.size": "1048576",
     "spark.sql.execution.pandas.udf.buffer.size": "1048576",
+    # Rows to the sink's worker. To see whether a batch has reached so many bytes, Spark adds up all
+    # columns for each row, a fifth of its work; `spark.max_bytes` bounds a micro-batch anyway. The
+    # worker begins to publish with the first of these batches.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -54,10 +59,20 @@ _PACKED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
+# What little garbage there is needs no threads, and no heap that is a sixty-fourth of the machine's
+# memory.
+_JAVA = "-XX:+UseSerialGC -Xms64m"
+
 # Packed pages leave the JVM little to do but plan: optimizing that code for minutes costs a fifth
-# of a core (measured) and never pays. Rows go through compiled queries, where it does. What little
-# garbage there is needs no threads, and no heap that is a sixty-fourth of the machine's memory.
-_PACKED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms64m"
+# of a core (measured) and never pays.
+_PACKED_JAVA = "-XX:TieredStopAtLevel=1"
+
+# Rows go through compiled queries, where it does: but only what is called for every row, not what
+# is called for every trigger. By default that is half of the JVM's CPU in the first half minute.
+_ROWS_JAVA = (
+    "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=50000"
+    " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=1000000"
+)
 
 _LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
@@ -91,7 +106,10 @@ def open_session(
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile=file:{log4j}", *([_PACKED_JAVA] if packed else [])]
+            [
+                f"-Dlog4j2.configurationFile=file:{log4j}",
+                *(_JAVA, _PACKED_JAVA if packed else _ROWS_JAVA),
+            ]
         ),
         **conf,
     }

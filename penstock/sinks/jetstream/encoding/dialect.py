@@ -1,22 +1,17 @@
 """The two encodings of a message body: MessagePack and JSON.
 
-A body is woven from pieces of columns; no row is a Python object unless its images have to be
-converted from the one encoding to the other.
+A body is woven from pieces of columns; no row is a Python object.
 """
 
-import base64
-from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import orjson
 import ormsgpack
-import pyarrow as pa
 
 from penstock.change import Images
-from penstock.sinks.jetstream.encoding.columns import BINARY, Column
 from penstock.sinks.jetstream.encoding.pieces import Form
 
-__all__ = ["Dialect", "Unconvertible", "converted", "dialect"]
+__all__ = ["Dialect", "dialect"]
 
 
 class Dialect(Protocol):
@@ -47,10 +42,6 @@ class Dialect(Protocol):
         """Any plain value."""
         ...
 
-    def convert(self, image: bytes) -> bytes:
-        """A row image from the other encoding."""
-        ...
-
 
 class _MessagePack:
     content_type = b"application/msgpack"
@@ -70,9 +61,6 @@ class _MessagePack:
 
     def value(self, value: Any) -> bytes:
         return ormsgpack.packb(value)
-
-    def convert(self, image: bytes) -> bytes:
-        return ormsgpack.packb(orjson.loads(image), option=ormsgpack.OPT_PASSTHROUGH_BIG_INT)
 
 
 class _Json:
@@ -96,22 +84,6 @@ class _Json:
     def value(self, value: Any) -> bytes:
         return orjson.dumps(value)
 
-    def convert(self, image: bytes) -> bytes:
-        value = ormsgpack.unpackb(image, option=ormsgpack.OPT_NON_STR_KEYS)
-        return orjson.dumps(_without_bytes(value), option=orjson.OPT_NON_STR_KEYS)
-
-
-def _without_bytes(value: Any) -> Any:
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode()
-        case dict():
-            return {key: _without_bytes(item) for key, item in value.items()}
-        case list():
-            return [_without_bytes(item) for item in value]
-        case _:
-            return value
-
 
 _DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
 
@@ -119,22 +91,3 @@ _DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
 def dialect(encoding: Literal["msgpack", "json"]) -> Dialect:
     """The dialect of an encoding of values."""
     return _DIALECTS[encoding]
-
-
-class Unconvertible(Exception):
-    """The image in `row` has no form in the other encoding."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(row)
-        self.row = row
-
-
-def converted(column: Column, convert: Callable[[bytes], bytes]) -> Column:
-    """A column of images, each through `convert`; raises Unconvertible."""
-    images: list[bytes | None] = []
-    for row, image in enumerate(column.to_pylist()):
-        try:
-            images.append(None if image is None else convert(image))
-        except (ValueError, TypeError):
-            raise Unconvertible(row) from None
-    return pa.array(images, BINARY)

@@ -9,8 +9,8 @@ import pyarrow as pa
 from penstock.change import Images, images_of, schema
 from penstock.errors import Rejected
 from penstock.position import PartitionId
-from penstock.sinks.jetstream.encoding.columns import BINARY, Column, Columns
-from penstock.sinks.jetstream.encoding.dialect import Unconvertible, converted
+from penstock.sinks.jetstream.encoding.columns import Column, Columns
+from penstock.sinks.jetstream.encoding.convert import Unconvertible, converted
 from penstock.sinks.jetstream.encoding.layout import Layout
 from penstock.sinks.jetstream.encoding.message import Headers, Messages, Origin, Sizes
 from penstock.sinks.jetstream.encoding.pieces import Pick
@@ -114,13 +114,13 @@ def body_weaves(layout: Layout, pieces: Any) -> dict[bool, Weave]:
 def routed_columns(columns: Columns, routed: Routed, layout: Layout) -> tuple[Columns, bool]:
     """The columns with what the layout's pieces need; whether images were converted."""
     extras = {"kind": routed.kinds, "subject": routed.subjects, "fields": routed.fields}
-    images = _with_images(columns, layout.dialect.images, layout.dialect.convert)
+    images = _with_images(columns, layout.dialect.images)
     found = images or {name: columns[name] for name in _IMAGES}
     extras |= layout.extras(columns, routed, found)
     return columns.with_extras(**extras, **images), bool(images)
 
 
-def _with_images(columns: Columns, wanted: Images, convert: Any) -> dict[str, Column]:
+def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:
     """The images in the wanted encoding, if they have another. Raises Rejected."""
     batch = columns.batch
     assert batch is not None
@@ -129,7 +129,7 @@ def _with_images(columns: Columns, wanted: Images, convert: Any) -> dict[str, Co
     found = {}
     for name in _IMAGES:
         try:
-            found[name] = converted(batch.column(name).cast(BINARY), convert)
+            found[name] = converted(batch.column(name), wanted)
         except Unconvertible as error:
             place = f"{batch.column('cursor')[error.row]}:{batch.column('ordinal')[error.row]}"
             raise Rejected(

@@ -1,4 +1,4 @@
-"""The compiled kernel's functions and structures (`penstock/native/weave.c`), or none."""
+"""The compiled kernel's functions and structures (`penstock/native/*.c`), or none."""
 
 import ctypes
 from functools import cache
@@ -45,6 +45,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "weave_constant": (_INT, (_ADDRESS, _NUMBER)),
     "weave_ascending": (_INT, (_ADDRESS, _ADDRESS, _NUMBER)),
     "weave_span": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER)),
+    "convert": (_INT, (_ADDRESS, _ADDRESS)),
 }  # fmt: skip
 
 

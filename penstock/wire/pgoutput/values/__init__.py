@@ -10,15 +10,15 @@ from typing import Any
 
 from penstock.change import Images
 from penstock.errors import Malformed
-from penstock.wire.pgoutput.context import TypeEntry
-from penstock.wire.pgoutput.values.arrays import array_of
-from penstock.wire.pgoutput.values.binary import binary, binary_as_base64
-from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
-from penstock.wire.pgoutput.values.documents import (
+from penstock.wire.documents import (
     document,
     document_as_json,
     document_as_written,
 )
+from penstock.wire.pgoutput.context import TypeEntry
+from penstock.wire.pgoutput.values.arrays import array_of
+from penstock.wire.pgoutput.values.binary import binary, binary_as_base64
+from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
 from penstock.wire.pgoutput.values.numbers import boolean, floating, integer
 from penstock.wire.pgoutput.values.text import text
 from penstock.wire.pgoutput.values.times import date, timestamp, timestamptz

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.pgoutput.values.documents import (
+from penstock.wire.documents import (
     document,
     document_as_json,
     document_as_written,
