@@ -19,6 +19,9 @@ from penstock.sinks import Sink
 __all__ = ["SinkOptions", "SourceOptions", "read_sink", "read_source"]
 
 
+Mode = Literal["rows", "packed", "realtime"]
+
+
 class SourceOptions(Settings):
     """Options of `spark.readStream.format("penstock")`; all others are the feed's settings."""
 
@@ -26,7 +29,7 @@ class SourceOptions(Settings):
     backend: str
     # `rows`: the change DataFrame. For penstock's own sink only, whose tasks get the pages from the
     # planner and decode them: `packed` (a micro-batch at a time) and `realtime` (as they come).
-    mode: Literal["rows", "packed", "realtime"] = "rows"
+    mode: Mode = "rows"
     # How long an epoch of `realtime` is.
     epoch: Duration = 10.0
     # How many tasks of this query Spark runs at a time; None: as many as there are partitions. With

@@ -1,5 +1,6 @@
 """Which processes a pipeline has, and that none stays behind."""
 
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,14 @@ def family(run: Run) -> list[psutil.Process]:
     return psutil.Process(run.process.pid).children(recursive=True)
 
 
+def kinds(server: psutil.Process, known: list[str]) -> list[str]:
+    """What each fork of the server is, as one of these if it is one."""
+    return sorted(
+        next((kind for kind in known if kind in command), command)
+        for command in commands(server.children())
+    )
+
+
 @pytest.mark.timeout(240)
 def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
     database: Database, nats: Nats, stream: str, tmp_path: Path
@@ -36,15 +45,17 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
     database.execute("INSERT INTO items DEFAULT VALUES")
     with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
         eventually(lambda: count(nats, stream) == 1, run=run)
-        everything = family(run)
         (server,) = (
             child
             for child in psutil.Process(run.process.pid).children()
             if any("penstock.spark.session.forkserver" in word for word in commands([child]))
         )
-        twins = commands(server.children())
-        assert any("python_streaming_source_runner" in command for command in twins)
-        assert any("pyspark.daemon pyspark.worker" in command for command in twins)
+        # The planner, and the worker of the open micro-batch: those that are done are gone.
+        wanted = ["python_streaming_source_runner", "-m pyspark.worker"]
+        eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)
+        everything = family(run)
+        sockets = Path(tempfile.gettempdir()).glob(f"penstock-run-{run.process.pid}-*/sockets/.*")
+        assert list(sockets), "a killed run would leave its sockets behind"
         # Every worker is one of them: no other process has imported PySpark.
         forks = server.children(recursive=True)
         rest = commands([each for each in everything if each not in (server, *forks)])

@@ -13,9 +13,7 @@ from penstock.spark.session.session import close_session, open_session
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session as the service makes it, on two cores."""
     folder: Path = tmp_path_factory.mktemp("spark")
-    session = open_session(
-        "tests", master="local[2]", folder=folder, packed=False, slots=1, conf={}
-    )
+    session = open_session("tests", master="local[2]", folder=folder, mode="rows", slots=1, conf={})
     try:
         yield session
     finally:

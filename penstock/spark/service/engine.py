@@ -52,7 +52,7 @@ class Engine:
                     self._pipeline.name,
                     master=settings.master,
                     folder=self._run,
-                    packed=mode(self._pipeline) != "rows",
+                    mode=mode(self._pipeline),
                     # An open micro-batch keeps its slot.
                     slots=len(self._pipeline.backends),
                     conf=settings.conf,

@@ -6,7 +6,7 @@ thrown away with the run: positions are in the lease store, and a start resumes 
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,11 +16,10 @@ import penstock.errors
 from penstock.change import Images
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.spark.options import Mode
 from penstock.spark.session.session import is_local
 
-__all__ = ["Mode", "failure", "images", "mode", "start_query"]
-
-Mode = Literal["rows", "packed", "realtime"]
+__all__ = ["failure", "images", "mode", "start_query"]
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")

@@ -17,6 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.spark.datasource import register
+from penstock.spark.options import Mode
 from penstock.spark.session.launch import make_home
 from penstock.spark.session.pythons import Pythons
 
@@ -79,8 +80,14 @@ _LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)
 # There is one session in a process, and one fork server.
 _pythons: Pythons | None = None
 
-# A service binds to loopback; a cluster's driver must be reachable from its executors.
-_LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+# Bytes of the path of a folder for sockets: a socket's own may have 103 (on macOS; Linux has more),
+# and its name, which is `/.`, a UUID and `.sock`, has 43 of them.
+_SOCKETS = 103 - 43
+
+# A micro-batch that stays open for an hour needs some workers for its start, and one for the rest.
+# Each is a fork that ends with its work; Spark's daemons would keep eleven idle ones for the next
+# batch, each with 70 MB, most of which it shares with the others.
+_FORKS = {"spark.python.use.daemon": "false"}
 
 
 def open_session(
@@ -88,39 +95,33 @@ def open_session(
     *,
     master: str,
     folder: Path,
-    packed: bool,
+    mode: Mode,
     slots: int,
     conf: Mapping[str, str],
     plugins: Sequence[str] = (),
 ) -> SparkSession:
     """A new session (and JVM); `folder` takes Spark's scratch files. A local one runs at least
-    `slots` tasks at a time. Needs Java 17 or newer. Its workers will need `plugins` (`feeds/NAME`,
-    `sinks/NAME`), which are imported meanwhile."""
+    `slots` tasks at a time, and all its queries are of this `mode`. Needs Java 17 or newer. Its
+    workers will need `plugins` (`feeds/NAME`, `sinks/NAME`), which are imported meanwhile."""
     global _pythons
-    local = is_local(master)
-    log4j = files("penstock.spark") / "log4j2.properties"
-    settings = {
-        **SETTINGS,
-        **(_PACKED if packed else {}),
-        **(_LOCAL if local else {}),
-        "spark.local.dir": str(folder / "spark"),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": " ".join(
-            [
-                f"-Dlog4j2.configurationFile=file:{log4j}",
-                *(_JAVA, _PACKED_JAVA if packed else _ROWS_JAVA),
-            ]
-        ),
-        **conf,
-    }
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     places = {"PYSPARK_PYTHON": sys.executable}
-    if local:
-        if "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in conf:
-            _pythons = _fork_server(folder, plugins)
-            places["PYSPARK_PYTHON"] = str(_pythons.python if _pythons else sys.executable)
-        if "SPARK_HOME" not in os.environ:
-            places["SPARK_HOME"] = str(make_home(folder / _LEAN, settings))
+    local = is_local(master)
+    if local and "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in conf:
+        _pythons = _fork_server(folder, plugins)
+        places["PYSPARK_PYTHON"] = str(_pythons.python if _pythons else sys.executable)
+    settings = {
+        **SETTINGS,
+        **(_PACKED if mode != "rows" else {}),
+        **(_local(folder) if local else {}),
+        **(_FORKS if local and _pythons is not None and mode == "realtime" else {}),
+        "spark.local.dir": str(folder / "spark"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": _java_options(mode),
+        **conf,
+    }
+    if local and "SPARK_HOME" not in os.environ:
+        places["SPARK_HOME"] = str(make_home(folder / _LEAN, settings))
     builder = SparkSession.builder.appName(f"penstock-{name}")
     builder = builder.master(with_slots(master, slots))
     for key, value in settings.items():
@@ -130,6 +131,23 @@ def open_session(
     # PySpark's auto-discovery lists folders, and does not see an editable installation.
     register(spark)
     return spark
+
+
+def _local(folder: Path) -> Mapping[str, str]:
+    """Loopback (a cluster's driver must be reachable from its executors), and the sockets between
+    the JVM and Python in the run folder, if its path is short enough: a killed run's go with it."""
+    loopback = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    sockets = folder / "sockets"
+    if len(os.fsencode(sockets)) > _SOCKETS:
+        return loopback
+    sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {**loopback, "spark.python.unix.domain.socket.dir": str(sockets)}
+
+
+def _java_options(mode: Mode) -> str:
+    log4j = files("penstock.spark") / "log4j2.properties"
+    compiler = _ROWS_JAVA if mode == "rows" else _PACKED_JAVA
+    return f"-Dlog4j2.configurationFile=file:{log4j} {_JAVA} {compiler}"
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def train() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-training-") as folder:
         place = Path(folder)
         spark = open_session(
-            "training", master="local[1]", folder=place, packed=True, slots=1, conf={}
+            "training", master="local[1]", folder=place, mode="packed", slots=1, conf={}
         )
         gateway = SparkContext._gateway
         try:
