@@ -122,7 +122,7 @@ def processes(run: Run, what: str) -> list[psutil.Process]:
     return found
 
 
-PLANNER, WORKERS = "python_streaming_source_runner", "pyspark.daemon"
+PLANNER, WORKERS = "python_streaming_source_runner", "pyspark.worker"
 
 
 @pytest.mark.timeout(600)
