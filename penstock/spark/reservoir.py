@@ -8,6 +8,7 @@ is tried again for ever, with back-off; any other error is kept and raised to th
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from penstock.backoff import delays
@@ -82,14 +83,16 @@ class Reservoir:
     # The planner's side; call these with the condition held.
 
     def beyond(self, after: Place | None) -> Iterator[Page]:
-        """The buffered pages that reach beyond `after`; raises what made the thread give up."""
-        found = False
-        for page in self._pages:
-            if after is None or page.last > after:
-                found = True
-                yield page
-        if not found and self._failure is not None:
+        """The buffered pages that reach beyond `after`; raises what made the thread give up.
+
+        Looks from the end: what is held until it is durable is not walked through for each page.
+        """
+        pages, start = self._pages, len(self._pages)
+        while start and (after is None or pages[start - 1].last > after):
+            start -= 1
+        if start == len(pages) and self._failure is not None:
             raise self._failure
+        return islice(pages, start, None)
 
     @property
     def drained(self) -> bool:
