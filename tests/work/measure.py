@@ -56,7 +56,8 @@ def measured(url: str, *, native: bool) -> Costs:
 def main(*, url: str | None, renew: bool) -> None:
     """Prints the work of each step: for a row, and for a page apart from its rows."""
     if url is not None:
-        made = {**scenarios(), "encode": encoding(url)}
+        encodings = {"encode": encoding(url), "convert": encoding(url, images="json")}
+        made = {**scenarios(), **encodings}
         work = {name: cost(make, rows=ROWS) for name, make in made.items()}
         print(json.dumps({"native": library() is not None, "work": work}))
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from penstock.change import Images
 from penstock.feeds.postgres.collecting import Collector, Limits
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.pages import Known
@@ -75,27 +76,29 @@ def decoding(rows: int) -> Callable[[], object]:
     return job
 
 
-def encoding(url: str, **settings: object) -> Make:
-    """A task: a batch of changes into messages. Needs a server, which says what it takes."""
+def encoding(url: str, *, images: Images = "msgpack", **settings: object) -> Make:
+    """A task: a batch of changes into MessagePack messages; with JSON images as it comes out of a
+    transform. Needs a server, which says what it takes."""
     chosen = {"url": url, "stream": "WORK", "subject": "work.{collection}", **settings}
     session = Session(JetStreamSettings.model_validate(chosen))
     session.open()
 
     def make(rows: int) -> Callable[[], object]:
-        batch = changes(rows)
+        batch = changes(rows, images=images)
         return lambda: session.encoder.encode(batch)
 
     return make
 
 
-def changes(rows: int, *, transaction: int = 0) -> pa.RecordBatch:
+def changes(rows: int, *, transaction: int = 0, images: Images = "msgpack") -> pa.RecordBatch:
     """So many changes as one batch; those of a later transaction come behind."""
     page: Page = page_of(_messages(rows, first=1000 + transaction * rows))
-    return pa.Table.from_batches(_decoder().decode(page)).combine_chunks().to_batches()[0]
+    decoded = _decoder(images).decode(page)
+    return pa.Table.from_batches(decoded).combine_chunks().to_batches()[0]
 
 
-def _decoder() -> PgoutputDecoder:
-    return PgoutputDecoder(DecoderSettings(backend="default", database="shop", images="msgpack"))
+def _decoder(images: Images = "msgpack") -> PgoutputDecoder:
+    return PgoutputDecoder(DecoderSettings(backend="default", database="shop", images=images))
 
 
 def _messages(rows: int, *, first: int = 1000) -> list[bytes]:
