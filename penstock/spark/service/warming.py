@@ -2,7 +2,7 @@
 
 It starts every kind of Python worker that the pipeline's own queries need, has them import what
 those need, and lets the JVM load its classes. It goes on at a slow pace, because Spark ends workers
-that were idle for a minute. It reads no source and writes to no sink.
+that were idle for a minute, where it keeps any. It reads no source and writes to no sink.
 """
 
 import time
