@@ -131,18 +131,26 @@ class Shard:
         """The next pieces of the queue, up to `limit` messages and `size` bytes."""
         pieces: list[Messages] = []
         while self.queue and limit:
-            head = self.queue[0]
-            count = _fitting(head, limit, size, alone=not pieces)
-            if not count:
-                break
-            piece = self.queue.popleft()
-            if count < len(piece):
-                self.queue.appendleft(piece.slice(count, len(piece)))
-                piece = piece.slice(0, count)
+            piece, total = self.queue[0], int(self.queue[0].sizes.sum())
+            if piece.ends is None and len(piece) <= limit and total <= size:
+                self.queue.popleft()
+            else:
+                count = _fitting(piece, limit, size, alone=not pieces)
+                if not count:
+                    break
+                piece = self._split(count)
+                total = int(piece.sizes.sum())
             pieces.append(piece)
-            limit -= count
-            size -= int(piece.sizes.sum())
+            limit -= len(piece)
+            size -= total
         return pieces
+
+    def _split(self, count: int) -> Messages:
+        """The first `count` messages of the first piece; the others stay first."""
+        piece = self.queue.popleft()
+        if count < len(piece):
+            self.queue.appendleft(piece.slice(count, len(piece)))
+        return piece.slice(0, count)
 
     def skip(self, place: Place) -> tuple[int, int]:
         """Drops from the queue what is at or before `place`: (changes, bytes) dropped."""
