@@ -6,7 +6,6 @@ only tickets carry opens it (multiprocessing's HMAC challenge); it listens on a 
 private run folder, or where the cluster reaches the driver.
 """
 
-import os
 import pickle
 import secrets
 import threading
@@ -39,9 +38,6 @@ PAGE, END, FAILED, REQUEST, STORED, DONE = b"p", b"e", b"f", b"r", b"s", b"d"
 
 # Seconds between looks at the clock and at what the task says, while no page comes.
 LOOK = 0.1
-
-# Bytes that are copied to save a system call.
-_SMALL = 128 * 1024
 
 
 class Draw(Protocol):
@@ -82,18 +78,6 @@ class Request:
             raise Malformed("a task asked the planner for something unknown")
         partition, after, until, seconds, most = ormsgpack.unpackb(message[1:])
         return cls(PartitionId(partition), _place(after), _place(until), seconds, most)
-
-
-def _send(connection: Connection, *messages: bytes) -> None:
-    """As `send_bytes` of each; small ones with one system call, so that a task wakes up once."""
-    if sum(map(len, messages)) > _SMALL:
-        for message in messages:
-            connection.send_bytes(message)
-        return
-    data = b"".join(len(message).to_bytes(4, "big") + message for message in messages)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(connection.fileno(), view) :]
 
 
 def _place(text: str | None) -> Place | None:
@@ -197,7 +181,8 @@ class Outlet:
             wait = LOOK if request.until else max(0.0, min(LOOK, deadline - time.monotonic()))
             pages, over = self._draw(request.partition, after, request.until, wait)
             for page in pages:
-                _send(connection, PAGE + head_of(page), page.payload)
+                connection.send_bytes(PAGE + head_of(page))
+                connection.send_bytes(page.payload)
                 after = page.last
             while connection.poll():
                 self._hear(connection.recv_bytes())

@@ -6,10 +6,10 @@ at the same time.
 """
 
 import os
+import queue
 import select
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -31,12 +31,9 @@ class Pull:
         if isinstance(changes, list | tuple):
             self._direct = iter(changes)
             return
-        # Plain, and a byte in a pipe for each item, which can be waited for beside a socket: what
-        # a queue does besides takes longer than the rest of handing a small batch over.
-        self._items: deque[pa.RecordBatch | BaseException] = deque()
+        self._queue: queue.Queue[pa.RecordBatch | BaseException] = queue.Queue(_AHEAD)
+        # A byte for each item of the queue: what can be waited for beside a socket.
         self._filled, self._filling = os.pipe()
-        self._room = threading.Event()  # set when an item is taken of those that were too many
-        self._crowded = False
         for end in (self._filled, self._filling):
             weakref.finalize(self, os.close, end)  # when the thread has ended, too
         self._unwanted = threading.Event()
@@ -61,9 +58,7 @@ class Pull:
         if all(number != self._filled for number, _ in ready):
             return None
         os.read(self._filled, 1)
-        item = self._items.popleft()
-        if self._crowded:
-            self._room.set()
+        item = self._queue.get_nowait()
         if isinstance(item, BaseException):
             raise item
         return item
@@ -73,17 +68,14 @@ class Pull:
             pass
 
     def _put(self, item: "pa.RecordBatch | BaseException") -> bool:
-        while len(self._items) >= _AHEAD and not self._unwanted.is_set():
-            self._room.clear()
-            self._crowded = True
-            if len(self._items) >= _AHEAD:  # still, now that whoever takes one will say so
-                self._room.wait(_GIVE_UP)
-            self._crowded = False
-        if self._unwanted.is_set():
-            return False
-        self._items.append(item)
-        os.write(self._filling, b"+")
-        return not isinstance(item, BaseException)
+        while not self._unwanted.is_set():
+            try:
+                self._queue.put(item, timeout=_GIVE_UP)
+            except queue.Full:
+                continue
+            os.write(self._filling, b"+")
+            return not isinstance(item, BaseException)
+        return False
 
     def __enter__(self) -> Self:
         return self

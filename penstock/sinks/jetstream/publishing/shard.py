@@ -131,26 +131,18 @@ class Shard:
         """The next pieces of the queue, up to `limit` messages and `size` bytes."""
         pieces: list[Messages] = []
         while self.queue and limit:
-            piece, total = self.queue[0], int(self.queue[0].sizes.sum())
-            if piece.ends is None and len(piece) <= limit and total <= size:
-                self.queue.popleft()
-            else:
-                count = _fitting(piece, limit, size, alone=not pieces)
-                if not count:
-                    break
-                piece = self._split(count)
-                total = int(piece.sizes.sum())
+            head = self.queue[0]
+            count = _fitting(head, limit, size, alone=not pieces)
+            if not count:
+                break
+            piece = self.queue.popleft()
+            if count < len(piece):
+                self.queue.appendleft(piece.slice(count, len(piece)))
+                piece = piece.slice(0, count)
             pieces.append(piece)
-            limit -= len(piece)
-            size -= total
+            limit -= count
+            size -= int(piece.sizes.sum())
         return pieces
-
-    def _split(self, count: int) -> Messages:
-        """The first `count` messages of the first piece; the others stay first."""
-        piece = self.queue.popleft()
-        if count < len(piece):
-            self.queue.appendleft(piece.slice(count, len(piece)))
-        return piece.slice(0, count)
 
     def skip(self, place: Place) -> tuple[int, int]:
         """Drops from the queue what is at or before `place`: (changes, bytes) dropped."""
