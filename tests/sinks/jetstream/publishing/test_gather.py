@@ -4,6 +4,7 @@ import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,6 +136,28 @@ def test_what_the_source_raises_is_raised() -> None:
 
     with Pull(broken()) as pull, pytest.raises(KeyError, match="from the source"):
         pull.next(10)
+
+
+def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> None:
+    taken = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        for taken in range(1, 41):
+            yield batch_of(1, taken)
+
+    with Pull(counted()) as pull:
+        found = []
+        for _ in range(40):
+            deadline = time.monotonic() + 0.02
+            while time.monotonic() < deadline:
+                assert taken <= len(found) + 5  # four, and one in its hand
+            batch = pull.next(10)
+            assert batch is not None
+            found.append(batch.column("cursor")[0].as_py())
+        with pytest.raises(StopIteration):
+            pull.next(10)
+    assert found == [batch_of(1, number).column("cursor")[0].as_py() for number in range(1, 41)]
 
 
 def test_the_thread_ends_when_nobody_wants_more(batch_of: Any) -> None:
