@@ -16,7 +16,7 @@ from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
 from penstock.sinks import Sink
 
-__all__ = ["SinkOptions", "SourceOptions", "read_sink", "read_source"]
+__all__ = ["Mode", "SinkOptions", "SourceOptions", "read_sink", "read_source"]
 
 
 Mode = Literal["rows", "packed", "realtime"]

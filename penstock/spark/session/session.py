@@ -69,7 +69,8 @@ _JAVA = "-XX:+UseSerialGC -Xms64m"
 _PACKED_JAVA = "-XX:TieredStopAtLevel=1"
 
 # Rows go through compiled queries, where it does: but only what is called for every row, not what
-# is called for every trigger. By default that is half of the JVM's CPU in the first half minute.
+# is called for every trigger. Compiled by Java's own thresholds, that costs as much as all the rest
+# of the JVM does in the first half minute.
 _ROWS_JAVA = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=50000"
     " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=1000000"
