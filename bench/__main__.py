@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -22,7 +23,8 @@ from .table import TEN, Shape
 from .takeover import takeover
 from .variants import pipeline_keys
 
-console = Console()
+# Into a file or a pipe rich would squeeze tables into 80 columns.
+console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = ("all", "drain", "latency", "scaling", "outage", "takeover", "deliveries")
 TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
