@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from penstock.demo.servers import Database, Nats, Postgres
 from tests.feeds.postgres.copies import copy_of
 from tests.pipeline.running import Run, document, eventually, messages, running
+from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
@@ -64,20 +64,7 @@ def notes(nats: Nats, stream: str, note: str) -> list[int]:
 
 
 def lose_the_slot(database: Database) -> None:
-    slot = f"slot_{database.name}"
-    for _ in range(200):
-        try:
-            database.execute(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-                " WHERE slot_name = %s AND active",
-                [slot],
-            )
-            database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
-        except Exception:
-            time.sleep(0.01)
-        else:
-            return
-    raise AssertionError("the slot is never free")
+    drop_slot(database, f"slot_{database.name}", taken=True)
 
 
 def gaps_of(run: Run, database: Database) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tests.pipeline.running import (
     slot_of,
     tree,
 )
+from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -71,7 +72,7 @@ def test_a_pipeline_is_stopped_started_and_loses_its_slot(
     ]
     assert ids == list(range(1, 222))
 
-    database.execute("SELECT pg_drop_replication_slot(%s)", (f"slot_{database.name}",))
+    drop_slot(database, f"slot_{database.name}")
     with running(tmp_path, pipeline) as run:
         eventually(lambda: run.get("/health")[0] == 503, run=run)
         blocked = eventually(lambda: run.status()["backends"][0]["blocked"], run=run)

@@ -7,12 +7,9 @@ import pytest
 from penstock.demo.servers import Postgres
 from penstock.errors import PositionLost, Unavailable
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
+from tests.slots import advance_slot, drop_slot
 
 pytestmark = pytest.mark.live
-
-
-def drop_slot(server: Postgres) -> None:
-    server.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
 
 
 def test_a_place_and_its_mark_follow_on_without_a_gap(server: Postgres) -> None:
@@ -36,7 +33,7 @@ def test_a_position_without_a_mark_still_works(server: Postgres) -> None:
 
 def test_a_slot_that_was_dropped_is_a_gap_and_made_anew(server: Postgres) -> None:
     story = started(server)
-    drop_slot(server)
+    drop_slot(server, SLOT)
     insert(server, 11, 20, "lost")
     gap = story.lost(server)
     assert (gap.cause, gap.continues) == ("slot_missing", False)
@@ -56,7 +53,7 @@ def test_a_slot_that_was_dropped_is_a_gap_and_made_anew(server: Postgres) -> Non
 
 def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
     story = started(server)
-    drop_slot(server)
+    drop_slot(server, SLOT)
     insert(server, 11, 20, "lost")
     feed_of(server).prepare()
     insert(server, 21, 30, "found")
@@ -68,7 +65,7 @@ def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
 def test_a_slot_that_somebody_else_read_is_a_gap(server: Postgres) -> None:
     story = started(server)
     insert(server, 11, 20, "taken")
-    server.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_insert_lsn())")
+    advance_slot(server, SLOT)
     assert story.lost(server).cause == "slot_recreated"
 
 

@@ -18,6 +18,7 @@ from penstock.spark.folder import read_seed
 from penstock.spark.positions import Positions
 from penstock.spark.service.resuming import resume
 from tests.sinks.jetstream.raw import Raw
+from tests.slots import drop_slot
 
 pytestmark = pytest.mark.live
 
@@ -87,12 +88,7 @@ class Start:
         Raw(self.nats.url).api._call(f"STREAM.PURGE.{self.stream}", {})
 
     def drop_slot(self) -> None:
-        deadline = time.monotonic() + 15
-        free = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = %s"
-        while self.database.execute(free, [self.slot]) != [(True,)]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        self.database.execute("SELECT pg_drop_replication_slot(%s)", [self.slot])
+        drop_slot(self.database, self.slot)
 
     @property
     def has_slot(self) -> bool:
