@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from penstock.change import schema
 from penstock.sinks import Receipt
+from penstock.spark.late import columns_of, stub_schema
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.source import Source
 from penstock.spark.split import Split
@@ -53,9 +54,11 @@ class PenstockDataSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """The change of DESIGN, or tickets."""
+        """The change of DESIGN (without its late columns), or tickets."""
         source, _ = read_source(self.options)
-        return from_arrow_schema(schema(source.images) if source.mode == "rows" else TICKETS)
+        if source.mode != "rows":
+            return from_arrow_schema(TICKETS)
+        return from_arrow_schema(stub_schema(schema(source.images), columns_of(source.late)))
 
     def streamReader(self, schema: StructType) -> "StreamReader":
         """The driver-side planner and the tasks' reader."""
@@ -64,7 +67,7 @@ class PenstockDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
         """The tasks' writer and the driver-side commit; raises SettingsError for a DataFrame that
         is no longer one of changes."""
-        require_columns(schema.names)
+        require_columns(schema.names, self.options)
         return StreamWriter(dict(self.options))
 
 

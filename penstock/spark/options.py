@@ -58,6 +58,9 @@ class SourceOptions(Settings):
     checkpoint: Checkpoint = Checkpoint()
     # The folder through which the service and this source talk: the board's socket, a stop file.
     runtime: str | None = None
+    # The columns that go around the JVM, with commas, and the folder that they go through.
+    late: str = ""
+    depot: str = ""
 
 
 class SinkOptions(Settings):
@@ -68,6 +71,9 @@ class SinkOptions(Settings):
     # Set by `penstock run`. Sinks by name that a worker shall have imported.
     preload: str = ""
     runtime: str | None = None
+    # As the source's.
+    late: str = ""
+    depot: str = ""
 
 
 # Spark adds these to every writer's options.

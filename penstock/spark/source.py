@@ -79,6 +79,7 @@ class Source:
             else None
         )
         self._mode = options.mode
+        self._late = bool(options.late)
         self._outlet = Outlet(
             _address(options),
             self._planner.draw,
@@ -141,7 +142,7 @@ class Source:
 
     def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
         """The changes between two offsets, or tickets for them."""
-        if self._mode == "rows":
+        if self._mode == "rows" and not self._late:
             return self._planner.splits(position_from_json(start), position_from_json(end))
         self._outlet.open()
         address, key = self._outlet.address, self._outlet.key

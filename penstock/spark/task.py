@@ -21,6 +21,7 @@ from penstock.position import position_from_json
 from penstock.sinks import Receipt, Sink
 from penstock.spark.folder import BOARD
 from penstock.spark.inlet import Inlet
+from penstock.spark.late import Depot, columns_of
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.poisoned import report_poison
 from penstock.spark.split import Split, bounded
@@ -73,6 +74,12 @@ def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Report
     return pickle.dumps(decoder), decoder, _board(source.runtime)
 
 
+def _depot(options: Mapping[str, str]) -> Depot | None:
+    """This task's, if columns go around the JVM."""
+    late = columns_of(options.get("late", ""))
+    return Depot(Path(options["depot"]), late) if late else None
+
+
 @cache
 def _decoder(pickled: bytes) -> Decoder:
     decoder: Decoder = pickle.loads(pickled)  # noqa: S301 - made by read_split, moved by Spark
@@ -90,14 +97,20 @@ def _board(runtime: str | None) -> Reporter | None:
 
 
 def read_split(options: Mapping[str, str], split: Split | Ticket) -> Iterator[pa.RecordBatch]:
-    """The changes of a split as batches; a ticket as it is."""
+    """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
     pickled, decoder, board = _source(frozenset(options.items()))
     settle_worker()
-    if isinstance(split, Ticket):
+    depot = _depot(options)
+    if isinstance(split, Ticket) and depot is None:
         yield punch(split, pickled)
         return
-    for page in split.pages:
-        yield from bounded(page, _decoded(decoder, page, board), split.after, split.until)
+    pages = Inlet(split).pages() if isinstance(split, Ticket) else split.pages
+    changes = (
+        batch
+        for page in pages
+        for batch in bounded(page, _decoded(decoder, page, board), split.after, split.until)
+    )
+    yield from changes if depot is None else depot.lay(changes)
 
 
 def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Receipt:
@@ -119,7 +132,12 @@ def write_changes(options: Mapping[str, str], batches: Iterable[pa.RecordBatch])
         if board is not None:
             _report(board, name, told, counted)
 
-    receipt = sink.write(_changes(batches, board, inlets), notify)
+    depot = _depot(options)
+    try:
+        receipt = sink.write(_changes(batches, board, inlets, depot), notify)
+    finally:
+        if depot is not None:
+            depot.clear()
     for inlet in inlets:
         inlet.finish()
     return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
@@ -165,9 +183,13 @@ def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> 
 
 
 def _changes(
-    batches: Iterable[pa.RecordBatch], board: Reporter | None, inlets: list[Inlet]
+    batches: Iterable[pa.RecordBatch],
+    board: Reporter | None,
+    inlets: list[Inlet],
+    depot: Depot | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows as they are; of tickets the changes of their pages. `inlets` gets one for each."""
+    """Rows as they are, or with their late columns; of tickets the changes of their pages.
+    `inlets` gets one for each."""
     for batch in batches:
         if batch.schema.names == TICKETS.names:
             for ticket, decoder in tickets(batch):
@@ -175,7 +197,7 @@ def _changes(
                 inlets.append(inlet)
                 yield from _from_pages(ticket, inlet, _decoder(decoder), board)
         elif batch.num_rows:
-            yield _as_changes(batch)
+            yield from [_as_changes(batch)] if depot is None else depot.fetch(batch)
 
 
 def _from_pages(
@@ -216,9 +238,11 @@ def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
 
-def require_columns(names: Sequence[str]) -> None:
-    """Raises SettingsError unless these are tickets or include every column of a change."""
-    missing = [name for name in COLUMNS if name not in names]
+def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Raises SettingsError unless these are tickets or include every column of a change that is
+    not late."""
+    late = columns_of(options.get("late", ""))
+    missing = [name for name in COLUMNS if name not in names and name not in late]
     if missing and list(names) != TICKETS.names:
         raise SettingsError(
             f"the DataFrame lacks the columns {', '.join(missing)}",

@@ -5,6 +5,8 @@ thrown away with the run: positions are in the lease store, and a start resumes 
 """
 
 import re
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.errors
-from penstock.change import Images
+from penstock.change import COLUMNS, Images
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.spark.late import CARRIER
 from penstock.spark.options import Mode
+from penstock.spark.service.reading import no_changes, unread, with_unread
 from penstock.spark.session.session import is_local
 
 __all__ = ["failure", "images", "mode", "start_query"]
+
+# The columns with row images.
+_IMAGES = {"key", "before", "after"}
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
@@ -35,10 +42,12 @@ def mode(pipeline: Pipeline) -> Mode:
     return "realtime" if is_open else "packed"
 
 
-def images(pipeline: Pipeline) -> Images:
-    """How images are encoded on their way: as the sink wants them, if no transform sees them."""
+def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
+    """How images are encoded on their way: as the sink wants them, if no transform sees them, for
+    these columns are `late`."""
     packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
-    return "msgpack" if packed and mode(pipeline) != "rows" else "json"
+    unseen = mode(pipeline) != "rows" or _IMAGES.issubset(late)
+    return "msgpack" if packed and unseen else "json"
 
 
 def start_query(
@@ -46,16 +55,22 @@ def start_query(
 ) -> StreamingQuery:
     """Starts a backend's query; returns at once."""
     slots = spark.sparkContext.defaultParallelism
-    source = _source(pipeline, backend, run, slots) | _outlet(spark)
+    late = _late(spark, pipeline)
+    depot = _depot(run, backend, attempt, late)
+    source = _source(pipeline, backend, run, slots) | _outlet(spark) | depot
+    source |= _bounds(pipeline, late) | {"images": images(pipeline, late)}
     frame = spark.readStream.format("penstock").options(**source).load()
-    for step in pipeline.transform:
-        frame = _transformed(spark, frame, step.sql)
+    if late:
+        columns = [name for name in COLUMNS if name not in late or name == CARRIER]
+        frame = _transformed(spark, pipeline, with_unread(frame)).select(*columns)
+    else:
+        frame = _transformed(spark, pipeline, frame)
     checkpoint = run / f"checkpoint-{backend.name}-{attempt}"
     trigger = pipeline.spark.trigger
     milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)
     return (
         frame.writeStream.format("penstock")
-        .options(**_sink(pipeline, run) | _policy(pipeline, backend))
+        .options(**_sink(pipeline, run) | _policy(pipeline, backend) | depot)
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{milliseconds} milliseconds")
         .queryName(backend.name)
@@ -80,11 +95,8 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path, slots: int) -> dict
     return options_from_settings(backend.settings) | {
         "backend": backend.type,
         "mode": mode(pipeline),
-        "images": images(pipeline),
         "epoch": f"{pipeline.spark.epoch}s",
         "slots": str(slots // len(pipeline.backends)),
-        "max_events": str(pipeline.spark.max_events),
-        "max_bytes": str(pipeline.spark.max_bytes),
         "buffer": str(pipeline.spark.buffer),
         "pipeline": pipeline.name,
         "positions": pipeline.positions,
@@ -92,6 +104,17 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path, slots: int) -> dict
         "checkpoint.event_count": str(pipeline.checkpoint.event_count),
         "runtime": str(run),
         "on_error": backend.on_error,
+    }
+
+
+def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
+    """Of a micro-batch. Between two of them nothing is written: those of stubs, which take hardly
+    any of the JVM's memory, are twice as large if nobody says how large."""
+    spark = pipeline.spark
+    found = {"max_events": spark.max_events, "max_bytes": spark.max_bytes}
+    return {
+        name: str(bound * 2 if late and name not in spark.model_fields_set else bound)
+        for name, bound in found.items()
     }
 
 
@@ -114,14 +137,39 @@ def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:
     return options | {"sink": pipeline.sink.type, "runtime": str(run)}
 
 
-def _transformed(spark: SparkSession, frame: DataFrame, sql: str) -> DataFrame:
-    frame.createOrReplaceTempView("changes")
-    try:
-        return spark.sql(sql)
-    except PySparkException as error:
-        raise SettingsError(
-            f"transform: {_first_line(str(error))}", hint=f"in the statement: {sql}"
-        ) from error
+def _late(spark: SparkSession, pipeline: Pipeline) -> frozenset[str]:
+    """The columns that can go around the JVM. On a cluster none: its hosts share no folder."""
+    if mode(pipeline) != "rows" or not is_local(str(spark.sparkContext.master)):
+        return frozenset()
+    source = no_changes(spark)
+    made = _transformed(spark, pipeline, source)
+    if any(made.columns.count(name) != 1 for name in COLUMNS):
+        return frozenset()  # the sink says what is wrong with that
+    late = unread(source, made)
+    return late if CARRIER in late else frozenset()
+
+
+def _depot(run: Path, backend: Backend, attempt: int, late: Collection[str]) -> dict[str, str]:
+    """For late columns: which, and a folder for them; what a failed attempt left there goes."""
+    if not late:
+        return {}
+    shutil.rmtree(run / f"depot-{backend.name}-{attempt - 1}", ignore_errors=True)
+    return {
+        "late": ",".join(sorted(late)),
+        "depot": str(run / f"depot-{backend.name}-{attempt}"),
+    }
+
+
+def _transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+    for step in pipeline.transform:
+        frame.createOrReplaceTempView("changes")
+        try:
+            frame = spark.sql(step.sql)
+        except PySparkException as error:
+            raise SettingsError(
+                f"transform: {_first_line(str(error))}", hint=f"in the statement: {step.sql}"
+            ) from error
+    return frame
 
 
 def _first_line(text: str) -> str:
