@@ -15,6 +15,7 @@ from tests.pipeline.running import (
     document,
     eventually,
     running,
+    slot_of,
 )
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
@@ -65,3 +66,31 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
         run.kill()
         assert_none_is_left(everything)
     assert "Traceback" not in run.log
+
+
+@pytest.mark.timeout(240)
+def test_with_a_transform_only_those_are_kept_that_each_micro_batch_needs(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
+    )
+    transform = [{"sql": "SELECT * FROM changes WHERE collection = 'items'"}]
+    with running(tmp_path, document(tmp_path, database, nats, stream, transform=transform)) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO items DEFAULT VALUES")
+        eventually(lambda: count(nats, stream) == 1, run=run)
+        (server,) = (
+            child
+            for child in psutil.Process(run.process.pid).children()
+            if any("penstock.spark.session.forkserver" in word for word in commands([child]))
+        )
+        # The planner, the two of a task, and the commit: daemons are no processes of their own, and
+        # whoever was asked once has gone.
+        wanted = [
+            "python_streaming_source_runner",
+            "-m pyspark.daemon pyspark.worker",
+            "-m pyspark.daemon pyspark.worker",
+            "-m pyspark.daemon pyspark.sql.worker.python_streaming_sink_runner",
+        ]
+        eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)

@@ -2,6 +2,7 @@
 arguments, and its name in `ps`."""
 
 import ctypes
+import gc
 import importlib
 import importlib.util
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +22,20 @@ __all__ = ["Twin", "become"]
 _FILES = 3
 _PR_SET_PDEATHSIG = 1
 
+# What Spark does with a worker when a query starts, and not again.
+_ONCE = {
+    f"pyspark.sql.worker.{name}"
+    for name in (
+        "lookup_data_sources", "create_data_source", "plan_data_source_read",
+        "write_into_data_source",
+    )
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """What a stand-in handed over: `python -m module arguments`, and its standard files."""
+    """What a stand-in handed over: `python -m module arguments`, and its standard files; a worker
+    of its daemon's gets a fourth, the connection to the JVM."""
 
     folder: str
     module: str
@@ -34,12 +46,12 @@ class Twin:
     @classmethod
     def receive(cls, connection: socket.socket) -> Self:
         """Raises ValueError when it is no `-m MODULE`, OSError when the stand-in is gone."""
-        size, files, _, _ = socket.recv_fds(connection, 4, _FILES)
+        size, files, _, _ = socket.recv_fds(connection, 4, _FILES + 1)
         try:
             told = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
             folder, count, *words = [os.fsdecode(word) for word in told.split(b"\0")]
             option, module, *arguments = words[: int(count)]
-            if option != "-m" or len(files) != _FILES:
+            if option != "-m" or len(files) not in (_FILES, _FILES + 1):
                 raise ValueError(option)
             pairs = [word.partition("=") for word in words[int(count) :]]
         except ValueError:
@@ -61,9 +73,9 @@ class Twin:
         """In the fork: takes the place over. Dies when `parent` does."""
         os.setpgid(0, 0)
         _die_with(parent)
-        for number, file in enumerate(self.files):
+        for number, file in enumerate(self.files[:_FILES]):
             os.dup2(file, number)
-        self.close()
+        _close(self.files[:_FILES])
         os.chdir(self.folder)
         _search(os.environ.get("PYTHONPATH", ""), self.environment.get("PYTHONPATH", ""))
         os.environ.clear()
@@ -82,10 +94,9 @@ def become(twin: Twin) -> None:
     if found is None or found.origin is None:
         raise ModuleNotFoundError(f"No module named {twin.module}")
     sys.argv = [found.origin, *twin.arguments]
+    if len(twin.files) > _FILES:
+        os._exit(_work(socket.socket(fileno=twin.files[_FILES])))
     try:
-        if twin.module == "pyspark.daemon":
-            _daemon()
-            return
         loader: Any = found.loader
         main = types.ModuleType("__main__")
         main.__dict__.update(__file__=found.origin, __spec__=found, __loader__=loader)
@@ -96,24 +107,34 @@ def become(twin: Twin) -> None:
         os._exit(1)
 
 
-def _daemon() -> None:
-    """PySpark's daemon, which prints a traceback for every worker that finds the JVM gone."""
+def _work(connection: socket.socket) -> int:
+    """As a fork of PySpark's daemon does: says who it is, and works for as long as the JVM has
+    work; returns an exit code. That the JVM is gone is no error, as above."""
     daemon: Any = importlib.import_module("pyspark.daemon")
-    worker = daemon.worker
-
-    def quiet(connection: socket.socket, authenticated: bool) -> Any:
+    daemon.print = _tell
+    with daemon.enable_faulthandler():
         try:
-            return worker(connection, authenticated)
+            connection.sendall(os.getpid().to_bytes(4, "big"))
+            while (code := daemon.worker(connection, True)) == 0:
+                if sys.argv[1] in _ONCE:
+                    return 0
+                if not os.environ.get("SPARK_REUSE_WORKER"):
+                    break
+                gc.collect()
+            while connection.recv(1024):  # until the JVM has read all
+                pass
         except (ConnectionError, EOFError):
             return 1
+        except BaseException:
+            traceback.print_exc()
+            return 1
+    return int(code)
 
-    def tell(*words: Any, **more: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):
-            print(*words, **more)
 
-    daemon.worker = quiet
-    daemon.print = tell
-    daemon.manager()
+def _tell(*words: Any, **more: Any) -> None:
+    """In place of `print`: PySpark prints a traceback for every worker that finds the JVM gone."""
+    if not isinstance(sys.exception(), ConnectionError):
+        print(*words, **more)
 
 
 def _close(files: Sequence[int]) -> None:

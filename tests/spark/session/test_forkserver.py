@@ -218,33 +218,169 @@ def test_only_the_end_of_the_jvm_is_no_news(
     assert ("Traceback" not in errors) == quiet
 
 
-def left(python: str, folder: Path) -> str:
-    """What PySpark's daemon says when the JVM leaves a worker it has asked for."""
-    environment = {
-        **os.environ,
-        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
-        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
-        "SPARK_REUSE_WORKER": "1",
-    }
-    daemon = subprocess.Popen(
-        [python, "-m", "pyspark.daemon", "pyspark.worker"], env=environment,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert daemon.stdout is not None
-    place = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big"))
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(place)
-        worker = int.from_bytes(connection.recv(4), "big")
-    soon(lambda: gone(worker))
-    return daemon.communicate(timeout=20)[1].decode()
-
-
-def test_a_worker_that_the_jvm_left_says_nothing(pythons: Pythons) -> None:
-    # A socket's path has little room: pytest's own folders are too deep.
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder: a socket's path has little room, pytest's own are too deep."""
     with tempfile.TemporaryDirectory() as folder:
-        assert "BrokenPipeError" in left(sys.executable, Path(folder))  # PySpark's own way
-        assert left(str(pythons.python), Path(folder)) == ""
+        yield Path(folder)
+
+
+class Daemon:
+    """PySpark's daemon, as the JVM starts it and speaks to it."""
+
+    def __init__(self, python: Path | str, sockets: Path, module: str, *, reuse: bool) -> None:
+        environment = {
+            **os.environ,
+            "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+            "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
+            "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+            **({"SPARK_REUSE_WORKER": "1"} if reuse else {}),
+        }
+        self.process = subprocess.Popen(
+            [str(python), "-m", "pyspark.daemon", module], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        output = self.process.stdout
+        assert output is not None
+        self.place = output.read(int.from_bytes(output.read(4), "big"))
+
+    def worker(self) -> tuple[socket.socket, int]:
+        """A connection to a new one, and its process id."""
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(20)
+        connection.connect(self.place)
+        return connection, int.from_bytes(connection.recv(4), "big")
+
+    def kill(self, pid: int) -> None:
+        """Has the daemon kill a worker."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(pid.to_bytes(4, "big", signed=True))
+        self.process.stdin.flush()
+
+    def end(self) -> str:
+        """What it had to say."""
+        return self.process.communicate(timeout=20)[1].decode()
+
+
+ECHO = """
+    def main(infile, outfile):
+        line = infile.readline()
+        if not line:
+            raise EOFError
+        outfile.write(line.upper())
+"""
+
+
+@pytest.fixture
+def echo(module: Callable[[str], str], tmp_path: Path) -> str:
+    """A worker's module that Spark's daemon takes for one of its own."""
+    module(ECHO)
+    (tmp_path / "modules" / "errand.py").rename(tmp_path / "modules" / "pyspark_errand.py")
+    return "pyspark_errand"
+
+
+def test_a_daemon_is_its_stand_in_and_its_workers_are_forks(
+    pythons: Pythons, sockets: Path, echo: str
+) -> None:
+    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    (first, one), (second, other) = daemon.worker(), daemon.worker()
+    for pid in (one, other):
+        assert psutil.Process(pid).ppid() == pythons._process.pid
+        assert psutil.Process(pid).cmdline() == [sys.executable, "-m", "pyspark.daemon", echo]
+    itself = psutil.Process(daemon.process.pid)
+    assert itself.children() == []
+    assert itself.memory_info().rss < 20 * 2**20
+    for said in (b"one\n", b"more\n"):  # a worker that is used again
+        first.sendall(said)
+        assert first.recv(100) == said.upper()
+    second.close()
+    soon(lambda: gone(other))
+    assert not gone(one)
+    assert daemon.end() == ""
+    soon(lambda: gone(one))
+    assert list(sockets.iterdir()) == []
+    first.close()
+
+
+def test_a_worker_that_spark_does_not_use_again_ends_when_its_work_is_read(
+    pythons: Pythons, sockets: Path, echo: str
+) -> None:
+    daemon = Daemon(pythons.python, sockets, echo, reuse=False)
+    connection, pid = daemon.worker()
+    connection.sendall(b"work\n")
+    assert connection.recv(100) == b"WORK\n"
+    assert not gone(pid)
+    connection.close()
+    soon(lambda: gone(pid))
+    assert daemon.end() == ""
+
+
+def test_a_daemon_kills_the_worker_that_spark_names_and_no_other(
+    pythons: Pythons, sockets: Path, echo: str
+) -> None:
+    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    (first, one), (second, other) = daemon.worker(), daemon.worker()
+    for nobody in (0, -1, 2**22 + 1):  # a group, everybody, more than Linux has
+        daemon.kill(nobody)
+    daemon.kill(one)
+    soon(lambda: gone(one))
+    assert not gone(other)
+    assert not gone(daemon.process.pid)
+    assert daemon.end() == ""
+    first.close()
+    second.close()
+
+
+def test_the_workers_of_a_daemon_that_is_killed_end(
+    pythons: Pythons, sockets: Path, echo: str
+) -> None:
+    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    connection, pid = daemon.worker()
+    daemon.process.kill()
+    daemon.process.communicate(timeout=20)
+    soon(lambda: gone(pid))
+    connection.close()
+
+
+def test_without_the_fork_server_there_is_a_real_daemon(
+    pythons: Pythons, sockets: Path, echo: str
+) -> None:
+    pythons._process.kill()
+    pythons._process.wait(20)
+    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    connection, pid = daemon.worker()
+    assert psutil.Process(pid).ppid() == daemon.process.pid
+    connection.sendall(b"work\n")
+    assert connection.recv(100) == b"WORK\n"
+    connection.close()
+    daemon.end()
+
+
+def test_a_daemon_whose_fork_server_is_gone_lets_the_jvm_know(
+    pythons: Pythons, sockets: Path, echo: str
+) -> None:
+    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    pythons._process.kill()
+    pythons._process.wait(20)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(daemon.place)
+        assert connection.recv(4) == b""
+    assert daemon.end() == ""
+
+
+def left(python: Path | str, sockets: Path) -> str:
+    """What PySpark's daemon says when the JVM leaves a worker it has asked for."""
+    daemon = Daemon(python, sockets, "pyspark.worker", reuse=True)
+    connection, pid = daemon.worker()
+    connection.close()
+    soon(lambda: gone(pid))
+    return daemon.end()
+
+
+def test_a_worker_that_the_jvm_left_says_nothing(pythons: Pythons, sockets: Path) -> None:
+    assert "BrokenPipeError" in left(sys.executable, sockets)  # PySpark's own way
+    assert left(pythons.python, sockets) == ""
 
 
 def test_where_no_socket_fits_there_is_none(tmp_path: Path) -> None:
