@@ -86,7 +86,7 @@ def test_with_a_transform_only_those_are_kept_that_each_micro_batch_needs(
             if any("penstock.spark.session.forkserver" in word for word in commands([child]))
         )
         # The planner, the two of a task, and the commit: daemons are no processes of their own, and
-        # whoever was asked once has gone.
+        # whoever was asked at the start has gone.
         wanted = [
             "python_streaming_source_runner",
             "-m pyspark.daemon pyspark.worker",

@@ -6,6 +6,7 @@ import gc
 import importlib
 import importlib.util
 import os
+import select
 import signal
 import socket
 import sys
@@ -22,8 +23,10 @@ __all__ = ["Twin", "become"]
 _FILES = 3
 _PR_SET_PDEATHSIG = 1
 
-# What Spark does with a worker when a query starts, and not again.
-_ONCE = {
+# What Spark asks when a query starts, some of it several times, and not again. Its workers end so
+# many seconds later; Spark starts another where it finds one dead.
+_IDLE = 5.0
+_RARE = {
     f"pyspark.sql.worker.{name}"
     for name in (
         "lookup_data_sources", "create_data_source", "plan_data_source_read",
@@ -116,11 +119,11 @@ def _work(connection: socket.socket) -> int:
         try:
             connection.sendall(os.getpid().to_bytes(4, "big"))
             while (code := daemon.worker(connection, True)) == 0:
-                if sys.argv[1] in _ONCE:
-                    return 0
                 if not os.environ.get("SPARK_REUSE_WORKER"):
                     break
                 gc.collect()
+                if sys.argv[1] in _RARE and not select.select([connection], [], [], _IDLE)[0]:
+                    return 0
             while connection.recv(1024):  # until the JVM has read all
                 pass
         except (ConnectionError, EOFError):
