@@ -85,12 +85,13 @@ def test_with_a_transform_only_those_are_kept_that_each_micro_batch_needs(
             for child in psutil.Process(run.process.pid).children()
             if any("penstock.spark.session.forkserver" in word for word in commands([child]))
         )
-        # The planner, the two of a task, and the commit: daemons are no processes of their own, and
-        # whoever was asked at the start has gone.
+        # The planner, the two of a task, the sink's plan and commit: daemons are no processes of
+        # their own, and whoever was asked at the start has gone.
         wanted = [
             "python_streaming_source_runner",
             "-m pyspark.daemon pyspark.worker",
             "-m pyspark.daemon pyspark.worker",
+            "-m pyspark.daemon pyspark.sql.worker.write_into_data_source",
             "-m pyspark.daemon pyspark.sql.worker.python_streaming_sink_runner",
         ]
         eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)

@@ -24,15 +24,12 @@ _FILES = 3
 _PR_SET_PDEATHSIG = 1
 
 # What Spark asks when a query starts, some of it several times, and not again. Its workers end so
-# many seconds later; Spark starts another where it finds one dead.
-_IDLE = 5.0
+# many seconds after that; Spark starts another where it finds one dead.
+_IDLE = 1.0
 _RARE = {
     f"pyspark.sql.worker.{name}"
-    for name in (
-        "lookup_data_sources", "create_data_source", "plan_data_source_read",
-        "write_into_data_source",
-    )
-}  # fmt: skip
+    for name in ("lookup_data_sources", "create_data_source", "plan_data_source_read")
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
