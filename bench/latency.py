@@ -18,24 +18,30 @@ __all__ = ["Latency", "Load", "latency"]
 _PUNCTUAL = 0.1
 # Seconds: to read how much memory a process shares keeps it from getting more meanwhile.
 _SELDOM = 10.0
+# How often the server writes asynchronous commits to its log's files, from where they are sent to
+# us; its default is 200 ms, and every commit would wait for that.
+_FLUSH = "5ms"
 # Bytes of the log: what a row and what a commit takes at most, and a file of it.
 _ROW, _COMMIT, _FILE = 350, 400, 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """`rate` rows a second, in transactions of `size` rows."""
+    """`rate` rows a second, in transactions of `size` rows; `asynchronous`: with PostgreSQL's
+    synchronous_commit off, where a commit does not wait for the disk."""
 
     rate: int
     size: int
+    asynchronous: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Load":
-        """`10000x100`; raises ValueError."""
-        rate, _, size = text.partition("x")
-        load = cls(rate=int(rate), size=int(size or 1))
-        if load.rate < 1 or load.size < 1:
-            raise ValueError(f"a load is RATExROWS, not {text!r}")
+        """`10000x100`, `10000x1:async`; raises ValueError."""
+        amount, _, how = text.partition(":")
+        rate, _, size = amount.partition("x")
+        load = cls(rate=int(rate), size=int(size or 1), asynchronous=how == "async")
+        if load.rate < 1 or load.size < 1 or how not in ("", "async"):
+            raise ValueError(f"a load is RATExROWS or RATExROWS:async, not {text!r}")
         return load
 
 
@@ -73,6 +79,8 @@ def latency(
     """One run with fresh servers; the first `warm_up` seconds do not count."""
     files = 5 + round((warm_up + seconds) * load.rate * (_ROW + _COMMIT / load.size) / _FILE)
     settings = {"min_wal_size": f"{files * _FILE // 2**20}MB"}
+    if load.asynchronous:
+        settings["wal_writer_delay"] = _FLUSH
     with (
         Postgres(version=version, settings=settings) as postgres,
         Nats() as nats,
@@ -88,7 +96,9 @@ def latency(
             usage.start()
             table.write_backlog(database, rows=1000)
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
-            writer = table.Writer(database, rate=load.rate, per_transaction=load.size)
+            writer = table.Writer(
+                database, rate=load.rate, per_transaction=load.size, asynchronous=load.asynchronous
+            )
             writer.start(warm_up)
             writer.wait()
             since = time.time()

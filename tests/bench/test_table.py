@@ -51,6 +51,26 @@ def test_the_writer_writes_its_rate_in_transactions_of_its_size(database: Databa
     assert int(transactions[0][0]) == 50
 
 
+@pytest.mark.parametrize(("asynchronous", "sessions"), [(False, 20), (True, 1)])
+def test_single_rows_are_all_alike_however_they_are_committed(
+    database: Database, asynchronous: bool, sessions: int
+) -> None:
+    create(database)
+    writer = Writer(database, rate=2000, per_transaction=1, asynchronous=asynchronous)
+    assert writer.sessions == sessions
+    writer.start(0.2)
+    writer.wait()
+    assert writer.rows == rows_in(database, "bench") == 400
+    transactions = database.execute("SELECT count(DISTINCT xmin::text) FROM bench")
+    assert int(transactions[0][0]) == 400
+    ((note, quantity, tags),) = database.execute(
+        "SELECT note, quantity, tags FROM bench ORDER BY quantity DESC LIMIT 1"
+    )
+    last = 400 // sessions
+    assert note == f"a note of ordinary length for row {last}"
+    assert (quantity, tags) == (last, ["red", "green", f"tag {last % 10}"])
+
+
 def test_a_rate_that_is_not_reached_is_said(database: Database) -> None:
     create(database)
     writer = Writer(database, rate=10_000_000, per_transaction=1)
