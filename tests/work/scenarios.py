@@ -4,6 +4,8 @@ The rows are those of the benchmark's ten-column table, in transactions of a hun
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -17,6 +19,7 @@ from penstock.page import Page
 from penstock.position import PartitionId
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.session import Session
+from penstock.spark.late import Depot
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
@@ -36,7 +39,7 @@ _TRANSACTION = 100
 
 def scenarios() -> Mapping[str, Make]:
     """Those that need no server."""
-    return {"frame": framing, "decode": decoding}
+    return {"frame": framing, "decode": decoding, "late": detour}
 
 
 def framing(rows: int) -> Callable[[], object]:
@@ -72,6 +75,24 @@ def decoding(rows: int) -> Callable[[], object]:
         batches = decoder.decode(page)
         assert sum(map(len, batches)) == rows
         return batches
+
+    return job
+
+
+def detour(rows: int) -> Callable[[], object]:
+    """With a transform: around the JVM, by a file, for the half of the rows that it keeps."""
+    folder = TemporaryDirectory()
+    batch = changes(rows)
+    late = set(batch.schema.names) - {"collection"}
+    half = pa.array([row % 2 == 0 for row in range(rows)])
+
+    def job() -> object:
+        source, sink = (Depot(Path(folder.name), late, 7) for _ in range(2))
+        (stub,) = source.lay([batch])
+        kept = list(sink.fetch(stub.filter(half)))
+        assert sum(map(len, kept)) == rows // 2
+        sink.clear()
+        return kept
 
     return job
 
