@@ -69,7 +69,7 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
 
 
 @pytest.mark.timeout(240)
-def test_with_a_transform_only_those_are_kept_that_each_micro_batch_needs(
+def test_with_a_transform_one_worker_of_each_kind_is_kept_and_no_daemon(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     database.execute(
@@ -85,13 +85,19 @@ def test_with_a_transform_only_those_are_kept_that_each_micro_batch_needs(
             for child in psutil.Process(run.process.pid).children()
             if any("penstock.spark.session.forkserver" in word for word in commands([child]))
         )
-        # The planner, the two of a task, the sink's plan and commit: daemons are no processes of
-        # their own, and whoever was asked at the start has gone.
+        # The planner, the two of a task, and one of each kind that Spark asks now and then: their
+        # daemons are no processes of their own.
+        asked = [
+            "lookup_data_sources",
+            "create_data_source",
+            "plan_data_source_read",
+            "write_into_data_source",
+            "python_streaming_sink_runner",
+        ]
         wanted = [
             "python_streaming_source_runner",
             "-m pyspark.daemon pyspark.worker",
             "-m pyspark.daemon pyspark.worker",
-            "-m pyspark.daemon pyspark.sql.worker.write_into_data_source",
-            "-m pyspark.daemon pyspark.sql.worker.python_streaming_sink_runner",
+            *(f"-m pyspark.daemon pyspark.sql.worker.{name}" for name in asked),
         ]
         eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)

@@ -6,7 +6,6 @@ import gc
 import importlib
 import importlib.util
 import os
-import select
 import signal
 import socket
 import sys
@@ -22,14 +21,6 @@ __all__ = ["Twin", "become"]
 
 _FILES = 3
 _PR_SET_PDEATHSIG = 1
-
-# What Spark asks when a query starts, some of it several times, and not again. Its workers end so
-# many seconds after that; Spark starts another where it finds one dead.
-_IDLE = 1.0
-_RARE = {
-    f"pyspark.sql.worker.{name}"
-    for name in ("lookup_data_sources", "create_data_source", "plan_data_source_read")
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +110,6 @@ def _work(connection: socket.socket) -> int:
                 if not os.environ.get("SPARK_REUSE_WORKER"):
                     break
                 gc.collect()
-                if sys.argv[1] in _RARE and not select.select([connection], [], [], _IDLE)[0]:
-                    return 0
             while connection.recv(1024):  # until the JVM has read all
                 pass
         except (ConnectionError, EOFError):
