@@ -12,7 +12,8 @@ import pyarrow as pa
 from penstock.position import Place
 
 __all__ = [
-    "COLUMNS", "ERROR", "Images", "OnError", "Operation", "event_id", "images_of", "schema",
+    "COLUMNS", "ERROR", "IMAGES", "Images", "OnError", "Operation", "event_id", "images_of",
+    "schema",
 ]  # fmt: skip
 
 Images = Literal["json", "msgpack"]
@@ -78,6 +79,9 @@ _SCHEMAS: dict[Images, pa.Schema] = {
 }
 
 COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
+
+# Those with row images.
+IMAGES: tuple[str, ...] = ("key", "before", "after")
 
 
 def schema(images: Images = "json") -> pa.Schema:

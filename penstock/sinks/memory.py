@@ -17,7 +17,7 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import images_of
+from penstock.change import IMAGES, images_of
 from penstock.errors import SettingsError
 from penstock.finding import Finding
 from penstock.position import PartitionId, Place
@@ -25,8 +25,6 @@ from penstock.settings import Settings
 from penstock.sinks import Notify, Receipt, SinkPlugin, ignore
 
 __all__ = ["PLUGIN", "MemorySettings", "MemorySink", "forget", "stored"]
-
-_IMAGES = ("key", "before", "after")
 
 
 class MemorySettings(Settings):
@@ -119,7 +117,7 @@ class MemorySink:
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     load: Any = ormsgpack.unpackb if images_of(batch.schema) == "msgpack" else orjson.loads
     for row in batch.to_pylist():
-        for name in _IMAGES:
+        for name in IMAGES:
             row[name] = None if row[name] is None else load(row[name])
         yield row
 

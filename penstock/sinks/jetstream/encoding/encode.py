@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from penstock.change import Images, images_of, schema
+from penstock.change import IMAGES, Images, images_of, schema
 from penstock.errors import Rejected
 from penstock.position import PartitionId
 from penstock.sinks.jetstream.encoding.columns import Column, Columns
@@ -23,7 +23,6 @@ __all__ = [
     "routes_of", "sizes_of",
 ]  # fmt: skip
 
-_IMAGES = ("key", "before", "after")
 _ROUTED = ("kind", "subject", "fields")
 
 
@@ -108,14 +107,14 @@ def routes_of(template: Template, layout: Layout) -> Routes:
 def body_weaves(layout: Layout, pieces: Any) -> dict[bool, Weave]:
     """The weave of a layout's pieces, by whether images have to be converted."""
     names = (*_ROUTED, *layout.extra_names)
-    return {False: Weave(pieces, names), True: Weave(pieces, (*names, *_IMAGES))}
+    return {False: Weave(pieces, names), True: Weave(pieces, (*names, *IMAGES))}
 
 
 def routed_columns(columns: Columns, routed: Routed, layout: Layout) -> tuple[Columns, bool]:
     """The columns with what the layout's pieces need; whether images were converted."""
     extras = {"kind": routed.kinds, "subject": routed.subjects, "fields": routed.fields}
     images = _with_images(columns, layout.dialect.images)
-    found = images or {name: columns[name] for name in _IMAGES}
+    found = images or {name: columns[name] for name in IMAGES}
     extras |= layout.extras(columns, routed, found)
     return columns.with_extras(**extras, **images), bool(images)
 
@@ -127,7 +126,7 @@ def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:
     if images_of(batch.schema) == wanted:
         return {}
     found = {}
-    for name in _IMAGES:
+    for name in IMAGES:
         try:
             found[name] = converted(batch.column(name), wanted)
         except Unconvertible as error:

@@ -13,7 +13,7 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import images_of, schema
+from penstock.change import IMAGES, images_of, schema
 from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -22,7 +22,6 @@ __all__ = ["Letter", "Raw", "error_letter", "page_of", "row_letter", "row_of"]
 
 # What `raw` is: the source's bytes of the change, or the change as JSON.
 Raw = Literal["source", "change"]
-_IMAGES = ("key", "before", "after")
 _TIMES = ("committed_at", "captured_at")
 # Bytes of the body besides `raw` and `context`, at most, and of a name or an error in it.
 _ROOM = 6_000
@@ -149,7 +148,7 @@ def row_of(letter: Letter) -> pa.RecordBatch:
         for name in _TIMES:
             row[name] = None if row[name] is None else datetime.fromisoformat(row[name])
         if images_of(target) == "msgpack":
-            for name in _IMAGES:
+            for name in IMAGES:
                 row[name] = None if row[name] is None else base64.b64decode(row[name])
         return pa.RecordBatch.from_pylist([row], schema=target)
     except (ValueError, TypeError, KeyError, pa.ArrowInvalid) as error:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.change import IMAGES
 from penstock.errors import SettingsError
 from penstock.position import Place
 from penstock.sinks.jetstream.encoding import kernel as native
@@ -22,7 +23,6 @@ __all__ = ["Order", "behind"]
 
 _ROWS = 1000
 _BYTES = 4 << 20
-_IMAGES = ("key", "before", "after")
 
 
 class Order:
@@ -135,8 +135,8 @@ def _cut(batch: pa.RecordBatch, columns: Columns) -> Iterator[pa.RecordBatch]:
 def _weight(columns: Columns, start: int, rows: int) -> int:
     kernel = native.kernel()
     if kernel is None:
-        return sum(_size(columns[name].slice(start, rows)) for name in _IMAGES)
-    return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in _IMAGES)
+        return sum(_size(columns[name].slice(start, rows)) for name in IMAGES)
+    return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in IMAGES)
 
 
 def _size(column: Column) -> int:
