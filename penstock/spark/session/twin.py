@@ -88,6 +88,9 @@ def become(twin: Twin) -> None:
     if len(twin.files) > _FILES:
         os._exit(_work(socket.socket(fileno=twin.files[_FILES])))
     try:
+        if twin.module == "pyspark.daemon":  # over TCP: the stand-in is none
+            _daemon().manager()
+            return
         loader: Any = found.loader
         main = types.ModuleType("__main__")
         main.__dict__.update(__file__=found.origin, __spec__=found, __loader__=loader)
@@ -98,11 +101,29 @@ def become(twin: Twin) -> None:
         os._exit(1)
 
 
+def _daemon() -> Any:
+    """PySpark's, which prints a traceback for every worker that finds the JVM gone: without."""
+    daemon: Any = importlib.import_module("pyspark.daemon")
+    worker = daemon.worker
+
+    def quiet(connection: socket.socket, authenticated: bool) -> Any:
+        try:
+            return worker(connection, authenticated)
+        except (ConnectionError, EOFError):
+            return 1
+
+    def tell(*words: Any, **more: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            print(*words, **more)
+
+    daemon.worker, daemon.print = quiet, tell
+    return daemon
+
+
 def _work(connection: socket.socket) -> int:
     """As a fork of PySpark's daemon does: says who it is, and works for as long as the JVM has
-    work; returns an exit code. That the JVM is gone is no error, as above."""
-    daemon: Any = importlib.import_module("pyspark.daemon")
-    daemon.print = _tell
+    work; returns an exit code."""
+    daemon = _daemon()
     with daemon.enable_faulthandler():
         try:
             connection.sendall(os.getpid().to_bytes(4, "big"))
@@ -112,18 +133,12 @@ def _work(connection: socket.socket) -> int:
                 gc.collect()
             while connection.recv(1024):  # until the JVM has read all
                 pass
-        except (ConnectionError, EOFError):
+        except ConnectionError:
             return 1
         except BaseException:
             traceback.print_exc()
             return 1
     return int(code)
-
-
-def _tell(*words: Any, **more: Any) -> None:
-    """In place of `print`: PySpark prints a traceback for every worker that finds the JVM gone."""
-    if not isinstance(sys.exception(), ConnectionError):
-        print(*words, **more)
 
 
 def _close(files: Sequence[int]) -> None:

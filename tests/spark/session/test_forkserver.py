@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -228,11 +229,17 @@ def sockets() -> Iterator[Path]:
 class Daemon:
     """PySpark's daemon, as the JVM starts it and speaks to it."""
 
-    def __init__(self, python: Path | str, sockets: Path, module: str, *, reuse: bool) -> None:
-        environment = {
-            **os.environ,
+    def __init__(
+        self, python: Path | str, sockets: Path | None, module: str, *, reuse: bool
+    ) -> None:
+        """Without `sockets`, over TCP."""
+        unix = {
             "PYTHON_UNIX_DOMAIN_ENABLED": "true",
             "PYTHON_WORKER_FACTORY_SOCK_DIR": str(sockets),
+        }
+        environment = {
+            **os.environ,
+            **(unix if sockets else {"PYTHON_WORKER_FACTORY_SECRET": "secret"}),
             "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
             **({"SPARK_REUSE_WORKER": "1"} if reuse else {}),
         }
@@ -242,13 +249,20 @@ class Daemon:
         )  # fmt: skip
         output = self.process.stdout
         assert output is not None
-        self.place = output.read(int.from_bytes(output.read(4), "big"))
+        number = int.from_bytes(output.read(4), "big")
+        self._place: Any = output.read(number) if sockets else ("127.0.0.1", number)
+
+    def connect(self) -> socket.socket:
+        """Asks for a worker."""
+        unix = isinstance(self._place, bytes)
+        connection = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        connection.settimeout(20)
+        connection.connect(self._place)
+        return connection
 
     def worker(self) -> tuple[socket.socket, int]:
         """A connection to a new one, and its process id."""
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(20)
-        connection.connect(self.place)
+        connection = self.connect()
         return connection, int.from_bytes(connection.recv(4), "big")
 
     def kill(self, pid: int) -> None:
@@ -362,14 +376,12 @@ def test_a_daemon_whose_fork_server_is_gone_lets_the_jvm_know(
     daemon = Daemon(pythons.python, sockets, echo, reuse=True)
     pythons._process.kill()
     pythons._process.wait(20)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(20)
-        connection.connect(daemon.place)
+    with daemon.connect() as connection:
         assert connection.recv(4) == b""
     assert daemon.end() == ""
 
 
-def left(python: Path | str, sockets: Path) -> str:
+def left(python: Path | str, sockets: Path | None) -> str:
     """What PySpark's daemon says when the JVM leaves a worker it has asked for."""
     daemon = Daemon(python, sockets, "pyspark.worker", reuse=True)
     connection, pid = daemon.worker()
@@ -381,6 +393,8 @@ def left(python: Path | str, sockets: Path) -> str:
 def test_a_worker_that_the_jvm_left_says_nothing(pythons: Pythons, sockets: Path) -> None:
     assert "BrokenPipeError" in left(sys.executable, sockets)  # PySpark's own way
     assert left(pythons.python, sockets) == ""
+    assert "EOFError" in left(sys.executable, None)
+    assert left(pythons.python, None) == ""
 
 
 def test_where_no_socket_fits_there_is_none(tmp_path: Path) -> None:
