@@ -42,7 +42,9 @@ def outage(
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
             usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
             usage.start()
-            writer = table.Writer(database, rate=load.rate, per_transaction=load.size)
+            writer = table.Writer(
+                database, rate=load.rate, per_transaction=load.size, asynchronous=load.asynchronous
+            )
             writer.start(seconds)
             nats.kill()
             writer.wait()

@@ -1,7 +1,6 @@
 """The table that is written: ten columns (or another number), alone or among many others."""
 
 import math
-import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -154,10 +153,10 @@ def _insert(number: int, first: str, last: str, shape: Shape) -> str:
     columns = _columns(shape)[1:]
     names = ", ".join(column.split()[0] for column, _ in columns)
     values = ", ".join(value for _, value in columns)
-    if first == last:  # as an application writes one row: a series would cost five times as much
-        values = re.sub(r"\bn\b(?!')", f"({first})", values)
-        return f"INSERT INTO {_table(number)} ({names}) VALUES ({values})"
-    return (
-        f"INSERT INTO {_table(number)} ({names}) SELECT {values} "
-        f"FROM generate_series({first}::bigint, {last}::bigint) AS n"
+    # For a single row, a series would cost five times as much.
+    source = (
+        f"(SELECT ({first})::bigint AS n) AS one"
+        if first == last
+        else f"generate_series({first}::bigint, {last}::bigint) AS n"
     )
+    return f"INSERT INTO {_table(number)} ({names}) SELECT {values} FROM {source}"
