@@ -25,6 +25,15 @@ def family(run: Run) -> list[psutil.Process]:
     return psutil.Process(run.process.pid).children(recursive=True)
 
 
+def fork_server(run: Run) -> psutil.Process:
+    (server,) = (
+        child
+        for child in psutil.Process(run.process.pid).children()
+        if any("penstock.spark.session.forkserver" in word for word in commands([child]))
+    )
+    return server
+
+
 def kinds(server: psutil.Process, known: list[str]) -> list[str]:
     """What each fork of the server is, as one of these if it is one."""
     return sorted(
@@ -46,11 +55,7 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
     database.execute("INSERT INTO items DEFAULT VALUES")
     with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
         eventually(lambda: count(nats, stream) == 1, run=run)
-        (server,) = (
-            child
-            for child in psutil.Process(run.process.pid).children()
-            if any("penstock.spark.session.forkserver" in word for word in commands([child]))
-        )
+        server = fork_server(run)
         # The planner, and the worker of the open micro-batch: those that are done are gone.
         wanted = ["python_streaming_source_runner", "-m pyspark.worker"]
         eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)
@@ -80,11 +85,7 @@ def test_with_a_transform_one_worker_of_each_kind_is_kept_and_no_daemon(
         eventually(lambda: slot_of(database)[2], run=run)
         database.execute("INSERT INTO items DEFAULT VALUES")
         eventually(lambda: count(nats, stream) == 1, run=run)
-        (server,) = (
-            child
-            for child in psutil.Process(run.process.pid).children()
-            if any("penstock.spark.session.forkserver" in word for word in commands([child]))
-        )
+        server = fork_server(run)
         # The planner, the two of a task, and one of each kind that Spark asks now and then: their
         # daemons are no processes of their own.
         asked = [
