@@ -24,7 +24,7 @@ from penstock.errors import Malformed, Unavailable
 
 __all__ = ["CARRIER", "Depot", "columns_of", "stub_schema"]
 
-# The late column that says where a stub's row lies: in which file, and the how manieth there.
+# The late column that says where a stub's row lies: in which file, and which row of it.
 CARRIER = "relation_id"
 _ROW_BITS = 32
 _ROW = (1 << _ROW_BITS) - 1

@@ -1,5 +1,5 @@
-"""What crosses from the planner to a task that makes rows: pages, and which of their changes are
-meant. (Where no rows are needed, a `ticket` crosses instead.)
+"""What crosses from the planner to a task that makes whole rows: pages, and which of their changes
+are meant. (For stubs, and where no rows are needed, a `ticket` crosses instead.)
 
 Pages are cut where the socket ran dry, so after a crash they are cut elsewhere. A micro-batch that
 Spark planned before the crash must still hold the same changes: `after` and `until` bound it.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import COLUMNS, images_of, schema
+from penstock.change import images_of, schema
 from penstock.errors import SettingsError
 from penstock.ops.board import Reporter
 from penstock.page import Decoder, Page
@@ -21,7 +21,7 @@ from penstock.position import position_from_json
 from penstock.sinks import Receipt, Sink
 from penstock.spark.folder import BOARD
 from penstock.spark.inlet import Inlet
-from penstock.spark.late import Depot, columns_of
+from penstock.spark.late import Depot, columns_of, stub_schema
 from penstock.spark.options import read_sink, read_source
 from penstock.spark.poisoned import report_poison
 from penstock.spark.split import Split, bounded
@@ -241,8 +241,8 @@ def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
 def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
     """Raises SettingsError unless these are tickets or include every column of a change that is
     not late."""
-    late = columns_of(options.get("late", ""))
-    missing = [name for name in COLUMNS if name not in names and name not in late]
+    needed = stub_schema(schema(), columns_of(options.get("late", ""))).names
+    missing = [name for name in needed if name not in names]
     if missing and list(names) != TICKETS.names:
         raise SettingsError(
             f"the DataFrame lacks the columns {', '.join(missing)}",

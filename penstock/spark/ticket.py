@@ -1,5 +1,6 @@
-"""A ticket: what Spark carries in place of pages. The task that writes shows it at the planner's
-outlet and gets the pages there, so that they pass through neither the JVM nor a second worker.
+"""A ticket: what Spark carries in place of pages. The task that writes (with a transform, the one
+that makes stubs) shows it at the planner's outlet and gets the pages there: they do not pass
+through the JVM, and without a transform through no second worker.
 
 A ticket has an end (`until`: a micro-batch that can be planned again) or a time (`seconds`: an
 epoch, whose end is known only when it is over).

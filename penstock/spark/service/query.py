@@ -15,18 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.errors
-from penstock.change import COLUMNS, Images
+from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.spark.late import CARRIER
+from penstock.spark.late import CARRIER, stub_schema
 from penstock.spark.options import Mode
 from penstock.spark.service.reading import no_changes, unread, with_unread
 from penstock.spark.session.session import is_local
 
 __all__ = ["failure", "images", "mode", "start_query"]
-
-# The columns with row images.
-_IMAGES = {"key", "before", "after"}
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
@@ -46,7 +43,7 @@ def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded on their way: as the sink wants them, if no transform sees them, for
     these columns are `late`."""
     packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
-    unseen = mode(pipeline) != "rows" or _IMAGES.issubset(late)
+    unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
     return "msgpack" if packed and unseen else "json"
 
 
@@ -61,8 +58,8 @@ def start_query(
     source |= _bounds(pipeline, late) | {"images": images(pipeline, late)}
     frame = spark.readStream.format("penstock").options(**source).load()
     if late:
-        columns = [name for name in COLUMNS if name not in late or name == CARRIER]
-        frame = _transformed(spark, pipeline, with_unread(frame)).select(*columns)
+        read = stub_schema(schema(), late).names
+        frame = _transformed(spark, pipeline, with_unread(frame)).select(*read)
     else:
         frame = _transformed(spark, pipeline, frame)
     checkpoint = run / f"checkpoint-{backend.name}-{attempt}"
