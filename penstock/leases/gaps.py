@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.errors import LeaseLost, Malformed
 from penstock.leases import Lease, LeaseStore
+from penstock.position import Place
 
 __all__ = ["Gaps", "gap_id"]
 
@@ -48,15 +49,15 @@ class Gaps:
         }
 
     def record(self, partition: str, gap: Mapping[str, Any]) -> Row:
-        """Notes a gap: a mapping with an `id`, a `cause`, a `policy`. The same again only adds what
-        is new of it. The partition is stale from now on."""
+        """Notes a gap: a mapping with an `id`, a `cause`, a `policy`, where it is `from`, and `to`
+        if that is known. The same again only adds what is new of it. The partition is stale from
+        now on."""
 
         def note(row: Row) -> None:
-            known = {each["id"]: each for each in row["gaps"]}
-            if (found := known.get(gap["id"])) is not None:
+            if (found := _same(row, gap)) is not None:
                 # Whoever was told that we stand still is told that we go on.
                 found["announced"] = found["announced"] and found["policy"] == gap["policy"]
-                found.update({key: value for key, value in gap.items() if key != "at"})
+                found.update({key: gap[key] for key in gap if key not in ("id", "at")})
             else:
                 row["gaps"] = [*row["gaps"], {**gap, "announced": False}][-_KEPT:]
                 row["counts"][gap["cause"]] = row["counts"].get(gap["cause"], 0) + 1
@@ -91,6 +92,22 @@ class Gaps:
             else:
                 break
         return row
+
+
+def _same(row: Row, gap: Mapping[str, Any]) -> Row | None:
+    """The gap on record that this one is: by its id; or the last, if nobody went on behind it.
+    What was found by all that was read is found again by what was stored of it, which is less."""
+    known: dict[str, Row] = {each["id"]: each for each in row["gaps"]}
+    if gap["id"] in known:
+        return known[gap["id"]]
+    last: Row | None = row["gaps"][-1] if row["gaps"] and row["stale"] else None
+    if last is None or last["to"] or last["cause"] != gap["cause"]:
+        return None
+    return last if _place(gap["from"]) <= _place(last["from"]) else None
+
+
+def _place(text: str) -> tuple[str, int]:
+    return Place.parse(text) if text else ("", 0)
 
 
 def _row(lease: Lease) -> Row:

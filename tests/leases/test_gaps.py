@@ -24,7 +24,7 @@ def test_a_gap_makes_its_partition_stale_and_is_counted() -> None:
     gaps = Gaps(MemoryStore(), "shop/default")
     gaps.record("slot", GAP)
     gaps.record("slot", {**GAP, "id": "2", "cause": "slot_lost"})
-    gaps.record("slot", {**GAP, "id": "3"})
+    gaps.record("slot", {**GAP, "id": "3", "from": "0A:2"})
     row = gaps.rows()["slot"]
     assert row["stale"] is True
     assert row["counts"] == {"slot_missing": 2, "slot_lost": 1}
@@ -52,20 +52,55 @@ def test_a_gap_before_which_we_stood_still_is_to_be_told_again_when_we_go_on() -
     assert again["counts"] == {"slot_missing": 1}
 
 
+def test_a_hole_that_is_found_by_less_is_the_same_hole() -> None:
+    """All that was read found it; what was stored of it finds it again, after a restart."""
+    gaps = Gaps(MemoryStore(), "shop/default")
+    gaps.record("slot", {**GAP, "from": "0A:10"})
+    gaps.announced("slot", "1")
+    gaps.record("slot", {**GAP, "id": "2", "from": "0A:10", "policy": "continue"})
+    row = gaps.record("slot", {**GAP, "id": "2", "from": "0A:9", "policy": "continue", "to": "0B"})
+    assert row["counts"] == {"slot_missing": 1}
+    assert row["gaps"] == [
+        {**GAP, "from": "0A:9", "policy": "continue", "to": "0B", "announced": False}
+    ]
+
+
+def test_a_hole_behind_progress_is_another_one() -> None:
+    gaps = Gaps(MemoryStore(), "shop/default")
+    gaps.record("slot", GAP)
+    row = gaps.record("slot", {**GAP, "id": "2", "from": "0A:2"})
+    assert row["counts"] == {"slot_missing": 2}
+
+
+def test_a_hole_of_another_cause_is_another_one() -> None:
+    gaps = Gaps(MemoryStore(), "shop/default")
+    gaps.record("slot", GAP)
+    row = gaps.record("slot", {**GAP, "id": "2", "cause": "slot_lost"})
+    assert row["counts"] == {"slot_missing": 1, "slot_lost": 1}
+
+
+def test_a_hole_after_one_that_was_passed_is_another_one() -> None:
+    gaps = Gaps(MemoryStore(), "shop/default")
+    gaps.record("slot", {**GAP, "to": "0B"})
+    row = gaps.record("slot", {**GAP, "id": "2"})
+    assert row["counts"] == {"slot_missing": 2}
+
+
 def test_what_is_mended_stays_on_record_and_may_break_again() -> None:
     gaps = Gaps(MemoryStore(), "shop/default")
     gaps.record("slot", GAP)
     gaps.clear("slot")
     assert gaps.rows()["slot"]["stale"] is False
     assert len(gaps.rows()["slot"]["gaps"]) == 1
-    gaps.record("slot", {**GAP, "id": "2"})
-    assert gaps.rows()["slot"]["stale"] is True
+    row = gaps.record("slot", {**GAP, "id": "2"})
+    assert row["stale"] is True
+    assert row["counts"] == {"slot_missing": 2}
 
 
 def test_the_record_is_bounded_and_its_counts_are_not() -> None:
     gaps = Gaps(MemoryStore(), "shop/default")
     for number in range(50):
-        gaps.record("slot", {**GAP, "id": str(number)})
+        gaps.record("slot", {**GAP, "id": str(number), "from": f"0A:{number}"})
     row = gaps.rows()["slot"]
     assert len(row["gaps"]) < 50
     assert row["gaps"][-1]["id"] == "49"

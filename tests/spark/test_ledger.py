@@ -83,6 +83,19 @@ def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
     assert gap["at"].startswith("20")
 
 
+def test_a_gap_found_by_what_was_read_is_found_again_by_what_was_stored() -> None:
+    """The mark of what was read is ahead of the stored one until the next save, if there is one."""
+    store = MemoryStore()
+    gap = Gap(cause="slot_missing", after="0A:9", detail="gone", continues=False)
+    Ledger(positions(store)).lost(P0, gap, {"flushed": "02"})
+    ledger = Ledger(positions(store))
+    ledger.lost(P0, gap, {"flushed": "01"})
+    ledger.lost(P0, gap, {"flushed": "01"}, to="0B")
+    row = ledger.rows()["p0"]
+    assert row["counts"] == {"slot_missing": 1}
+    assert [each["to"] for each in row["gaps"]] == ["0B"]
+
+
 def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
     ledger = Ledger(positions(MemoryStore()))
     feed = Lossy(continues=False)
