@@ -13,7 +13,7 @@ from penstock.position import Place
 
 __all__ = [
     "COLUMNS", "ERROR", "IMAGES", "Images", "OnError", "Operation", "event_id", "images_of",
-    "schema",
+    "schema", "unreadable",
 ]  # fmt: skip
 
 Images = Literal["json", "msgpack"]
@@ -45,6 +45,8 @@ class Operation(StrEnum):
 
 ERROR = Operation.ERROR
 
+# With its type: to guess it, pyarrow looks for pandas, each time (0.1 ms where there is none).
+_ERROR = pa.scalar(ERROR.value, pa.string())
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -97,6 +99,17 @@ def schema(images: Images = "json") -> pa.Schema:
 def images_of(batch_schema: pa.Schema) -> Images:
     """How a batch's row images are encoded, told from its schema."""
     return "msgpack" if pa.types.is_binary(batch_schema.field("after").type) else "json"
+
+
+def unreadable(batch: pa.RecordBatch) -> list[int]:
+    """The rows with the operation ERROR, which have no key."""
+    rows: list[int] = []
+    if not batch.column("key").null_count:
+        return rows
+    operations, row = batch.column("operation"), -1
+    while (row := operations.index(_ERROR, row + 1).as_py()) >= 0:
+        rows.append(row)
+    return rows
 
 
 def event_id(backend: str, place: Place) -> str:

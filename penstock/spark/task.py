@@ -198,6 +198,8 @@ def _changes(
                 yield from _from_pages(ticket, inlet, _decoder(decoder), board)
         elif batch.num_rows:
             yield from [_as_changes(batch)] if depot is None else depot.fetch(batch)
+    if depot is not None:
+        yield from depot.rest()
 
 
 def _from_pages(

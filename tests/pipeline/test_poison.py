@@ -293,9 +293,11 @@ def penstock(*arguments: str) -> str:
     return done.output
 
 
-# The ways of a change through Spark (`trigger: realtime` is the default's way).
-WAYS = [{}, {"mode": "rows"}]
-every_way = pytest.mark.parametrize("spark", WAYS, ids=["default", "rows"])
+# The ways of a change through Spark: the default, and a transform, which would let nothing through
+# that becomes a dead letter.
+BLIND = "SELECT * FROM changes WHERE operation <> 'ERROR' AND collection IS NOT NULL"
+WAYS: list[list[dict[str, str]]] = [[], [{"sql": BLIND}]]
+every_way = pytest.mark.parametrize("transform", WAYS, ids=["default", "transform"])
 
 
 @pytest.mark.spark
@@ -303,13 +305,13 @@ every_way = pytest.mark.parametrize("spark", WAYS, ids=["default", "rows"])
 @pytest.mark.timeout(300)
 @every_way
 def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
-    any_bytes: Database, nats: Nats, stream: str, tmp_path: Path, spark: dict[str, str]
+    any_bytes: Database, nats: Nats, stream: str, tmp_path: Path, transform: list[dict[str, str]]
 ) -> None:
     any_bytes.execute(TABLE.format("t"))
     any_bytes.execute(TABLE.format("big"))
     any_bytes.execute(ROOTED)
     any_bytes.execute(PUBLISH)
-    pipeline = document(tmp_path, any_bytes, nats, stream, spark=spark)
+    pipeline = document(tmp_path, any_bytes, nats, stream) | {"transform": transform}
     file = str(tmp_path / "pipeline.yaml")
 
     def count() -> int:

@@ -46,6 +46,47 @@ def test_only_what_is_read_goes_through_spark(tmp_path: Path) -> None:
     assert (tmp_path / "depot").stat().st_mode & 0o777 == 0o700
 
 
+def with_errors(batches: list[pa.RecordBatch], rows: list[int]) -> pa.Table:
+    """All changes; those of these rows could not be decoded."""
+    table = pa.Table.from_batches(batches)
+    operations, keys = table.column("operation").to_pylist(), table.column("key").to_pylist()
+    for row in rows:
+        operations[row], keys[row] = "ERROR", None
+    for name, column in {"operation": operations, "key": keys}.items():
+        at = table.schema.get_field_index(name)
+        field = table.schema.field(name)
+        table = table.set_column(at, field, pa.array(column, field.type))
+    return table
+
+
+@pytest.mark.parametrize("kept", [range(ROWS), range(0, ROWS, 700), []], ids=["all", "few", "none"])
+@pytest.mark.parametrize(
+    "errors",
+    [[0], [ROWS - 1], [2999, 3000, 3001], [5, 7, 9, 3500, 4400], range(300), range(ROWS)],
+    ids=["first", "last", "over an edge", "some", "a page", "all"],
+)
+def test_no_transform_sees_or_drops_what_cannot_be_decoded(
+    tmp_path: Path, errors: list[int], kept: list[int]
+) -> None:
+    source, sink = depots(tmp_path)
+    laid = with_errors(changes(), list(errors))
+    stubs = list(source.lay(laid.to_batches(max_chunksize=300)))
+    wanted = sorted(set(kept) - set(errors))
+    seen = sorted(set(range(ROWS)) - set(errors))
+    assert sum(stub.num_rows for stub in stubs) == len(seen)
+    fetched = []
+    if wanted:
+        at = {row: number for number, row in enumerate(seen)}
+        through = pa.Table.from_batches(stubs).take([at[row] for row in wanted])
+        for batch in through.combine_chunks().to_batches(max_chunksize=777):
+            fetched += list(sink.fetch(batch))
+    fetched += list(sink.rest())
+    expected = laid.take(sorted({*wanted, *errors}))
+    assert pa.Table.from_batches(fetched).equals(expected)
+    sink.clear()
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("images", ["json", "msgpack"])
 @pytest.mark.parametrize(
     "kept",

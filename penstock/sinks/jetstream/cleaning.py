@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.change import OnError, images_of
+from penstock.change import OnError, images_of, unreadable
 from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks import Notify
@@ -80,7 +80,7 @@ class Poison:
 
     def _faults(self, batch: pa.RecordBatch) -> list[Fault]:
         """What is known to be bad without encoding it."""
-        found = [*sift.keyless(batch), *(Fault(row, "", "") for row in sift.errors(batch))]
+        found = [*sift.keyless(batch), *(Fault(row, "", "") for row in unreadable(batch))]
         if found and self._policy == "stop":
             row = min(found).row
             (values,) = batch.slice(row, 1).to_pylist()

@@ -9,13 +9,13 @@ import ormsgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import ERROR, Operation, images_of
+from penstock.change import Operation, images_of
 from penstock.position import Place
 from penstock.sinks.jetstream.poison.suspension import Suspension, Table
 
 __all__ = [
-    "IMMEDIATE", "NO_KEY", "TOO_LARGE", "UNENCODABLE", "Fault", "columns_of", "errors",
-    "is_mended", "keyless", "marked", "place_of", "rows_of", "table_of",
+    "IMMEDIATE", "NO_KEY", "TOO_LARGE", "UNENCODABLE", "Fault", "columns_of", "is_mended",
+    "keyless", "marked", "place_of", "rows_of", "table_of",
 ]  # fmt: skip
 
 TOO_LARGE = "too-large"
@@ -40,13 +40,6 @@ class Fault(NamedTuple):
     row: int
     reason: str
     error: str
-
-
-def errors(batch: pa.RecordBatch) -> list[int]:
-    """The rows with the operation ERROR, which have no key."""
-    if not batch.column("key").null_count:
-        return []
-    return _true(_same(_column(batch, "operation"), ERROR.value))
 
 
 def keyless(batch: pa.RecordBatch) -> list[Fault]:
