@@ -70,19 +70,15 @@ class Ledger:
             "policy": "continue" if gap.continues else "fail",
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        row = self._gaps.record(partition, record)
         with self._lock:
-            self._rows[partition] = row
+            self._rows[partition] = self._gaps.record(partition, record)
         self._tell()
 
     def rows(self) -> dict[str, Any]:
         """Partition -> its row, for the status page; see `Gaps.rows`."""
         now = self._clock()
         with self._lock:
-            due = now - self._read_at >= REREAD
-            self._read_at = now if due else self._read_at
-        if due:
-            found = self._gaps.rows()
-            with self._lock:
-                self._rows = dict(found)
-        return dict(self._rows)
+            if now - self._read_at >= REREAD:
+                self._read_at = now
+                self._rows = dict(self._gaps.rows())
+            return dict(self._rows)

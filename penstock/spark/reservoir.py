@@ -158,10 +158,10 @@ class Reservoir:
         waits = delays()
         while not self._stopping and not self._drained:
             try:
-                self._following = self._connect()
+                following = self._connect()
                 self._last_error = ""
                 while not self._stopping and not self._drained:
-                    self._round(self._following)
+                    self._round(following)
                     waits = delays()
             except Unavailable as error:
                 self._last_error = str(error)
@@ -179,8 +179,10 @@ class Reservoir:
     def _connect(self) -> Following:
         stored = self._ledger.mark(self.partition)
         following = self._follow(stored if self._mark is None else self._mark)
-        if stored is None:
-            following.settle(None)
+        # What was read says where to go on; what is stored says how far the source may be told.
+        if stored is None or self._mark is not None:
+            following.settle(stored)
+        self._following = following  # first, or what is acknowledged in this moment would be lost
         if self._acknowledged is not None:
             following.acknowledge(self._acknowledged)
         return following

@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from penstock.errors import LeaseLost, PenstockError, PositionLost
 from penstock.feeds import Following, Gap, HistoryLost, Mark
-from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.feeds.memory import MemoryFeed, MemoryFollowing, MemorySettings
 from penstock.leases.memory import MemoryStore
 from penstock.position import PartitionId, Place
 from penstock.spark.ledger import Ledger
@@ -53,7 +54,7 @@ def filled(feed: MemoryFeed, ledger: Ledger) -> Reservoir:
     wake = threading.Condition()
     reservoir = Reservoir(feed, P0, None, limit=10**6, wake=wake, watch=lambda: None, ledger=ledger)
     reservoir.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not reservoir.status()["buffered_events"] and not reservoir.status()["last_error"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -94,6 +95,52 @@ def test_a_gap_found_by_what_was_read_is_found_again_by_what_was_stored() -> Non
     row = ledger.rows()["p0"]
     assert row["counts"] == {"slot_missing": 1}
     assert [each["to"] for each in row["gaps"]] == ["0B"]
+
+
+class Marking(MemoryFollowing):
+    """One that knows more than is stored, and what it is told of that."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.settled: list[Mark | None] = []
+
+    def mark(self, place: Place | None) -> Mark:
+        return {"flushed": "read"}
+
+    def settle(self, mark: Mark | None) -> None:
+        self.settled.append(mark)
+
+
+def test_behind_a_reconnect_the_source_is_told_no_more_than_is_stored() -> None:
+    """Or else the slot would be further than the mark when we die before the next save, and taken
+    for one that was made anew."""
+    followed: list[tuple[Mark | None, Marking]] = []
+
+    class Breaking(MemoryFeed):
+        def follow(
+            self,
+            partition: PartitionId,
+            after: Place | None,
+            mark: Mark | None = None,
+            *,
+            despite: Gap | None = None,
+        ) -> Following:
+            followed.append((mark, Marking(self, partition, after)))
+            return followed[-1][1]
+
+    stored = positions(MemoryStore())
+    stored.marking(lambda _: {P0: {"flushed": "stored"}}, lambda *_: None)
+    stored.save({}, 0, force=True)
+    feed = Breaking(MemorySettings(changes=30, page=10, fail_at=[10]))
+    reservoir = filled(feed, Ledger(stored))
+    deadline = time.monotonic() + 60
+    while reservoir.status()["buffered_events"] < 30:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    reservoir.stop(5)
+    (first, before), (second, behind) = followed
+    assert (first, before.settled) == ({"flushed": "stored"}, [])
+    assert (second, behind.settled) == ({"flushed": "read"}, [{"flushed": "stored"}])
 
 
 def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:

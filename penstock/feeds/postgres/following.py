@@ -80,6 +80,7 @@ class PostgresFollowing:
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
         self._heard_at = now
+        self._asked_at: float | None = None  # the first question since, which has no answer yet
         self._ripening = Ripening(settings.page_wait, now)
         self._progress = Progress(
             durable=slot.confirmed,
@@ -141,7 +142,7 @@ class PostgresFollowing:
             if framer.busy:
                 continue
             if data := self._transport.receive():
-                self._heard_at = now
+                self._heard(now)
                 framer.feed(data)
                 if self._flowing and len(data) < _WORTH:
                     # The server sends row by row: let some gather.
@@ -157,8 +158,10 @@ class PostgresFollowing:
             self._flowing = bool(data)
 
     def _wait(self, now: float, deadline: float) -> None:
-        silent = now - self._heard_at
-        if silent > self._settings.silence:
+        silent, asked = now - self._heard_at, self._asked_at
+        limit = self._settings.silence
+        # Silence is the server's when it was asked meanwhile, and ours when we slept.
+        if silent > limit and asked is not None and now - asked > limit / 2:
             raise Unavailable(
                 f"the server said nothing for {silent:.0f} s",
                 hint="it hangs, or the network does; penstock connects again by itself",
@@ -173,7 +176,7 @@ class PostgresFollowing:
     def keep_alive(self) -> None:
         """See `feeds.Following`."""
         now = time.monotonic()
-        self._heard_at = now  # nobody listened
+        self._heard(now)  # nobody listened
         try:
             self._report(now)
         except PenstockError:
@@ -191,16 +194,22 @@ class PostgresFollowing:
         if self._progress.due(now):
             self._send(now)
 
+    def _heard(self, now: float) -> None:
+        self._heard_at, self._asked_at = now, None
+
     def _send(self, now: float) -> None:
         received, durable = self._progress.reporting(now)
         # We ask for an answer: a server that gives none is not there.
+        asks = now - self._heard_at > self._settings.silence / 4
+        if asks and self._asked_at is None:
+            self._asked_at = now
         self._transport.send(
             standby_status(
                 written=received,
                 flushed=durable,
                 applied=durable,
                 now_us=round(time.time() * 1_000_000),
-                reply=now - self._heard_at > self._settings.silence / 4,
+                reply=asks,
             )
         )
 
@@ -219,7 +228,8 @@ class PostgresFollowing:
 
     def settle(self, mark: Mark | None) -> None:
         """See `feeds.Following`."""
-        self._progress.allowed = None if mark is None else known_of(mark, None).flushed
+        stored = None if mark is None else known_of(mark, None).flushed
+        self._progress.allowed = None if stored is None else max(stored, self._slot.confirmed)
 
     @property
     def begins(self) -> str:

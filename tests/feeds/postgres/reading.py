@@ -25,7 +25,7 @@ class Reader:
         self.settings = PostgresSettings(
             connection=database.url,
             slot=self.slot,
-            **{"publication": "p", "create_publication": True, "silence": 10, **settings},
+            **{"publication": "p", "create_publication": True, "silence": 60, **settings},
         )
         self.feed = PostgresFeed(self.settings)
         self.pages: list[Page] = []
@@ -40,7 +40,7 @@ class Reader:
             self._following = self.follow(self.pages[-1].last if self.pages else None)
         return self._following
 
-    def follow(self, after: Place | None, seconds: float = 10.0) -> Following:
+    def follow(self, after: Place | None, seconds: float = 60.0) -> Following:
         """Follows, once the server has noticed that the reader before is gone."""
         deadline = time.monotonic() + seconds
         while True:
@@ -68,7 +68,7 @@ class Reader:
                 assert (found[0], found[-1]) == (page.first, page.last)
         return rows
 
-    def take(self, count: int, seconds: float = 30.0) -> list[Row]:
+    def take(self, count: int, seconds: float = 60.0) -> list[Row]:
         """The next `count` changes, and whatever came with them."""
         taken: list[Row] = []
         deadline = time.monotonic() + seconds
@@ -80,7 +80,7 @@ class Reader:
         self.rows += taken
         return taken
 
-    def until(self, condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Reads until the condition holds."""
         deadline = time.monotonic() + seconds
         while not condition():

@@ -22,7 +22,7 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR T
 
 def feed_of(server: Postgres, **settings: Any) -> PostgresFeed:
     return PostgresFeed(
-        PostgresSettings(connection=server.url, slot=SLOT, publication="p", silence=10, **settings)
+        PostgresSettings(connection=server.url, slot=SLOT, publication="p", silence=60, **settings)
     )
 
 
@@ -86,7 +86,7 @@ class Story:
 
 def patiently(follow: Callable[[], Following]) -> Following:
     """Follows, once the server has noticed that the reader before is gone."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while True:
         try:
             return follow()

@@ -33,7 +33,7 @@ def own(server: Postgres) -> Iterator[Database]:
         yield database
 
 
-def _until_unavailable(reader: Reader, seconds: float = 30.0) -> Unavailable:
+def _until_unavailable(reader: Reader, seconds: float = 60.0) -> Unavailable:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -76,8 +76,8 @@ def test_a_fast_stop_does_not_wait_for_an_idle_reader(server: Postgres, own: Dat
     target = reader.lsn("SELECT pg_current_wal_lsn()")
     reader.until(lambda: reader.confirmed() >= target)
     server.daemon.signal(signal.SIGINT)
-    _until_unavailable(reader, 15)
-    assert server.daemon.wait(10)
+    _until_unavailable(reader)
+    assert server.daemon.wait(60)
     reader.close()
     server.start()
 
@@ -90,27 +90,30 @@ def test_a_wal_sender_that_hangs_is_noticed(own: Database) -> None:
     )
     os.kill(pid, signal.SIGSTOP)
     try:
+        reader.following.keep_alive()
         began = time.monotonic()
         error = _until_unavailable(reader)
         assert "said nothing" in str(error)
-        assert 1.0 < time.monotonic() - began < 6
+        assert 1.0 < time.monotonic() - began < 30
     finally:
         os.kill(pid, signal.SIGCONT)
         reader.close()
 
 
 def test_a_silent_slot_is_not_taken_for_a_hung_server(own: Database) -> None:
-    reader = Reader(own, silence="1s").prepare()
-    reader.nothing(3.5)
+    reader = Reader(own, silence="3s").prepare()
+    reader.nothing(8)
     reader.close()
 
 
 def test_a_reader_that_paused_does_not_take_its_own_silence_for_the_servers(own: Database) -> None:
-    reader = Reader(own, silence="1s").prepare()
+    reader = Reader(own, silence="2s").prepare()
     reader.following.read(0)
-    for _ in range(15):
+    for _ in range(25):
         reader.following.keep_alive()
         time.sleep(0.1)
+    reader.nothing(0.5)
+    time.sleep(3)
     reader.nothing(0.5)
     reader.close()
 
@@ -124,7 +127,7 @@ def test_a_server_that_hangs_while_we_connect_is_unavailable(
         began = time.monotonic()
         with pytest.raises(Unavailable):
             reader.feed.prepare()
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 30
     finally:
         os.kill(server.pid, signal.SIGCONT)
 
@@ -142,7 +145,7 @@ def test_a_process_of_the_server_that_hangs_is_not_waited_for_without_limit(
             before = time.monotonic()
             with pytest.raises(Unavailable, match="no answer"):
                 identify_system(connection)
-            assert time.monotonic() - before < 5
+            assert time.monotonic() - before < 30
         finally:
             os.kill(pid, signal.SIGCONT)
 

@@ -80,7 +80,7 @@ def test_an_idle_slot_moves_as_far_as_was_stored_and_no_further(server: Postgres
         for _ in range(15):
             following.read(0.1)
         assert confirmed(server) == before
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while confirmed(server) == before:
             assert time.monotonic() < deadline
             story.store(following)
@@ -119,7 +119,7 @@ def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
                 server.execute("DROP TABLE noise; SELECT pg_switch_wal(); CHECKPOINT")
                 if server.execute("SELECT wal_status FROM pg_replication_slots")[0][0] == "lost":
                     break
-            for _ in range(100):
+            for _ in range(600):
                 following.read(0.1)
         gap = story.lost(server)
         assert gap.cause == "slot_lost"

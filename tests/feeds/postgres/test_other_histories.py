@@ -66,7 +66,7 @@ def test_older_data_files_that_were_written_to_since_have_diverged(server: Postg
         restored.execute("CREATE TABLE more AS SELECT generate_series(1, 9999)")
         feed = feed_of(restored)
         with story.following(feed) as following, pytest.raises(Unavailable, match="none at our"):
-            for _ in range(100):
+            for _ in range(600):
                 following.read(0.1)
         with pytest.raises(HistoryLost) as caught:
             patiently(lambda: feed.follow(SLOT, story.after, story.mark))

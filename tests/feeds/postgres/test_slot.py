@@ -12,7 +12,7 @@ from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres.slot import find_slot, refuse_unusable
 from penstock.feeds.postgres.transport import start
 from penstock.position import Place
-from penstock.wire.pgoutput.lsn import format_lsn
+from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 from tests.feeds.postgres.reading import Reader
 
 _NOW = "SELECT pg_current_wal_lsn()"
@@ -28,7 +28,7 @@ def test_an_idle_slot_moves_within_seconds(reader_any: Reader) -> None:
         connection.execute("CREATE TEMPORARY TABLE noise (id int)")
         connection.execute("SELECT pg_switch_wal()")
     target = reader_any.lsn(_NOW)
-    reader_any.until(lambda: reader_any.confirmed() >= target, seconds=10)
+    reader_any.until(lambda: reader_any.confirmed() >= target)
 
 
 def test_a_publication_that_filters_everything_moves_its_slot(reader_any: Reader) -> None:
@@ -40,7 +40,7 @@ def test_a_publication_that_filters_everything_moves_its_slot(reader_any: Reader
     for number in range(5):
         database.execute(_NOISE.format(f"noise{number}"))
     target = reader_any.lsn(_NOW)
-    reader_any.until(lambda: reader_any.confirmed() >= target, seconds=10)
+    reader_any.until(lambda: reader_any.confirmed() >= target)
     assert reader_any.rows == []
 
 
@@ -51,9 +51,8 @@ def test_the_slot_stays_below_the_first_change_that_is_not_acknowledged(
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     reader_any.prepare()
     reader_any.following.read(0)
-    limits = []
+    before = reader_any.lsn(_NOW)
     for number in range(4):
-        limits.append(reader_any.lsn(_NOW))
         database.execute(f"INSERT INTO t SELECT generate_series({number * 10}, {number * 10 + 4})")
     reader_any.take(20)
     ends = [reader_any.rows[number * 5 + 4] for number in range(4)]
@@ -62,19 +61,20 @@ def test_the_slot_stays_below_the_first_change_that_is_not_acknowledged(
         return Place(str(row["cursor"]), int(str(row["ordinal"])))
 
     middle = reader_any.rows[7]  # of the second transaction
+    commits = [lsn_of(str(row["cursor"])) for row in ends]
     for row, least, most in (
-        (ends[0], limits[0], limits[1]),
-        (middle, limits[0], limits[1]),
-        (ends[1], limits[1], limits[2]),
+        (ends[0], before, commits[1]),
+        (middle, before, commits[1]),
+        (ends[1], commits[1], commits[2]),
     ):
         reader_any.following.acknowledge(place(row))
-        reader_any.until(lambda least=least: reader_any.confirmed() > least, seconds=5)
+        reader_any.until(lambda least=least: reader_any.confirmed() > least)
         for _ in range(12):
             reader_any.following.read(0.1)
         assert reader_any.confirmed() <= most
     reader_any.following.acknowledge(place(ends[3]))
     target = reader_any.lsn(_NOW)
-    reader_any.until(lambda: reader_any.confirmed() >= target, seconds=10)
+    reader_any.until(lambda: reader_any.confirmed() >= target)
 
 
 def test_keep_alive_alone_acknowledges(reader: Reader) -> None:
@@ -89,7 +89,7 @@ def test_keep_alive_alone_acknowledges(reader: Reader) -> None:
         reader.following.keep_alive()
         return reader.confirmed() > before
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not moved():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -109,16 +109,16 @@ def test_a_reader_that_resumes_holds_the_slot_until_its_place_is_durable(reader:
     assert reader.confirmed() == before
     reader.following.acknowledge(reader.pages[-1].last)
     target = reader.lsn(_NOW)
-    reader.until(lambda: reader.confirmed() >= target, seconds=10)
+    reader.until(lambda: reader.confirmed() >= target)
 
 
 def test_a_heartbeat_moves_a_slot_whose_database_is_idle(reader_of: Callable[..., Reader]) -> None:
     reader = reader_of(heartbeat="200ms").prepare()
     first = reader.confirmed()
-    reader.until(lambda: reader.confirmed() > first, seconds=10)
+    reader.until(lambda: reader.confirmed() > first)
     assert reader.rows == []
     before = reader.lsn(_NOW)
-    reader.until(lambda: reader.lsn(_NOW) > before, seconds=10)
+    reader.until(lambda: reader.lsn(_NOW) > before)
 
 
 def test_the_server_and_we_do_not_play_ping_pong(reader: Reader) -> None:
@@ -235,7 +235,7 @@ def test_a_publication_that_is_dropped_while_we_follow_is_an_error(reader: Reade
     reader.database.execute("DROP PUBLICATION p")
     reader.database.execute("INSERT INTO t VALUES (1)")
     with pytest.raises(SettingsError, match="publication"):
-        for _ in range(50):
+        for _ in range(600):
             reader.following.read(0.1)
 
 
@@ -275,7 +275,7 @@ def test_the_lag_of_a_backlog_is_known_from_the_start(reader: Reader) -> None:
     reader.take(9999)
     assert float(str(reader.following.status()["lag_seconds"])) > 0
     reader.following.acknowledge(reader.pages[-1].last)
-    reader.until(lambda: reader.following.status()["lag_bytes"] == 0, seconds=20)
+    reader.until(lambda: reader.following.status()["lag_bytes"] == 0)
     assert reader.following.status()["lag_seconds"] == 0
 
 
@@ -294,10 +294,10 @@ def test_a_side_connection_that_the_server_closed_is_made_anew(
 
 
 def test_a_server_with_a_short_timeout_hears_of_us_often_enough() -> None:
-    settings = {"wal_sender_timeout": "2s", "fsync": False}
+    settings = {"wal_sender_timeout": "6s", "fsync": False}
     with Postgres(version=16, settings=settings) as server, server.database() as database:
         reader = Reader(database).prepare()
-        for _ in range(50):
+        for _ in range(130):
             reader.following.keep_alive()
             time.sleep(0.1)
         assert "terminating walsender" not in server.log

@@ -124,7 +124,7 @@ def test_an_error_in_the_stream_is_an_error_of_ours(encrypted: Database) -> None
     reader.following.read(0)
     _terminate(reader)
     with pytest.raises(Unavailable):
-        for _ in range(100):
+        for _ in range(600):
             reader.following.read(0.1)
     assert reader.following.status()["connected"] is False
     reader.close()
@@ -135,7 +135,7 @@ def test_sending_to_a_server_that_is_gone_is_unavailable(encrypted: Database) ->
     reader.following.read(0)
     transport: Transport = reader.following._transport  # type: ignore[attr-defined]
     _terminate(reader)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     with pytest.raises(Unavailable):
         while time.monotonic() < deadline:
             transport.send(b"r" + bytes(33))
