@@ -11,10 +11,15 @@ from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock.demo.programs import postgres_bin
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
+
+# An example is slow only when the machine is. Before any test is imported, which takes what is set.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # The tests kill processes, not machines: what was written survives without fsync.
 FAST = {"fsync": False, "full_page_writes": False, "wal_sender_timeout": "10min"}

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ __all__ = ["Database", "Postgres"]
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
+_TO_GO = 60.0  # seconds for those that use a database to go when it is dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class Postgres(Server):
                 """
                 DO $$ DECLARE s record; BEGIN
                   FOR s IN SELECT slot_name FROM pg_replication_slots WHERE database = '%s' LOOP
-                    FOR attempt IN 1..500 LOOP
+                    FOR attempt IN 1..3000 LOOP
                       PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots
                         WHERE slot_name = s.slot_name AND active;
                       BEGIN
@@ -123,9 +125,19 @@ class Postgres(Server):
                   END LOOP;
                 END $$""".replace("%s", database.replace("'", "''")).encode()
             )
-            connection.execute(
-                sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
-            )
+            # So can a database: PostgreSQL itself waits five seconds for those it told to go.
+            deadline = time.monotonic() + _TO_GO
+            while True:
+                try:
+                    connection.execute(
+                        sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(
+                            sql.Identifier(database)
+                        )
+                    )
+                    return
+                except psycopg.errors.ObjectInUse:
+                    if time.monotonic() > deadline:
+                        raise
 
     def _start(self, *, again: bool) -> None:
         user = unprivileged()
@@ -179,7 +191,7 @@ class Postgres(Server):
 
 
 def _execute(url: str, statement: str, params: Sequence[Any] | None) -> list[tuple[Any, ...]]:
-    with psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
+    with psycopg.connect(url, autocommit=True, connect_timeout=30) as connection:
         cursor = connection.execute(statement.encode(), params)
         while cursor.nextset():
             pass

@@ -109,14 +109,14 @@ class Read:
 async def _read(url: str, stream: str) -> list[Read]:
     client = await nats_py.connect(url)
     try:
-        context = client.jetstream(timeout=20)
+        context = client.jetstream(timeout=60)
         state = (await context.stream_info(stream)).state
         found: list[Read] = []
         if not state.messages:
             return found
         subscription = await context.subscribe(">", stream=stream, ordered_consumer=True)
         while len(found) < state.messages:
-            message = await subscription.next_msg(timeout=10)
+            message = await subscription.next_msg(timeout=60)
             sequence = message.metadata.sequence.stream
             found.append(Read(sequence, message.subject, dict(message.headers or {}), message.data))
         return found
@@ -135,7 +135,12 @@ def settings_of(stream: str) -> Callable[..., JetStreamSettings]:
     """Settings with a stream and subjects of this test's own."""
 
     def make(url: str, **others: Any) -> JetStreamSettings:
-        fields = {"stream": stream, "subject": f"{stream}.{{collection}}.{{operation}}", **others}
+        fields = {
+            "stream": stream,
+            "subject": f"{stream}.{{collection}}.{{operation}}",
+            "timeout": "20s",  # a busy machine is no outage
+            **others,
+        }
         return JetStreamSettings(url=url, **fields)
 
     return make

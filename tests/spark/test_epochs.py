@@ -1,6 +1,7 @@
 """Epochs over the memory feed: what is durable is saved and acknowledged while they run."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -76,11 +77,19 @@ def test_a_start_goes_on_from_its_position() -> None:
         assert pages[0].first == Place("p0-000000000090", 0)
 
 
+def until_connected(planner: Planner) -> None:
+    deadline = time.monotonic() + 60
+    while not planner.status()["connected"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 def test_what_is_stored_is_saved_and_only_then_acknowledged() -> None:
     source, saved = feed(), Saved()
     saved.open = False
-    with epochs(source, saved) as (made, _):
+    with epochs(source, saved) as (made, planner):
         made.plan(1)
+        until_connected(planner)
         made.stored(P0, Place("p0-000000000019", 0))
         assert source.acknowledged == {}
         made.settle()
@@ -90,8 +99,9 @@ def test_what_is_stored_is_saved_and_only_then_acknowledged() -> None:
 def test_what_was_stored_too_soon_to_be_saved_is_saved_later_in_the_epoch() -> None:
     source, saved = feed(), Saved()
     saved.open = False
-    with epochs(source, saved) as (made, _):
+    with epochs(source, saved) as (made, planner):
         made.plan(1)
+        until_connected(planner)
         made.stored(P0, Place("p0-000000000019", 0))
         made.watch()
         saved.open = True
@@ -104,8 +114,9 @@ def test_what_was_stored_too_soon_to_be_saved_is_saved_later_in_the_epoch() -> N
 
 def test_what_is_new_is_saved_at_the_next_look() -> None:
     source, saved = feed(), Saved()
-    with epochs(source, saved) as (made, _):
+    with epochs(source, saved) as (made, planner):
         made.plan(1)
+        until_connected(planner)
         for place in (Place("p0-000000000019", 0), Place("p0-000000000029", 0)):
             made.stored(P0, place)
             made.watch()

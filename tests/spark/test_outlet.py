@@ -63,7 +63,12 @@ class Served:
 
 @contextmanager
 def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[Served]:
+    """With everything read, unless the feed is one of the test's own."""
     served = Served(address, feed or MemoryFeed(MemorySettings(changes=CHANGES, page=64, unit=1)))
+    deadline = time.monotonic() + 60
+    while feed is None and served.planner.status()["buffered_events"] < CHANGES:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     try:
         yield served
     finally:
@@ -113,7 +118,7 @@ def test_an_epoch_ends_after_its_time() -> None:
         begun = time.monotonic()
         inlet = Inlet(served.ticket(seconds=0.5))
         assert count(inlet) == CHANGES
-        assert 0.5 <= time.monotonic() - begun < 5
+        assert 0.5 <= time.monotonic() - begun < 30
 
 
 @contextmanager
@@ -144,12 +149,15 @@ def test_pages_do_not_wait_for_whoever_watches() -> None:
 
     def watch() -> None:
         watching.set()
-        over.wait(20)
+        over.wait(60)
 
     with flowing(5, watch) as outlet:
-        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.5)
-        assert count(Inlet(ticket)) == 5
-        assert watching.is_set()
+        key = outlet.key
+        ticket = replace(ANYWHERE, address=outlet.address, key=key, seconds=0.5, most=60.0)
+        pages = Inlet(ticket).pages()
+        assert [next(pages).count for _ in range(5)] == [1] * 5
+        assert watching.wait(60)
+        assert list(pages) == []
         over.set()
 
 

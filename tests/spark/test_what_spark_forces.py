@@ -117,11 +117,12 @@ def log(folder: Path) -> list[Any]:
 
 
 def _settled(folder: Path, seconds: float) -> bool:
-    """Whether everything was written `seconds` ago."""
+    """Whether everything was written `seconds` ago, and the source was asked again since."""
     path = folder / "log"
     lines = log(folder) if path.exists() else []
     done = [line["at"] for line in lines if line["what"] == "sink commit"]
-    return len(done) >= 3 and time.time() - done[-1] >= seconds
+    idle = [line for line in lines if line["what"] == "latestOffset" and line["start"] == 3]
+    return len(done) >= 3 and time.time() - done[-1] >= seconds and (not seconds or len(idle) >= 5)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,14 @@ def answers(url: str) -> int:
 @pytest.mark.parametrize("delivery", ["exactly-once", "auto"])
 def test_a_thousand_changes_have_two_answers(server: tuple[Nats, str], delivery: str) -> None:
     nats, monitor = server
-    settings = {"url": nats.url, "stream": "WORK", "subject": "work.{collection}"}
+    settings = {
+        "url": nats.url,
+        "stream": "WORK",
+        "subject": "work.{collection}",
+        "timeout": "60s",
+        # Under pressure batches are smaller; a busy machine is no slow server.
+        "pressure": {"slow_threshold": "30s", "critical_threshold": "60s"},
+    }
     sink = JetStreamSink(JetStreamSettings.model_validate({**settings, "delivery": delivery}))
     before = answers(monitor)
     receipt = sink.write(changes(1000, transaction=number) for number in range(CHANGES // 1000))

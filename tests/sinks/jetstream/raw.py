@@ -59,14 +59,15 @@ class Raw:
             return dict(orjson.loads(answer.payload))
         return {}
 
-    def publish(self, subject: str, headers: Mapping[str, object], body: bytes = b"x") -> None:
-        """Without waiting for the answer."""
+    def publish(self, subject: str, headers: Mapping[str, object], body: bytes = b"x") -> bytes:
+        """Without waiting for the answer; returns the subject that it will have."""
         self._count += 1
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         reply = f"{self.connection.inbox}.{self._count}"
         self.connection.send(
             hpub(subject.encode(), reply.encode(), f"NATS/1.0\r\n{lines}\r\n".encode(), body)
         )
+        return reply.encode()
 
     def answers(self, count: int) -> list[dict[str, Any]]:
         """The next answers; one that only says "staged" is empty."""
@@ -74,8 +75,10 @@ class Raw:
         deadline = time.monotonic() + 30
         while len(found) < count:
             assert time.monotonic() < deadline, found
-            payloads = [message.payload for message in self.connection.receive(0.1)]
-            found += [orjson.loads(payload) if payload else {} for payload in payloads]
+            # A late answer to a question of ours is none of these.
+            asked = f"{self.connection.inbox}.r".encode()
+            came = [m for m in self.connection.receive(0.1) if not m.subject.startswith(asked)]
+            found += [orjson.loads(m.payload) if m.payload else {} for m in came]
         return found
 
     def codes(self, count: int) -> list[int]:

@@ -37,7 +37,7 @@ class Raw:
         self.connection.send(hpub(f"{self.stream}.{subject}".encode(), inbox, raw, b"x"))
         if not reply:
             return None
-        for message in self.connection.receive(2):
+        for message in self.connection.receive(30):
             if message.subject == inbox:
                 return dict(orjson.loads(message.payload)) if message.payload else {}
         return None

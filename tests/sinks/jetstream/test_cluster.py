@@ -229,7 +229,7 @@ def test_10176_a_batch_that_its_leader_lost_is_sent_again(
     deadline = time.monotonic() + 60
     while codes != [10176]:
         assert time.monotonic() < deadline, codes
-        raw.publish(subject, commit)
-        answers = [one for one in raw.connection.receive(1) if one.payload]
+        due = raw.publish(subject, commit)
+        answers = [one for one in raw.connection.receive(1) if one.payload and one.subject == due]
         codes = [orjson.loads(one.payload)["error"]["err_code"] for one in answers][-1:]
     assert read(cluster[0].url, stream) == []

@@ -186,9 +186,9 @@ def test_every_server_of_a_replicated_stream_is_asked(settings_of: Any, batch_of
             for number, (port, http) in enumerate(ports)
         ]  # fmt: skip
         urls = [f"http://127.0.0.1:{http}" for _, http in ports]
-        fields = {"durability": "fsync", "replicas": 3}
+        fields = {"durability": "fsync", "replicas": 3, "timeout": "5s"}
         sink = JetStreamSink(settings_of(nodes[0].url, monitoring=",".join(urls), **fields))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 sink.prepare()

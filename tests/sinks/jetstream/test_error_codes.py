@@ -99,7 +99,7 @@ def test_a_full_account_and_a_full_server_are_waited_for(
     told: list[Any] = []
     notify = mending(told, lambda: raw.api._call("STREAM.PURGE.OTHER", {}), after=3)
     batches = [batch_of(10, n) for n in range(1, 11)]
-    settings = settings_of(url, delivery=delivery, timeout="1s", subject=f"{stream}.{tokens}")
+    settings = settings_of(url, delivery=delivery, timeout="3s", subject=f"{stream}.{tokens}")
     JetStreamSink(settings).write(batches, notify)
     # A batch that hits the limit while it is stored is not answered at all.
     assert any(str(code) in error and "is full" in error for error in outages(told))
@@ -166,8 +166,13 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
     )
     sink = JetStreamSink(settings)
     sink.prepare()
-    stalling = threading.Timer(1.0, lambda: setattr(proxy, "weather", Weather(stalled=True)))
-    calming = threading.Timer(13.0, lambda: setattr(proxy, "weather", Weather()))
+    calming = threading.Timer(15.0, lambda: setattr(proxy, "weather", Weather()))
+
+    def stall() -> None:
+        proxy.weather = Weather(stalled=True)
+        calming.start()
+
+    stalling = threading.Timer(1.0, stall)
 
     def changes() -> Iterator[pa.RecordBatch]:
         yield batch_of(1, 1)
@@ -175,7 +180,6 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
             yield batch_of(0)
         proxy.weather = Weather(rate=20_000)  # a thousand messages take many seconds
         stalling.start()
-        calming.start()
         yield batch_of(1000, 2)
 
     told: list[Any] = []

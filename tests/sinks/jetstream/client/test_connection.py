@@ -26,7 +26,7 @@ pytestmark = pytest.mark.live
 
 
 def opened(url: str, **settings: Any) -> Connection:
-    connection = Connection(JetStreamSettings(url=url, **{"timeout": "2s", **settings}))
+    connection = Connection(JetStreamSettings(url=url, **{"timeout": "30s", **settings}))
     connection.open()
     return connection
 
