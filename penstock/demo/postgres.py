@@ -134,10 +134,11 @@ class Postgres(Server):
                             sql.Identifier(database)
                         )
                     )
-                    return
                 except psycopg.errors.ObjectInUse:
                     if time.monotonic() > deadline:
                         raise
+                else:
+                    return
 
     def _start(self, *, again: bool) -> None:
         user = unprivileged()

@@ -61,6 +61,7 @@ class Reservoir:
         self._failure: PenstockError | None = None
         self._reconnects = 0
         self._last_error = ""
+        self._is_in_doubt = False  # the last following ended with a lost position
         self._drained = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"follow-{partition}", daemon=True)
@@ -208,14 +209,24 @@ class Reservoir:
         if full:
             following.keep_alive()
         else:
-            pages = following.read(READ_TIMEOUT)
-            self._take(pages, drained=following.drained)
+            self._take(self._read(following), drained=following.drained)
         self._watch()
+
+    def _read(self, following: Following) -> Sequence[Page]:
+        try:
+            return following.read(READ_TIMEOUT)
+        except PositionLost as error:
+            if self._is_in_doubt:
+                raise
+            # What is lost, and what to do about it, is told by following again.
+            self._is_in_doubt = True
+            raise Unavailable(error.message, hint=error.hint) from error
 
     def _take(self, pages: Sequence[Page], *, drained: bool) -> None:
         if not pages and not drained:
             return
         with self._wake:
+            self._is_in_doubt = self._is_in_doubt and not pages
             for page in pages:
                 self._pages.append(page)
                 self._size += page.size

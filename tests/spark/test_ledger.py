@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from penstock.errors import LeaseLost, PenstockError, PositionLost
 from penstock.feeds import Following, Gap, HistoryLost, Mark
 from penstock.feeds.memory import MemoryFeed, MemoryFollowing, MemorySettings
 from penstock.leases.memory import MemoryStore
+from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.spark.ledger import Ledger
 from penstock.spark.positions import Positions
@@ -54,11 +55,15 @@ def filled(feed: MemoryFeed, ledger: Ledger) -> Reservoir:
     wake = threading.Condition()
     reservoir = Reservoir(feed, P0, None, limit=10**6, wake=wake, watch=lambda: None, ledger=ledger)
     reservoir.start()
+    until(lambda: reservoir.status()["buffered_events"] or reservoir.status()["last_error"])
+    return reservoir
+
+
+def until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
-    while not reservoir.status()["buffered_events"] and not reservoir.status()["last_error"]:
+    while not true():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return reservoir
 
 
 def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
@@ -133,14 +138,49 @@ def test_behind_a_reconnect_the_source_is_told_no_more_than_is_stored() -> None:
     stored.save({}, 0, force=True)
     feed = Breaking(MemorySettings(changes=30, page=10, fail_at=[10]))
     reservoir = filled(feed, Ledger(stored))
-    deadline = time.monotonic() + 60
-    while reservoir.status()["buffered_events"] < 30:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: reservoir.status()["buffered_events"] == 30)
     reservoir.stop(5)
     (first, before), (second, behind) = followed
     assert (first, before.settled) == ({"flushed": "stored"}, [])
     assert (second, behind.settled) == ({"flushed": "read"}, [{"flushed": "stored"}])
+
+
+class Broken(MemoryFollowing):
+    def read(self, timeout: float) -> Sequence[Page]:
+        raise PositionLost("the slot can't be read any more")
+
+
+def test_a_position_that_is_lost_while_it_is_read_is_looked_at_again() -> None:
+    class Losing(Lossy):
+        followed = 0
+
+        def follow(self, *args: Any, **more: Any) -> Following:
+            self.followed += 1
+            if self.followed == 1:
+                return Broken(self, P0, None)
+            return super().follow(*args, **more)
+
+    ledger = Ledger(positions(MemoryStore()))
+    reservoir = filled(Losing(continues=True), ledger)
+    until(lambda: reservoir.status()["buffered_events"] == 30)
+    reservoir.stop(5)
+    assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
+
+
+def test_a_position_that_is_lost_again_though_all_looks_well_ends_the_partition() -> None:
+    class Losing(MemoryFeed):
+        followed = 0
+
+        def follow(self, *args: Any, **more: Any) -> Following:
+            self.followed += 1
+            return Broken(self, P0, None)
+
+    feed = Losing(MemorySettings(changes=30))
+    reservoir = filled(feed, Ledger())
+    with pytest.raises(PositionLost, match="can't be read"):
+        until(lambda: list(reservoir.beyond(None)))
+    assert feed.followed == 2
+    reservoir.stop(5)
 
 
 def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import SettingsError, Unavailable
+from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Gap, HistoryLost, Holder, Lineage, Mark
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -107,6 +107,16 @@ class PostgresFeed:
         face of a gap, from where a slot that is made anew begins."""
         if partition != self._settings.slot:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
+        try:
+            return self._follow(partition, after, mark, despite)
+        except HistoryLost:
+            raise
+        except PositionLost:  # since we looked: another look says what is lost
+            return self._follow(partition, after, mark, despite)
+
+    def _follow(
+        self, partition: PartitionId, after: Place | None, mark: Mark | None, despite: Gap | None
+    ) -> Following:
         replication = connect_replication(self._settings)
         try:
             begin = self._begin(replication, after, mark, despite)

@@ -1,11 +1,14 @@
 """Changes that a slot lost: noticed on real servers, never silent, and what comes behind it."""
 
 import time
+from typing import Any
 
 import pytest
 
 from penstock.demo.servers import Postgres
 from penstock.errors import PositionLost, Unavailable
+from penstock.feeds import HistoryLost
+from penstock.feeds.postgres import PostgresFeed
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.slots import advance_slot, drop_slot
 
@@ -49,6 +52,22 @@ def test_a_slot_that_was_dropped_is_a_gap_and_made_anew(server: Postgres) -> Non
     assert story.rows[10]["cursor"] > begins > story.rows[9]["cursor"]
     insert(server, 31, 32)
     story.read(server, 2)  # and from here on all is well
+
+
+def test_a_slot_that_goes_while_we_connect_is_a_gap(server: Postgres) -> None:
+    """We looked, and it was there."""
+    story = started(server)
+
+    class Slow(PostgresFeed):
+        def _begin(self, *given: Any) -> Any:
+            begin = super()._begin(*given)
+            drop_slot(server, SLOT)
+            return begin
+
+    feed = feed_of(server)
+    with pytest.raises(HistoryLost) as caught:
+        Slow(feed._settings).follow(SLOT, story.after, story.mark)
+    assert caught.value.gap.cause == "slot_missing"
 
 
 def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
