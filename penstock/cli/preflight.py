@@ -23,7 +23,7 @@ __all__ = ["check_java", "check_machine", "check_port", "check_positions", "chec
 
 _JAVA = 17
 # Seconds and bytes that the answer of an ops server may take.
-_PATIENCE = 2.0
+_PATIENCE = 10.0
 _LONGEST = 65_536
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _GET_JAVA = f"install a Java runtime {_JAVA} or newer: apt-get install openjdk-17-jre-headless"

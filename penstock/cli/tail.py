@@ -73,7 +73,7 @@ def _tail(reader: Reader, show: Callable[[Message], None], count: int | None, fo
                 show(message)
         sys.stdout.flush()
         left -= len(messages)
-        if end is not None and not messages:
+        if end is not None and reader.pending == 0:
             return
 
 

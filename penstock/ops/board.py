@@ -1,12 +1,14 @@
 """Reports of many processes, gathered in one: datagrams on a unix socket.
 
 The planner, the tasks and the commit process report; the main process holds the board. A report
-never blocks and never fails its sender: when nobody listens, or the socket is full, it is dropped.
+never fails its sender, and holds it up for a moment at most: when nobody listens, or the socket is
+full (ten datagrams, mostly) for longer than that, it is dropped; but what it counts is sent later.
 """
 
 import contextlib
 import os
 import socket
+import struct
 import threading
 import time
 from collections import OrderedDict
@@ -26,6 +28,8 @@ Kind = Literal["pipeline", "source", "sink", "batch", "table"]
 
 # Below the kernel's default buffer (208 KiB), which holds some of them.
 _LIMIT = 32_768
+# Seconds and microseconds that a report waits for room.
+_MOMENT = struct.pack("ll", 0, 100_000)
 # Each process counts these from nothing; the board shows the sum over all processes that ever
 # reported, so a total neither falls when a worker is replaced nor flips between two workers.
 COUNTERS = frozenset(
@@ -54,6 +58,8 @@ class Reporter:
         self.path = str(path)
         self._socket: socket.socket | None = None
         self._owner = 0
+        self._is_stuck = False  # the last report found no room: the next does not wait
+        self._owed: dict[tuple[str, str], Mapping[str, float]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Reporter, (self.path,)
@@ -74,18 +80,32 @@ class Reporter:
     ) -> None:
         # A report must never hurt what it reports on, whatever is in it.
         with contextlib.suppress(OSError, TypeError, ValueError, RecursionError):
+            to = self._opened()
+            if owed := self._owed.pop((kind, name), None):
+                counts = {key: owed.get(key, 0) + counts.get(key, 0) for key in {**owed, **counts}}
             data = orjson.dumps(
-                [kind, name, fields or {}, counts or {}, os.getpid()], str, _OPTIONS
+                [kind, name, dict(fields), dict(counts), self._owner], str, _OPTIONS
             )
             if len(data) > _LIMIT:
                 data = orjson.dumps(
-                    [kind, name, _cut(fields), counts or {}, os.getpid()], str, _OPTIONS
+                    [kind, name, _cut(fields), dict(counts), self._owner], str, _OPTIONS
                 )
-            if self._socket is None or self._owner != os.getpid():
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-                self._socket.setblocking(False)
-                self._owner = os.getpid()
-            self._socket.sendto(data, self.path)
+            try:
+                to.sendto(data, socket.MSG_DONTWAIT if self._is_stuck else 0, self.path)
+                self._is_stuck = False
+            except BlockingIOError:
+                self._is_stuck = True
+                self._owed[kind, name] = counts
+
+    def _opened(self) -> socket.socket:
+        """This process's own socket: across a fork, another."""
+        if self._socket is None or self._owner != os.getpid():
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _MOMENT)
+            self._owner = os.getpid()
+            self._is_stuck = False
+            self._owed.clear()
+        return self._socket
 
 
 def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -183,6 +183,7 @@ class Source:
 
     def _finish(self, durable: Position) -> None:
         if self._stopped:
+            self._report()  # again, or else a report that was dropped would be waited for
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
             return
         if self._epochs is not None:

@@ -46,6 +46,7 @@ class Reader:
         self._last = 0
         self._given = 0
         self._rest: list[Msg] = []
+        self._pending: int | None = None
         self._owed = 0
         self._asked_at = 0.0
         self._consumer = ""
@@ -58,6 +59,12 @@ class Reader:
     def sequence(self) -> int:
         """The stream sequence of the last message given out; 0 before the first."""
         return self._given
+
+    @property
+    def pending(self) -> int | None:
+        """How many messages there were behind the last one given out, when the server sent it;
+        None while the server has not said that yet."""
+        return None if self._pending is None else self._pending + len(self._rest)
 
     def fetch(self, count: int = 500, timeout: float = 1.0) -> list[Message]:
         """The changes of the next messages, at most `count` messages; waits at most `timeout`
@@ -196,6 +203,7 @@ class Reader:
             config.opt_start_seq = await self._first()
         made = await client.jetstream().add_consumer(self.stream, config=config)
         self._consumer = str(made.name)
+        self._pending = made.num_pending
 
     async def _first(self) -> int:
         """The first sequence to read; pins what was relative to the end of the stream."""
@@ -227,6 +235,7 @@ class Reader:
         sequence = raw.metadata.sequence.stream
         if sequence > self._last:
             self._last = sequence
+            self._pending = raw.metadata.num_pending
             taken.append(raw)
 
     def _mapped(self, error: Exception) -> PenstockError:

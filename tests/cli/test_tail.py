@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from itertools import count
 
 import nats as client
 import orjson
@@ -14,6 +15,7 @@ from nats.js.api import StreamConfig
 
 from penstock.cli import main
 from penstock.demo.servers import Nats, free_port
+from penstock.tail.reader import Reader
 
 pytestmark = pytest.mark.live
 
@@ -63,6 +65,16 @@ def test_the_last_ten_are_printed_and_then_it_stops_when_told(nats: Nats, filled
     assert "public.users" in lines[0]
     assert "id=11" in lines[0]
     assert 'name: "user 20"' in lines[-1]
+
+
+def test_a_server_that_is_late_is_not_the_end_of_the_stream(
+    nats: Nats, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, fetch = count(), Reader.fetch
+    monkeypatch.setattr(
+        Reader, "fetch", lambda *a, **more: [] if next(calls) % 2 == 0 else fetch(*a, **more)
+    )
+    assert len(tail(nats, filled, "--no-follow").stdout.splitlines()) == 10
 
 
 def test_json_lines_parse_one_by_one(nats: Nats, filled: str) -> None:

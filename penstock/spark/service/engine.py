@@ -1,9 +1,6 @@
 """The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -47,8 +44,11 @@ class Engine:
         """The session; takes seconds the first time."""
         if self._spark is None:
             settings = self._pipeline.spark
-            with _interrupts_kept():
-                self._spark = open_session(
+            # Not in the main thread: there a SparkContext would put a SIGINT handler of its own in
+            # place of the service's.
+            with ThreadPoolExecutor(1, "spark") as aside:
+                opening = aside.submit(
+                    open_session,
                     self._pipeline.name,
                     master=settings.master,
                     folder=self._run,
@@ -58,6 +58,7 @@ class Engine:
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
                 )
+                self._spark = opening.result()
             log.info(
                 "spark is ready",
                 version=self._spark.version,
@@ -77,17 +78,6 @@ class Engine:
         spark = self.open()
         self._warming.end()
         return spark
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """A SparkContext puts a SIGINT handler of its own in place of the service's."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)
 
 
 def _plugins(pipeline: Pipeline) -> list[str]:

@@ -82,7 +82,8 @@ class Ownership:
         self._machine = _machine()
         self._since = ""
         self._lease: Lease | None = None
-        self._seen: tuple[int, float] | None = None  # a rival's revision, and since when
+        # A rival's revision, for how long it was seen to be the same, and when we looked last.
+        self._seen: tuple[int, float, float] | None = None
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -130,8 +131,12 @@ class Ownership:
     def _expired(self, lease: Lease) -> bool:
         now = self._clock()
         if self._seen is None or self._seen[0] != lease.revision:
-            self._seen = lease.revision, now
-        return now - self._seen[1] >= TERM
+            self._seen = lease.revision, 0.0, now
+        _, seen, looked = self._seen
+        # While we did not look, we and the rival may have been frozen together: a machine's pause.
+        seen += min(now - looked, RENEW)
+        self._seen = lease.revision, seen, now
+        return seen >= TERM
 
     def renew(self) -> None:
         """Once; sets `lost` if the lease is another's. Raises Unavailable, SettingsError."""

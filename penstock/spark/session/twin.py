@@ -39,13 +39,13 @@ class Twin:
         """Raises ValueError when it is no `-m MODULE`, OSError when the stand-in is gone."""
         size, files, _, _ = socket.recv_fds(connection, 4, _FILES + 1)
         try:
-            told = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            told = _whole(connection, int.from_bytes(size, "big"))
             folder, count, *words = [os.fsdecode(word) for word in told.split(b"\0")]
             option, module, *arguments = words[: int(count)]
             if option != "-m" or len(files) not in (_FILES, _FILES + 1):
                 raise ValueError(option)
             pairs = [word.partition("=") for word in words[int(count) :]]
-        except ValueError:
+        except (ValueError, OSError):
             _close(files)
             raise
         return cls(
@@ -99,6 +99,17 @@ def become(twin: Twin) -> None:
         exec(loader.get_code(twin.module), main.__dict__)  # noqa: S102 - a module of Spark's
     except (ConnectionError, EOFError):
         os._exit(1)
+
+
+def _whole(connection: socket.socket, size: int) -> bytes:
+    """So many bytes, in as many pieces as they come: a socket with a timeout waits for one only."""
+    told = b""
+    while len(told) < size:
+        piece = connection.recv(size - len(told))
+        if not piece:
+            raise ConnectionAbortedError("the stand-in ended in the middle of a sentence")
+        told += piece
+    return told
 
 
 def _daemon() -> Any:
