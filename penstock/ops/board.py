@@ -83,13 +83,11 @@ class Reporter:
             to = self._opened()
             if owed := self._owed.pop((kind, name), None):
                 counts = {key: owed.get(key, 0) + counts.get(key, 0) for key in {**owed, **counts}}
-            data = orjson.dumps(
-                [kind, name, dict(fields), dict(counts), self._owner], str, _OPTIONS
-            )
+            said = [kind, name, dict(fields), dict(counts), self._owner]
+            data = orjson.dumps(said, str, _OPTIONS)
             if len(data) > _LIMIT:
-                data = orjson.dumps(
-                    [kind, name, _cut(fields), dict(counts), self._owner], str, _OPTIONS
-                )
+                said[2] = _cut(fields)
+                data = orjson.dumps(said, str, _OPTIONS)
             try:
                 to.sendto(data, socket.MSG_DONTWAIT if self._is_stuck else 0, self.path)
                 self._is_stuck = False

@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,10 @@ def spoken(pieces: list[bytes]) -> Twin:
             os.close(number)
 
 
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_an_environment_that_comes_in_pieces_is_whole() -> None:
     told = b"\0".join(WORDS)
     twin = spoken([told[:70_000], told[70_000:]])
@@ -59,13 +64,13 @@ def test_an_environment_that_comes_in_pieces_is_whole() -> None:
 def test_a_stand_in_that_ends_in_the_middle_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     files = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     socket.send_fds(theirs, [(100).to_bytes(4, "big")], files)
     theirs.sendall(b"half")
     theirs.close()
     with pytest.raises(OSError, match="middle"):
         Twin.receive(ours)
     ours.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 2, "no file is left open"
+    assert open_files() == before - 2, "no file is left open"
     for number in files:
         os.close(number)
