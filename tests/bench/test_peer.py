@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_a_peer_drains_a_slot_and_its_rate_is_told(
     command = (
         f"{sys.executable} {script} {{pg_url}} {{slot}} {{publication}} {{nats_url}} {{stream}}"
     )
-    assert drained(parse_peer(f"tiny={command}"), servers, 500) > 0
+    peer = replace(parse_peer(f"tiny={command}"), quiet=60.0)
+    assert drained(peer, servers, 500) > 0
     assert stored(servers[1].url, "PEER")[0] == 500
 
 

@@ -68,7 +68,7 @@ def read_until(process: subprocess.Popen[str], wanted: str) -> str:
 
 def gone(folder: Path) -> bool:
     """Whether nothing runs from, and nothing is left in, a folder."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if not list(folder.glob("penstock-*")) and not _running_in(folder):
             return True

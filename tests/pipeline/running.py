@@ -19,6 +19,7 @@ from typing import Any
 import nats as nats_py
 import ormsgpack
 import psutil
+import psycopg
 import yaml
 
 from penstock.demo.servers import Database, Nats
@@ -107,7 +108,7 @@ class Run:
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         request = urllib.request.Request(self.url + path, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -118,13 +119,13 @@ class Run:
     def alive(self) -> None:
         assert self.process.poll() is None, f"the pipeline ended:\n{self.log[-3000:]}"
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = 180) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @contextmanager
@@ -146,7 +147,7 @@ def eventually(check: Callable[[], Any], *, seconds: float = 180, run: Run | Non
         try:
             if found := check():
                 return found
-        except (AssertionError, OSError, KeyError, IndexError) as error:
+        except (AssertionError, OSError, KeyError, IndexError, psycopg.OperationalError) as error:
             problem = error
         if run is not None:
             run.alive()
@@ -188,7 +189,7 @@ def assert_none_is_left(processes: list[psutil.Process]) -> None:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(map(runs, processes)):
         assert time.monotonic() < deadline, commands(processes)
         time.sleep(0.1)
@@ -207,7 +208,7 @@ def count(nats: Nats, stream: str) -> int:
 async def _count(url: str, stream: str) -> int:
     connection = await nats_py.connect(url)
     try:
-        return int((await connection.jetstream().stream_info(stream)).state.messages)
+        return int((await connection.jetstream(timeout=60).stream_info(stream)).state.messages)
     except nats_py.js.errors.NotFoundError:
         return 0
     finally:
@@ -217,7 +218,7 @@ async def _count(url: str, stream: str) -> int:
 async def _messages(url: str, stream: str) -> list[Message]:
     connection = await nats_py.connect(url)
     try:
-        jetstream = connection.jetstream()
+        jetstream = connection.jetstream(timeout=60)
         try:
             total = (await jetstream.stream_info(stream)).state.messages
         except nats_py.js.errors.NotFoundError:
@@ -225,7 +226,7 @@ async def _messages(url: str, stream: str) -> list[Message]:
         subscription = await jetstream.subscribe(
             ">", stream=stream, ordered_consumer=True, pending_msgs_limit=-1, pending_bytes_limit=-1
         )
-        return [_message(await subscription.next_msg(timeout=30)) for _ in range(total)]
+        return [_message(await subscription.next_msg(timeout=60)) for _ in range(total)]
     finally:
         await connection.close()
 

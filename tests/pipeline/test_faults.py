@@ -206,7 +206,7 @@ def outage_of_nats(
         getattr(nats, how)()
     eventually(lambda: run.status()["sinks"][0]["connected"] is False, run=run)
     # What was stored before may still be acknowledged; what is written now may not.
-    eventually(lambda: stands_still(run), seconds=30, run=run)
+    eventually(lambda: stands_still(run), run=run)
     outage = confirmed(database), datetime.now(UTC)
     if how == "freeze":
         os.kill(pid, signal.SIGCONT)

@@ -117,7 +117,7 @@ async def _bodies(url: str, stream: str) -> list[dict[str, Any]]:
         except nats_py.js.errors.NotFoundError:
             return []
         reader = await jetstream.subscribe(">", stream=stream, ordered_consumer=True)
-        return [json.loads((await reader.next_msg(timeout=30)).data) for _ in range(total)]
+        return [json.loads((await reader.next_msg(timeout=60)).data) for _ in range(total)]
     finally:
         await connection.close()
 
@@ -351,7 +351,7 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
         any_bytes.execute(KEYED + "; UPDATE rooted SET v = 'c'")
         eventually(lambda: count() == 8, run=run)
         assert flow(nats, stream)[-2:] == [("rooted", "UPDATE", 1), ("rooted", "UPDATE", 1)]
-        eventually(lambda: calm(run.status()), run=run, seconds=30)
+        eventually(lambda: calm(run.status()), run=run)
         killed_between_a_dead_letter_and_the_changes_behind_it(run, any_bytes, nats, stream)
     assert len(flow(nats, stream)) == 8
     Raw(nats.url).update(stream, max_msgs=-1)

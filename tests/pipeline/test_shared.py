@@ -61,7 +61,6 @@ def test_an_idle_slot_moves_within_seconds(shared: Shared) -> None:
             " WHERE database = current_database()",
             (target,),
         )[0][0],
-        seconds=20,
         run=shared.run,
     )
 

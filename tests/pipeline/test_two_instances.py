@@ -78,7 +78,9 @@ def assert_waits(second: Run) -> None:
     health = json.loads(text)
     assert health["health"] == "standby"
     assert "another instance owns the pipeline" in health["reasons"][0]
-    assert second.status()["standby"] in health["reasons"]
+    # Which process of the server the owner reads with is known a little later.
+    reasons = lambda: json.loads(second.get("/health")[1])["reasons"]  # noqa: E731
+    eventually(lambda: second.status()["standby"] in reasons(), run=second)
     assert 'penstock_health{state="standby"} 1.0' in second.get("/metrics")[1]
     assert 'event="standby: another instance owns' in second.log
     assert published(second) == 0
@@ -100,7 +102,7 @@ def test_one_warm_standby_after_the_other_takes_over(
         eventually(lambda: published(owner), run=owner)
         unwanted = stack.enter_context(on_standby(tmp_path / "unwanted", pipeline))
         unwanted.process.send_signal(signal.SIGINT)
-        assert unwanted.process.wait(60) == 0
+        assert unwanted.process.wait(180) == 0
         assert "Traceback" not in unwanted.log
         before = published(owner)
         eventually(lambda: published(owner) > before, run=owner)
@@ -135,8 +137,9 @@ def test_two_take_over_from_each_other(
         freeze_until_replaced(first, second, tree(first))
         freeze_until_replaced(second, first, tree(second)[:1])
         said = published(first) + published(second)
-        time.sleep(0.5)  # the writer counts a transaction when it is over
-        assert 2000 <= said <= writer.changes, "both published"
+        assert said >= 2000
+        # The writer counts a transaction when it is over.
+        eventually(lambda: said <= writer.changes, seconds=60)
         send(tree(first), signal.SIGKILL)
         takes_over(second)
         changes = writer.stop()
@@ -155,7 +158,10 @@ def freeze_until_replaced(owner: Run, other: Run, asleep: list[psutil.Process]) 
         send(asleep, signal.SIGCONT)
     eventually(lambda: owner.status()["health"] == "standby", run=owner)
     assert 'event="another instance has taken over"' in owner.log
-    said, before = published(owner), published(other)
+    # The last word of what it did before may come later.
+    before = published(other)
+    eventually(lambda: published(other) >= before + 300, run=other)
+    said = published(owner)
     eventually(lambda: published(other) >= before + 1000, run=other)
     assert published(owner) == said, "it publishes on standby"
 

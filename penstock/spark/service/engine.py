@@ -12,7 +12,7 @@ from penstock.config import Pipeline
 from penstock.native import describe
 from penstock.spark.service.query import mode
 from penstock.spark.service.warming import Warming
-from penstock.spark.session.session import close_session, open_session
+from penstock.spark.session.session import close_session, make_active, open_session
 
 __all__ = ["Engine"]
 
@@ -58,7 +58,9 @@ class Engine:
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
                 )
-                self._spark = opening.result()
+                spark = opening.result()
+            make_active(spark)
+            self._spark = spark
             log.info(
                 "spark is ready",
                 version=self._spark.version,

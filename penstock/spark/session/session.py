@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -21,7 +22,9 @@ from penstock.spark.options import Mode
 from penstock.spark.session.launch import make_home
 from penstock.spark.session.pythons import Pythons
 
-__all__ = ["SETTINGS", "close_session", "is_local", "open_session", "with_slots"]
+__all__ = [
+    "SETTINGS", "close_session", "is_local", "make_active", "open_session", "with_slots",
+]  # fmt: skip
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -132,6 +135,13 @@ def open_session(
     # PySpark's auto-discovery lists folders, and does not see an editable installation.
     register(spark)
     return spark
+
+
+def make_active(spark: SparkSession) -> None:
+    """For this thread, when another one opened the session: Spark looks up Python's data sources
+    in the thread's active session, and not in the default one."""
+    java: Any = spark._jvm
+    SparkSession._get_j_spark_session_class(java).setActiveSession(spark._jsparkSession)
 
 
 def _local(folder: Path) -> Mapping[str, str]:

@@ -40,7 +40,7 @@ def pipeline_of(server: Nats, folder: Path) -> Pipeline:
         json.dumps({
             "name": "shop",
             "backends": [{"name": "default", "type": "memory"}],
-            "sink": {"type": "jetstream", "url": server.url, "timeout": "500ms"},
+            "sink": {"type": "jetstream", "url": server.url, "timeout": "20s"},
             "state": str(folder),
         })
     )  # fmt: skip

@@ -28,7 +28,7 @@ def pythons(tmp_path: Path) -> Iterator[Pythons]:
         yield started
     finally:
         started.close()
-        started._process.wait(20)
+        started._process.wait(120)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def start(pythons: Pythons, *words: str, **more: str) -> "subprocess.Popen[str]"
 def told(pythons: Pythons, *words: str, say: str = "", **more: str) -> tuple[int, str, str]:
     """Exit code, output and errors."""
     process = start(pythons, *words, **more)
-    output, errors = process.communicate(say, timeout=60)
+    output, errors = process.communicate(say, timeout=120)
     return process.returncode, output, errors
 
 
@@ -149,7 +149,7 @@ def test_whoever_ends_the_stand_in_ends_the_twin(
 ) -> None:
     process, pid = waiting(pythons, module(WAIT))
     process.send_signal(number)
-    process.wait(20)
+    process.wait(120)
     soon(lambda: gone(pid))
 
 
@@ -166,7 +166,7 @@ def test_a_twin_that_does_not_want_to_end_is_forced_with_its_own(
     """)
     process, grandchild = waiting(pythons, name)
     process.kill()
-    process.wait(20)
+    process.wait(120)
     soon(lambda: gone(grandchild))
 
 
@@ -175,7 +175,7 @@ def test_a_killed_twin_is_a_dead_worker_to_spark(
 ) -> None:
     process, pid = waiting(pythons, module(WAIT))
     os.kill(pid, signal.SIGKILL)
-    assert process.wait(20) == 128 + signal.SIGKILL
+    assert process.wait(120) == 128 + signal.SIGKILL
 
 
 def test_without_its_server_a_twin_ends_and_the_next_worker_is_a_real_python(
@@ -183,7 +183,7 @@ def test_without_its_server_a_twin_ends_and_the_next_worker_is_a_real_python(
 ) -> None:
     process, pid = waiting(pythons, module(WAIT))
     pythons._process.kill()
-    assert process.wait(20) != 0
+    assert process.wait(120) != 0
     soon(lambda: gone(pid))
     name = module("import sys; print('pyspark' in sys.modules, sys.stdin.read()); sys.exit(3)")
     assert told(pythons, "-m", name, say="x")[:2] == (3, "False x\n")
@@ -194,9 +194,9 @@ def test_when_the_service_ends_nothing_is_left(
 ) -> None:
     process, pid = waiting(pythons, module(WAIT))
     pythons.close()  # what the kernel does when the service is killed
-    assert pythons._process.wait(20) == 0
+    assert pythons._process.wait(120) == 0
     soon(lambda: gone(pid))
-    assert process.wait(20) != 0
+    assert process.wait(120) != 0
 
 
 def test_anything_but_a_module_is_run_by_the_real_python(pythons: Pythons) -> None:
@@ -256,7 +256,7 @@ class Daemon:
         """Asks for a worker."""
         unix = isinstance(self._place, bytes)
         connection = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
-        connection.settimeout(20)
+        connection.settimeout(120)
         connection.connect(self._place)
         return connection
 
@@ -273,7 +273,7 @@ class Daemon:
 
     def end(self) -> str:
         """What it had to say."""
-        return self.process.communicate(timeout=20)[1].decode()
+        return self.process.communicate(timeout=120)[1].decode()
 
 
 ECHO = """
@@ -351,7 +351,7 @@ def test_the_workers_of_a_daemon_that_is_killed_end(
     daemon = Daemon(pythons.python, sockets, echo, reuse=True)
     connection, pid = daemon.worker()
     daemon.process.kill()
-    daemon.process.communicate(timeout=20)
+    daemon.process.communicate(timeout=120)
     soon(lambda: gone(pid))
     connection.close()
 
@@ -360,7 +360,7 @@ def test_without_the_fork_server_there_is_a_real_daemon(
     pythons: Pythons, sockets: Path, echo: str
 ) -> None:
     pythons._process.kill()
-    pythons._process.wait(20)
+    pythons._process.wait(120)
     daemon = Daemon(pythons.python, sockets, echo, reuse=True)
     connection, pid = daemon.worker()
     assert psutil.Process(pid).ppid() == daemon.process.pid
@@ -375,7 +375,7 @@ def test_a_daemon_whose_fork_server_is_gone_lets_the_jvm_know(
 ) -> None:
     daemon = Daemon(pythons.python, sockets, echo, reuse=True)
     pythons._process.kill()
-    pythons._process.wait(20)
+    pythons._process.wait(120)
     with daemon.connect() as connection:
         assert connection.recv(4) == b""
     assert daemon.end() == ""

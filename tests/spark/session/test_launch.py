@@ -5,11 +5,13 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pyspark
 import pytest
 
+from penstock.spark.session.archive import Archive
 from penstock.spark.session.launch import archive_of, make_home
 
 CONF = {"spark.driver.memory": "640m", "spark.driver.extraJavaOptions": "-Da=b -Dc='d e'"}
@@ -97,15 +99,26 @@ def session(folder: Path) -> str:
     return done.stdout
 
 
+def the_user_s() -> Archive:
+    """With a path: somebody else may be making it, and then training does nothing."""
+    deadline = time.monotonic() + 500
+    while True:
+        subprocess.run(
+            [sys.executable, "-m", "penstock.spark.session.training"], check=True, timeout=280
+        )
+        kept = archive_of(os.environ)
+        assert kept is not None
+        if kept.path is not None:
+            return kept
+        assert time.monotonic() < deadline
+        time.sleep(1)
+
+
 @pytest.mark.spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_an_archive_is_made_used_and_never_trusted_blindly(tmp_path: Path, cache: Path) -> None:
     """From the user's own when there is one: making it takes half a minute."""
-    subprocess.run(
-        [sys.executable, "-m", "penstock.spark.session.training"], check=True, timeout=280
-    )
-    kept = archive_of(os.environ)
-    assert kept is not None
+    kept = the_user_s()
     assert kept.path is not None
     cache.mkdir(parents=True, mode=0o700)
     whole = kept.path.read_bytes()
