@@ -1,7 +1,8 @@
 """The compiled kernels, where there are any: `library()` or None.
 
 Everything works without them, byte for byte the same, only slower. A kernel is plain C behind
-ctypes (which releases the GIL): no Python object ever crosses, only buffers and numbers.
+ctypes (which releases the GIL, unless it is asked not to): no Python object ever crosses, only
+buffers and numbers.
 PENSTOCK_NATIVE=off turns them off; PENSTOCK_NATIVE=/some/file.so takes another build.
 """
 
@@ -10,11 +11,11 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ABI", "describe", "library"]
+__all__ = ["ABI", "describe", "held_library", "library"]
 
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
-ABI = 3
+ABI = 4
 
 _LIBRARY = "libpenstock.so.1"
 
@@ -25,6 +26,14 @@ _OFF = ("off", "0", "false", "no")
 def library() -> ctypes.CDLL | None:
     """The shared library; None if it was not built, is of another version, or is turned off."""
     return _load()[0]
+
+
+@cache
+def held_library() -> ctypes.PyDLL | None:
+    """The same, whose functions keep the GIL: for calls that are over sooner than another thread
+    would give it back."""
+    found = library()
+    return None if found is None else ctypes.PyDLL(found._name)
 
 
 def describe() -> str:

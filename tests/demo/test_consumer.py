@@ -85,7 +85,7 @@ def test_latency_is_from_commit_to_stored(consumer: Consumer, nats: Nats, stream
     publish(nats, stream, [])
     publish(nats, stream, [insert(1)])
     wait_for(lambda: consumer.read_to == 1)
-    latency = consumer.meter.recent(time.monotonic(), 60.0)
+    latency = consumer.meter.recent(0.0, 1.0)
     assert latency is not None
     assert 0 <= latency < 60
 

@@ -11,7 +11,11 @@ import pytest
 from penstock.native import build
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["tests/wire/pgoutput/test_kernel.py", "tests/sinks/jetstream/encoding/test_convert.py"]
+TESTS = [
+    "tests/wire/pgoutput/test_kernel.py",
+    "tests/sinks/jetstream/encoding/test_convert.py",
+    "tests/feeds/postgres/test_framing.py",
+]
 
 
 def runtime() -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from penstock.errors import Unavailable
 from penstock.feeds.postgres.pages import BETWEEN, Describe, OpenPage, Relations, Transaction
+from penstock.feeds.postgres.progress import Inside
+from penstock.feeds.postgres.walk import Run
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
@@ -67,6 +69,7 @@ class Collector:
         self._describe = describe
         self._era = era
         self._anchored = anchored
+        self._past = False
 
     @property
     def full(self) -> bool:
@@ -89,10 +92,31 @@ class Collector:
             if cursor != after:
                 raise Diverged(f"a transaction at {cursor} came, and none at our position {after}")
         self.transaction, self.cursor, self.ordinal = transaction, cursor, 0
+        self._past = cursor > after
         if cursor > after:
             self.skip = 0
         else:
             self.skip = ordinal + 1 if cursor == after else ENDLESS
+
+    @property
+    def is_past(self) -> bool:
+        """Whether we are between transactions, and the next ones are not before `after`."""
+        return self.transaction is BETWEEN and self._past
+
+    def run(self, run: Run, piece: bytes) -> None:
+        """Whole transactions that come next; `piece` has them, from the first change on where the
+        page has none."""
+        page = self.page
+        if not page.count:
+            page.begin(run.first, Place(self._era + run.first.cursor, 0))
+        page.put(piece)
+        page.count += run.rows
+        self.last = run.last(self._era)
+
+    def inside(self, run: Run) -> Inside:
+        """For `Progress.committed`."""
+        era = self._era
+        return lambda place: run.done(place, era)
 
     def end(self) -> Place | None:
         """The transaction is over: its last change, dropped or not, if it had any."""

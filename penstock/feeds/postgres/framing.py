@@ -1,7 +1,7 @@
 """Bytes of the replication stream -> pages. Sans-IO: bytes and times come in, pages go out.
 
-This is the planner's hot loop: one pass in pure Python that reads a length, a tag and a relation
-OID per message, and never a row. It tells `Progress` what may be acknowledged. Rows are decoded
+This is the planner's hot loop: one pass that looks at the head of every message (walk.py), and
+never at a row. It tells `Progress` what may be acknowledged. Rows are decoded
 elsewhere.
 """
 
@@ -14,6 +14,7 @@ from penstock.feeds.postgres.failures import backend_error, failure
 from penstock.feeds.postgres.pages import BETWEEN, Transaction
 from penstock.feeds.postgres.progress import Progress
 from penstock.feeds.postgres.streams import Streams
+from penstock.feeds.postgres.walk import PADDING, NativeWalk, rows_ahead
 from penstock.page import Page
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.frames import from_pg_time
@@ -31,41 +32,12 @@ from penstock.wire.pgoutput.messages import (
     decode_message,
 )
 
-__all__ = ["Framer", "rows_ahead"]
+__all__ = ["Framer"]
 
-# `d`, length, `w`, (three int64), the message's tag, and a row's relation OID.
-_HEAD = struct.Struct(">BIB24xB4s")
-_PADDING = bytes(_HEAD.size)  # so that the head of a short message can be read at the very end
 _LONGEST = 2**30 + 2**20  # PostgreSQL's own limit is 1 GiB
 _BEGIN = struct.Struct(">QqI")
 _COMMIT = struct.Struct(">xQQ")
 _KEEPALIVE = struct.Struct(">QqB")
-
-
-def rows_ahead(  # noqa: PLR0917 - the hot loop: keywords cost
-    data: bytes, position: int, end: int, most: int, full: int, used: set[bytes]
-) -> tuple[int, int]:
-    """Walks over row messages (I, U, D) from `position`: (where they end, how many).
-
-    Stops at anything else, at a message that is not whole before `end`, after `most` rows, or
-    behind `full`. Adds to `used` what follows the tag: the relation's OID. `data` is padded.
-    """
-    unpack, limit = _HEAD.unpack_from, end - 5
-    left, last = most, b""
-    while position <= limit and left:
-        outer, length, kind, tag, oid = unpack(data, position)
-        after = position + 1 + length
-        # I, U or D, in an XLogData, in a CopyData; no row is shorter than a head.
-        if after > end or tag not in {73, 85, 68} or kind != 119 or outer != 100:
-            break
-        position = after
-        left -= 1
-        if oid != last:
-            used.add(oid)
-            last = oid
-        if position >= full:
-            break
-    return position, most - left
 
 
 class Framer:
@@ -80,9 +52,11 @@ class Framer:
         self._collector = collector
         self._progress = progress
         self._streams = streams
+        self._native = NativeWalk.create()
+        self._walk_rows = rows_ahead if self._native is None else self._native.rows
         self._delivery: Delivery | None = None
         self._streaming: int | None = None  # the xid of the Stream Start block that we are in
-        self._data = _PADDING
+        self._data = PADDING
         self._position = 0
         self._end = 0
         self._chunks: list[bytes] = []
@@ -129,6 +103,7 @@ class Framer:
         pages: list[Page] = []
         self._waiting = False
         while self._delivery is None:
+            self._take_transactions()
             self._take_rows()
             if self._collector.full:
                 pages += self.flush(now)
@@ -141,8 +116,8 @@ class Framer:
 
     def _join(self) -> None:
         tail = self._data[self._position : self._end]
-        self._data = b"".join((tail, *self._chunks, _PADDING))
-        self._position, self._end = 0, len(self._data) - len(_PADDING)
+        self._data = b"".join((tail, *self._chunks, PADDING))
+        self._position, self._end = 0, len(self._data) - len(PADDING)
         self._chunks.clear()
 
     def _next(self) -> bytes | None:
@@ -159,6 +134,35 @@ class Framer:
             return None
         self._position = position + 1 + length
         return self._data[position : self._position]
+
+    def _take_transactions(self) -> None:
+        """All whole transactions of nothing but rows that come next, up to the page's limits."""
+        native, collector = self._native, self._collector
+        if native is None or self._streaming is not None or not collector.is_past:
+            return
+        page, limits, start = collector.page, collector.limits, self._position
+        run = native.transactions(
+            self._data,
+            start,
+            self._end,
+            most=limits.rows - page.count,
+            room=limits.size - page.size,
+            fresh=not page.count,
+        )
+        if run is None:
+            return
+        self._position = run.position
+        if run.before_lsn:
+            self._progress.committed(None, run.before_lsn)
+        if not run.rows:
+            collector.keep(self._data[start : run.position])
+            return
+        self._progress.opened(run.first.committed_at)
+        page.used |= native.tables()
+        begin = start if page.count else run.first_row
+        collector.run(run, self._data[begin : run.position])
+        self.transactions += run.count
+        self._progress.committed(collector.last, run.end_lsn, run.count, collector.inside(run))
 
     def _take_rows(self) -> None:
         """All row messages that come next, up to the page's limits."""
@@ -181,7 +185,9 @@ class Framer:
             collector.changes(number, self._data[start : self._position])
 
     def _rows_ahead(self, most: int, full: int, used: set[bytes]) -> int:
-        self._position, number = rows_ahead(self._data, self._position, self._end, most, full, used)
+        self._position, number = self._walk_rows(
+            self._data, self._position, self._end, most, full, used
+        )
         return number
 
     # What is not a row is rare, one-row transactions apart.

@@ -6,23 +6,36 @@ in flight it follows the server's own WAL, or else an idle slot would pin the lo
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.position import Place
 
-__all__ = ["Progress"]
+__all__ = ["Inside", "Progress"]
 
 MOVED = 1.0  # seconds between reports while the durable position moves
 SAME = 10.0  # and while it does not
 
 
+# A place -> the LSN up to which everything inside is done when that place is durable, or 0.
+Inside = Callable[[Place], int]
+
+
 @dataclass(slots=True)
 class _Sent:
-    """A transaction whose changes were handed out: `end` may be acknowledged behind `last`."""
+    """A transaction whose changes were handed out, or a run of `count` of them: `end` may be
+    acknowledged behind `last`; what comes before it, when `inside` says so."""
 
     last: Place
     end: int
     committed_at: int
+    count: int = 1
+    inside: Inside | None = None
+
+    def done(self, place: Place) -> int:
+        if self.last <= place:
+            return self.end
+        return self.inside(place) if self.inside is not None else 0
 
 
 class Progress:
@@ -67,7 +80,7 @@ class Progress:
     @property
     def in_flight(self) -> int:
         """Transactions handed out that are not durable yet."""
-        return len(self._sent) + (self._open is not None)
+        return sum(sent.count for sent in tuple(self._sent)) + (self._open is not None)
 
     @property
     def oldest(self) -> int | None:
@@ -78,14 +91,17 @@ class Progress:
         """A transaction's changes are being handed out; its end is not known yet."""
         self._open = committed_at
 
-    def committed(self, last: Place | None, end: int) -> None:
-        """A transaction ended at `end`; `last` is its last change, None if it had none for us."""
+    def committed(
+        self, last: Place | None, end: int, count: int = 1, inside: Inside | None = None
+    ) -> None:
+        """A transaction ended at `end`, or `count` of them, which `inside` tells apart; `last` is
+        the last change, None if there was none for us."""
         committed_at, self._open = self._open, None
         self.received = max(self.received, end)
         if last is None:
             self._settled(end)
         else:
-            self._sent.append(_Sent(last, end, committed_at or 0))
+            self._sent.append(_Sent(last, end, committed_at or 0, count, inside))
             # A page may end between the last change and its commit, and be durable already.
             if self._acknowledged is not None:
                 self.acknowledged(self._acknowledged)
@@ -108,17 +124,22 @@ class Progress:
     def acknowledged(self, place: Place) -> None:
         """Everything up to and including `place` is durable."""
         self._acknowledged = place
-        while self._sent and self._sent[0].last <= place:
-            self.durable = max(self.durable, self._sent.popleft().end)
+        while self._sent:
+            self.durable = max(self.durable, self._sent[0].done(place))
+            if self._sent[0].last > place:
+                break
+            self._sent.popleft()
 
     def after(self, place: Place | None) -> int:
         """What `durable` would be once `place` were durable. From any thread."""
         durable = self.durable
+        if place is None:
+            return durable
         # Copying a deque is one step, whatever the reading thread does to it meanwhile.
         for sent in tuple(self._sent):
-            if place is None or sent.last > place:
+            durable = max(durable, sent.done(place))
+            if sent.last > place:
                 break
-            durable = max(durable, sent.end)
         return durable
 
     @property
