@@ -84,7 +84,7 @@ class Usage:
 
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
-        if known is None or known in ("workers", "postgres"):
+        if known not in ("planner", "jvm", "wal sender", "nats-server"):
             known = self._roles[process.pid] = _role_of(kind, process)
         return known
 

@@ -167,6 +167,8 @@ class Framer:
     def _take_rows(self) -> None:
         """All row messages that come next, up to the page's limits."""
         collector, start = self._collector, self._position
+        if collector.transaction is BETWEEN and self._streaming is None:
+            return
         if self._streaming is not None:
             self._rows_ahead(ENDLESS, ENDLESS, set())
             self._streams.append(self._streaming, self._data[start : self._position])

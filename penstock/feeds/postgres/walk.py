@@ -73,6 +73,10 @@ class _Walk(ctypes.Structure):
     )
 
 
+# A type is a cycle of its own: made once.
+_Found = ctypes.c_char * (_TRANSACTIONS * _TRANSACTION.size)
+
+
 class Run:
     """Whole transactions, one behind the other, with `rows` changes; none has anything else.
 
@@ -129,7 +133,8 @@ class NativeWalk:
             function.restype = None
         self._walk = _Walk(most_transactions=_TRANSACTIONS)
         self._pointer = ctypes.pointer(self._walk)
-        self._found = ctypes.create_string_buffer(_TRANSACTIONS * _TRANSACTION.size)
+        self._found = _Found()
+        self._table = ctypes.addressof(self._walk) + _Walk.table.offset
 
     @classmethod
     def create(cls) -> Self | None:
@@ -146,7 +151,7 @@ class NativeWalk:
         while True:
             walk.position, walk.most, walk.room = position, most - total, full - position
             self._rows(data, self._pointer)
-            used.update(self._tables())
+            used |= self.tables()
             position, total = walk.position, total + walk.rows
             # It stops for want of a place for one table more, too.
             if walk.tables < _TABLES or not walk.rows or total == most or position >= full:
@@ -168,8 +173,5 @@ class NativeWalk:
 
     def tables(self) -> set[bytes]:
         """The relation OIDs of the rows that were walked over."""
-        return set(self._tables())
-
-    def _tables(self) -> list[bytes]:
-        found = bytes(self._walk.table)[: 4 * self._walk.tables]
-        return [found[at : at + 4] for at in range(0, len(found), 4)]
+        found = ctypes.string_at(self._table, 4 * self._walk.tables)
+        return {found[at : at + 4] for at in range(0, len(found), 4)}
