@@ -70,28 +70,30 @@ class Write:
     def _until(self) -> tuple[float, int | None]:
         """How long to wait for the source at most, and for which socket beside it."""
         due = self._gather.due_in(time.monotonic(), self._flow.pace)
-        if not self._flying:
+        if self._is_idle:
             return min(due, _PROGRESS), None
         return min(due, LOOK), self._session.connection.descriptor
 
     @property
-    def _flying(self) -> bool:
-        return self._connected is not None and self._publisher.flying > 0
+    def _is_idle(self) -> bool:
+        """Whether nothing is in flight, and nothing is queued: after a pause, or a refusal, what is
+        left may wait with nothing in flight whose answer would bring it on."""
+        return self._connected is None or self._publisher.is_idle
 
     def _go_on(self, batch: pa.RecordBatch | None) -> None:
         if batch is not None and len(batch):
             if not self._gather.takes(batch):
                 self._flush()
             self._gather.add(batch, time.monotonic())
-        if self._flying:
+        if not self._is_idle:
             self._retried(self._publisher.poll)
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for company all the same.
         pace = self._flow.pace
-        eager = pace.patience == 1 and not self._flying
+        eager = pace.patience == 1 and self._is_idle
         if eager or self._gather.is_due(time.monotonic(), pace):
             self._flush()
-        if not self._flying:
+        if self._is_idle:
             self._flow.idle()
             if batch is None:
                 self._session.refresh()  # an idle server wants its PING answered
@@ -119,7 +121,7 @@ class Write:
         return found
 
     def _pass(self) -> None:
-        """Nothing is in flight: what was seen to otherwise counts as done as well."""
+        """Nothing is in flight or queued: what was seen to otherwise counts as done as well."""
         for partition, place in self._poison.passed.items():
             known = self._tally.position.get(partition, place)
             self._tally.position[partition] = max(known, place)
@@ -150,7 +152,7 @@ class Write:
     def _progress(self) -> None:
         """Says how far it is, for those who acknowledge a source before an open end."""
         now = time.monotonic()
-        if not self._flying:
+        if self._is_idle:
             self._pass()
         if now - self._told >= _PROGRESS and self._tally.position != self._said:
             self._told, self._said = now, dict(self._tally.position)

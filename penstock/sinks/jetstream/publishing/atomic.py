@@ -134,14 +134,21 @@ class Atomic:
         """See Publisher."""
         return sum(len(batch) for shard in self._shards.values() for batch in shard.flight)
 
+    @property
+    def is_idle(self) -> bool:
+        """See Publisher."""
+        return not any(shard.flight or shard.queue for shard in self._shards.values())
+
     def poll(self) -> None:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection.receive(0))
         if not self._flow.held(self.flying):
             for shard in self._shards.values():
-                if self._is_ready(shard):
-                    self._send_next(connection, shard)
+                # It may have to look where it is first, and then nothing is in flight yet.
+                while self._is_ready(shard) and self._send_next(connection, shard):
+                    if shard.flight:
+                        break
         self._expect(connection)
 
     def _expect(self, connection: Connection) -> None:

@@ -80,10 +80,17 @@ class Individual:
         """See Publisher."""
         return self._sent - self._acknowledged
 
+    @property
+    def is_idle(self) -> bool:
+        """See Publisher."""
+        return self._acknowledged == self._added
+
     def poll(self) -> None:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection, connection.receive(0))
+        while not self._flow.held(self.flying) and self._send_next(connection):
+            pass
         self._expect(connection)
 
     def _expect(self, connection: Connection) -> None:

@@ -53,6 +53,11 @@ class Publisher(Protocol):
         """Messages that were sent and not acknowledged."""
         ...
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was added is acknowledged."""
+        ...
+
     def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """What of a batch of one origin is not stored yet, as far as this can be known; counts the
         rest. A message of several changes can't be stored in part, so this has to be asked first.
@@ -66,8 +71,8 @@ class Publisher(Protocol):
         ...
 
     def poll(self) -> None:
-        """Takes in the acknowledgements that are there, and sends what waited for them; waits for
-        nothing else.
+        """Takes in the acknowledgements that are there, and sends what waited for them, or for the
+        end of a pause; waits for nothing. Called now and then until `is_idle`.
 
         Raises as `pump` does: Unavailable too when there was none for too long.
         """

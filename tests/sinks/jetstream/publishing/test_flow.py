@@ -207,6 +207,45 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
 
 @pytest.mark.live
 @pytest.mark.fault
+@pytest.mark.parametrize("messages", ["change", "batch"])
+@pytest.mark.parametrize("delivery", SURE)
+def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_change(
+    delivery: str, messages: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any,
+    read: Any, stream: str,
+) -> None:  # fmt: skip
+    """The source has no more for now: what waited for company behind a slow answer is all."""
+    server: Nats = own_nats()
+    batches = [batch_of(100, number) for number in range(1, 5)]
+    told: list[Any] = []
+
+    def stored() -> bool:
+        changes = sum(note.get("published", 0) for note in told[-1:])
+        return bool(changes >= 400)
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        yield batches[0]
+        wait_until(lambda: any(note.get("published") == 100 for note in told))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            yield from batches[1:]
+            wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until(stored)
+
+    sink = JetStreamSink(
+        settings_of(
+            server.url, delivery=delivery, messages=messages, timeout="60s",
+            pressure={"pause": "3s"},
+        )
+    )  # fmt: skip
+    assert sink.write(changes(), told.append).published == 400
+    if messages == "change":
+        assert [message.event_id for message in read(server.url, stream)] == ids_of(*batches)
+
+
+@pytest.mark.live
+@pytest.mark.fault
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
