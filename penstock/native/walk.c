@@ -2,7 +2,7 @@
  * message, and never a row. The same as `rows_ahead` in feeds/postgres/walk.py does, and what the
  * framer does with whole transactions.
  *
- * `data` has HEAD bytes behind `end`: the head of a short message can be read at the very end. */
+ * `data` has 35 bytes behind `end`: the head of a short message can be read at the very end. */
 #include <string.h>
 
 #include "native.h"

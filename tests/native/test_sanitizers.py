@@ -15,6 +15,7 @@ TESTS = [
     "tests/wire/pgoutput/test_kernel.py",
     "tests/sinks/jetstream/encoding/test_convert.py",
     "tests/feeds/postgres/test_framing.py",
+    "tests/feeds/postgres/test_walk.py",
 ]
 
 

@@ -122,14 +122,8 @@ def test_behind_a_reconnect_the_source_is_told_no_more_than_is_stored() -> None:
     followed: list[tuple[Mark | None, Marking]] = []
 
     class Breaking(MemoryFeed):
-        def follow(
-            self,
-            partition: PartitionId,
-            after: Place | None,
-            mark: Mark | None = None,
-            *,
-            despite: Gap | None = None,
-        ) -> Following:
+        def follow(self, *where: Any, **more: Any) -> Following:
+            partition, after, mark = where
             followed.append((mark, Marking(self, partition, after)))
             return followed[-1][1]
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from penstock.errors import Unavailable
 from penstock.feeds.postgres.pages import BETWEEN, Describe, OpenPage, Relations, Transaction
-from penstock.feeds.postgres.progress import Inside
 from penstock.feeds.postgres.walk import Run
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -67,7 +66,7 @@ class Collector:
         self.cursor = ""
         self._after = after or _NOWHERE
         self._describe = describe
-        self._era = era
+        self.era = era
         self._anchored = anchored
         self._past = False
 
@@ -86,7 +85,7 @@ class Collector:
         """What comes next belongs to this transaction, and has places of this cursor (in its
         era). Raises Diverged."""
         after, ordinal = self._after
-        cursor = self._era + cursor
+        cursor = self.era + cursor
         if self._anchored:
             self._anchored = False
             if cursor != after:
@@ -108,15 +107,10 @@ class Collector:
         page has none."""
         page = self.page
         if not page.count:
-            page.begin(run.first, Place(self._era + run.first.cursor, 0))
+            page.begin(run.first, Place(self.era + run.first.cursor, 0))
         page.put(piece)
         page.count += run.rows
-        self.last = run.last(self._era)
-
-    def inside(self, run: Run) -> Inside:
-        """For `Progress.committed`."""
-        era = self._era
-        return lambda place: run.done(place, era)
+        self.last = run.last
 
     def end(self) -> Place | None:
         """The transaction is over: its last change, dropped or not, if it had any."""

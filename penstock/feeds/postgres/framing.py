@@ -1,8 +1,7 @@
 """Bytes of the replication stream -> pages. Sans-IO: bytes and times come in, pages go out.
 
 This is the planner's hot loop: one pass that looks at the head of every message (walk.py), and
-never at a row. It tells `Progress` what may be acknowledged. Rows are decoded
-elsewhere.
+never at a row. It tells `Progress` what may be acknowledged. Rows are decoded elsewhere.
 """
 
 import struct
@@ -148,6 +147,7 @@ class Framer:
             most=limits.rows - page.count,
             room=limits.size - page.size,
             fresh=not page.count,
+            era=collector.era,
         )
         if run is None:
             return
@@ -162,16 +162,16 @@ class Framer:
         begin = start if page.count else run.first_row
         collector.run(run, self._data[begin : run.position])
         self.transactions += run.count
-        self._progress.committed(collector.last, run.end_lsn, run.count, collector.inside(run))
+        self._progress.committed(run.last, run.end_lsn, run.count, run.done)
 
     def _take_rows(self) -> None:
         """All row messages that come next, up to the page's limits."""
         collector, start = self._collector, self._position
-        if collector.transaction is BETWEEN and self._streaming is None:
-            return
         if self._streaming is not None:
             self._rows_ahead(ENDLESS, ENDLESS, set())
             self._streams.append(self._streaming, self._data[start : self._position])
+            return
+        if self.between:
             return
         if collector.behind:
             self._progress.opened(collector.transaction.committed_at)

@@ -82,34 +82,36 @@ class Run:
 
     They end at `position` of what was walked over, and the last of them at `end_lsn`; those that
     came first and had no rows at `before_lsn`, or 0. With rows: the first begins at `first_row`,
-    in the transaction `first`; `count` is of transactions with any.
+    in the transaction `first`; `count` is of transactions with any. Cursors begin with `era`.
     """
 
     __slots__ = (
-        "_ends", "before_lsn", "count", "end_lsn", "first", "first_row", "position", "rows",
+        "_ends", "_era", "before_lsn", "count", "end_lsn", "first", "first_row", "position",
+        "rows",
     )  # fmt: skip
 
-    def __init__(self, walk: _Walk, ends: bytes) -> None:
+    def __init__(self, walk: _Walk, ends: bytes, era: str) -> None:
         self.position, self.rows = walk.position, walk.rows
         self.before_lsn, self.end_lsn = walk.before_lsn, walk.end_lsn
         self.count = walk.transactions
         self.first_row = walk.first_row
-        self._ends = ends
+        self._ends, self._era = ends, era
         self.first = Transaction(0, 0, 0)
         if ends:
             lsn, _, _ = _TRANSACTION.unpack_from(ends)
             self.first = Transaction(lsn, from_pg_time(walk.first_at), walk.first_xid)
 
-    def last(self, era: str) -> Place:
+    @property
+    def last(self) -> Place:
         """The place of the last change."""
-        return self._place(len(self._ends) - _TRANSACTION.size, era)
+        return self._place(self.count - 1)
 
-    def done(self, place: Place, era: str) -> int:
+    def done(self, place: Place) -> int:
         """The end of the last transaction that has no change behind `place`; 0 if there is none."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
-            if self._place(middle * _TRANSACTION.size, era) <= place:
+            if self._place(middle) <= place:
                 low = middle + 1
             else:
                 high = middle
@@ -117,9 +119,9 @@ class Run:
             return 0
         return int(_TRANSACTION.unpack_from(self._ends, (low - 1) * _TRANSACTION.size)[2])
 
-    def _place(self, at: int, era: str) -> Place:
-        lsn, rows, _ = _TRANSACTION.unpack_from(self._ends, at)
-        return Place(era + format_lsn(lsn), rows - 1)
+    def _place(self, number: int) -> Place:
+        lsn, rows, _ = _TRANSACTION.unpack_from(self._ends, number * _TRANSACTION.size)
+        return Place(self._era + format_lsn(lsn), rows - 1)
 
 
 class NativeWalk:
@@ -158,18 +160,19 @@ class NativeWalk:
                 return position, total
 
     def transactions(
-        self, data: bytes, position: int, end: int, *, most: int, room: int, fresh: bool
+        self, data: bytes, position: int, end: int, *, most: int, room: int, fresh: bool, era: str
     ) -> Run | None:
         """What comes next of whole transactions whose rows do not fill the page: which would be
         `most` of them, or `room` bytes, counted from the first row if the page is `fresh`. None:
-        nothing. `data` is padded."""
+        nothing. `data` is padded. See `Run` for `era`."""
         walk = self._walk
         walk.position, walk.end, walk.most, walk.room = position, end, most, room
         walk.is_fresh = fresh
         self._transactions(data, self._pointer, self._found)
         if walk.position == position:
             return None
-        return Run(walk, ctypes.string_at(self._found, walk.transactions * _TRANSACTION.size))
+        ends = ctypes.string_at(self._found, walk.transactions * _TRANSACTION.size)
+        return Run(walk, ends, era)
 
     def tables(self) -> set[bytes]:
         """The relation OIDs of the rows that were walked over."""

@@ -9,17 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
-from penstock.feeds.postgres.collecting import Collector, Limits
-from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.pages import Known
-from penstock.feeds.postgres.progress import Progress
-from penstock.feeds.postgres.streams import Streams
-from penstock.feeds.postgres.walk import NativeWalk, rows_ahead
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Place
 from penstock.wire.pgoutput.context import Context
-from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.lsn import format_lsn
+from tests.feeds.postgres.loop import (
+    ANNOUNCED,
+    INT,
+    OTHER,
+    TABLE,
+    THIRD,
+    Loop,
+    changes,
+    framed,
+    transaction,
+)
 from tests.wire.pages import (
     begin,
     commit,
@@ -30,52 +33,6 @@ from tests.wire.pages import (
     relation,
     truncate,
 )
-
-INT = {"id": 23}
-TABLE, OTHER, THIRD = 20_001, 20_002, 20_003
-
-
-class Loop:
-    """A framer with everything around it, and what it returned so far."""
-
-    def __init__(
-        self, after: Place | None = None, rows: int = 2000, size: int = 2**18, memory: int = 2**20
-    ) -> None:
-        self.progress = Progress()
-        self.streams = Streams(memory=memory)
-        self.described: list[bytes] = []
-        self.framer = Framer(
-            Collector(
-                PartitionId("s"),
-                after=after,
-                limits=Limits(size=size, rows=rows),
-                describe=self._describe,
-                relations={},
-            ),
-            progress=self.progress,
-            streams=self.streams,
-        )
-        self.pages: list[Page] = []
-
-    def _describe(self, raw: bytes) -> Known:
-        self.described.append(raw)
-        return Known(raw=raw)
-
-    def feed(self, *parts: bytes) -> "Loop":
-        for part in parts:
-            self.framer.feed(part)
-            self.pages += self.framer.scan(1.0)
-            while self.framer.busy:
-                self.pages += self.framer.scan(1.0)
-        return self
-
-    def all(self) -> list[Page]:
-        self.pages += self.framer.flush(1.0)
-        return self.pages
-
-
-def framed(*messages: bytes) -> bytes:
-    return b"".join(frame(message) for message in messages)
 
 
 def stream_start(xid: int) -> bytes:
@@ -90,22 +47,6 @@ def stream_abort(xid: int, subxid: int) -> bytes:
     return b"A" + struct.pack(">II", xid, subxid)
 
 
-def transaction(lsn: int, *rows: int) -> bytes:
-    return framed(begin(lsn), *(insert(TABLE, [row]) for row in rows), commit(lsn))
-
-
-def changes(pages: list[Page]) -> list[tuple[str, int, str, str | None]]:
-    """(cursor, ordinal, operation, after) of every change, by the real decoder."""
-    decoder = PgoutputDecoder(DecoderSettings(backend="b", database="d"))
-    return [
-        (row["cursor"], row["ordinal"], row["operation"], row["after"])
-        for page in pages
-        for batch in decoder.decode(page)
-        for row in batch.to_pylist()
-    ]
-
-
-ANNOUNCED = framed(relation(TABLE, INT, key=["id"]))
 MIXED = b"".join((
     framed(begin(16), relation(TABLE, INT, key=["id"])),
     framed(*(insert(TABLE, [number]) for number in range(5)), commit(16)),
@@ -314,91 +255,6 @@ def test_resuming_after_any_place_gives_the_rest(number: int, rows: int) -> None
         changes(Loop(Place(cursor, ordinal), rows=rows).feed(MIXED).all())
         == (expected[number + 1 :])
     )
-
-
-def parts() -> "st.SearchStrategy[list[bytes]]":
-    """Streams of small transactions, and of whatever else may come between and inside them."""
-    tables = st.sampled_from([TABLE, OTHER, THIRD])
-    rows = st.lists(
-        st.builds(lambda t, n: insert(t, [n]), tables, st.integers(0, 10**9)), max_size=5
-    )
-    odd = st.sampled_from([
-        framed(truncate([OTHER])), framed(relation(OTHER, INT)), framed(relation(OTHER, {"n": 23})),
-        framed(logical_message("a", b"b", lsn=1, transactional=True)),
-    ])  # fmt: skip
-    plain = st.builds(lambda rows: [framed(*rows)], rows)
-    mixed = st.builds(lambda a, odd, b: [framed(*a), odd, framed(*b)], rows, odd, rows)
-    bodies = st.lists(st.one_of(plain, plain, plain, mixed), max_size=20)
-    return st.builds(
-        lambda bodies: [
-            part
-            for number, body in enumerate(bodies, 1)
-            for part in (
-                framed(begin(16 * number)), *body, framed(commit(16 * number)),
-                *([keepalive(wal_end=16 * number + 9)] if number % 7 == 0 else []),
-            )
-        ],
-        bodies,
-    )  # fmt: skip
-
-
-KNOWN = framed(*(relation(oid, INT) for oid in (TABLE, OTHER, THIRD)))
-
-
-@pytest.mark.skipif(NativeWalk.create() is None, reason="the native library is not built")
-@settings(max_examples=300, deadline=None)
-@given(
-    stream=parts(),
-    cuts=st.lists(st.integers(0, 2000), max_size=8),
-    rows=st.integers(1, 12),
-    size=st.integers(60, 900),
-    after=st.one_of(st.none(), st.tuples(st.integers(1, 8), st.integers(0, 3))),
-)
-def test_the_native_walk_and_pythons_make_the_same_pages(
-    stream: list[bytes], cuts: list[int], rows: int, size: int, after: tuple[int, int] | None
-) -> None:
-    place = None if after is None else Place(format_lsn(16 * after[0]), after[1])
-    data = b"".join(stream)
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    made = []
-    for native in (True, False):
-        loop = Loop(place, rows=rows, size=size)
-        if not native:
-            loop.framer._native, loop.framer._walk_rows = None, rows_ahead
-        loop.feed(KNOWN)
-        for start, end in pairwise(edges):
-            loop.feed(data[start:end])
-        made.append((loop, loop.all()))
-    (native_loop, native_pages), (python_loop, python_pages) = made
-    assert native_pages == python_pages
-    ours, theirs = native_loop.progress, python_loop.progress
-    assert native_loop.framer.transactions == python_loop.framer.transactions
-    assert (ours.received, ours.in_flight) == (theirs.received, theirs.in_flight)
-    for page in native_pages:  # also in the middle of a page
-        for shown in {page.first, page.last}:
-            assert ours.after(shown) == theirs.after(shown)
-    for page in native_pages:
-        for shown in sorted({page.first, page.last}):
-            ours.acknowledged(shown)
-            theirs.acknowledged(shown)
-            assert ours.durable == theirs.durable
-
-
-def test_many_tables_in_one_walk_are_all_remembered() -> None:
-    oids = range(30_000, 30_200)
-    announced = framed(*(relation(oid, INT) for oid in oids))
-    one = framed(begin(16), *(insert(oid, [1]) for oid in oids), commit(16))
-    many = b"".join(
-        framed(begin(32 + 16 * n), insert(oid, [2]), commit(32 + 16 * n))
-        for n, oid in enumerate(oids)
-    )
-    loop = Loop().feed(announced, transaction(8, 1), one, many)
-    (page,) = loop.all()
-    assert page.count == 401
-    assert len(Context.unpack(page.context).relations) == 200
-    # Cut anywhere, the places in between are as of single transactions.
-    loop.progress.acknowledged(Place(format_lsn(32 + 16 * 77), 0))
-    assert loop.progress.durable == 32 + 16 * 77 + 8
 
 
 def test_everything_mixed_is_acknowledged_at_the_end() -> None:

@@ -143,12 +143,12 @@ class Atomic:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection.receive(0))
+        if not self.flying:  # so far, silence was no fault
+            connection.expect_anew()
         if not self._flow.held(self.flying):
             for shard in self._shards.values():
-                # It may have to look where it is first, and then nothing is in flight yet.
-                while self._is_ready(shard) and self._send_next(connection, shard):
-                    if shard.flight:
-                        break
+                if self._is_ready(shard):
+                    self._send_next(connection, shard)
         self._expect(connection)
 
     def _expect(self, connection: Connection) -> None:

@@ -89,6 +89,8 @@ class Individual:
         """See Publisher."""
         connection = self._open()
         self._take_all(connection, connection.receive(0))
+        if not self.flying:  # so far, silence was no fault
+            connection.expect_anew()
         while not self._flow.held(self.flying) and self._send_next(connection):
             pass
         self._expect(connection)

@@ -171,8 +171,7 @@ def writing(settings_of: Any, batch_of: Any) -> Iterator[Callable[..., Writing]]
 def test_a_healthy_server_is_never_under_pressure(
     delivery: str, nats: Nats, settings_of: Any, batch_of: Any
 ) -> None:
-    # Batches that take a server of its own a tenth of what counts as slow: this one shares a core.
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery, batch={"max_size": 100}))
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
     told: list[Any] = []
     receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], told.append)
     assert receipt.published == 60_000
