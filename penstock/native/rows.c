@@ -20,9 +20,14 @@ EXPORT int64_t penstock_weave_kinds(const struct column *columns, const int32_t 
 EXPORT int64_t penstock_weave_keys(const struct column *columns, const int32_t *slots,
                                    const int32_t *widths, int32_t count, const int32_t *rows,
                                    int64_t row_count, uint8_t *out, int64_t capacity);
-EXPORT int32_t penstock_weave_constant(const struct column *c, int64_t rows);
-EXPORT int32_t penstock_weave_ascending(const struct column *texts, const struct column *numbers,
-                                        int64_t rows);
+struct survey {
+    int32_t simple, first, last, unused; /* `first` and `last` are ordinals */
+    int64_t weight, sizes[4];
+    const uint8_t *texts[4];
+};
+
+EXPORT void penstock_weave_survey(const struct column *columns, const int32_t *slots, int64_t rows,
+                                  struct survey *out);
 EXPORT int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows);
 EXPORT void penstock_weave_columns(const struct ArrowArray *batch, struct column *out);
 EXPORT void penstock_weave_release(struct ArrowArray *batch);
@@ -156,15 +161,14 @@ int64_t penstock_weave_keys(const struct column *columns, const int32_t *slots,
 }
 
 /* Whether all rows have the same value. */
-int32_t penstock_weave_constant(const struct column *c, int64_t rows) {
+static int is_constant(const struct column *c, int64_t rows) {
     for (int64_t row = 1; row < rows; row++)
         if (!same_values(c, 0, row - 1, row)) return 0;
     return 1;
 }
 
 /* Whether (text, int32) rises from row to row. */
-int32_t penstock_weave_ascending(const struct column *texts, const struct column *numbers,
-                                 int64_t rows) {
+static int is_ascending(const struct column *texts, const struct column *numbers, int64_t rows) {
     for (int64_t row = 1; row < rows; row++) {
         int64_t left, right;
         const uint8_t *a = value(texts, row - 1, &left), *b = value(texts, row, &right);
@@ -181,4 +185,23 @@ int32_t penstock_weave_ascending(const struct column *texts, const struct column
 int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows) {
     const int32_t *at = c->offsets + c->offset + start;
     return at[rows] - at[0];
+}
+
+/* What one has to know of a batch before it is encoded. `slots` are backend, partition, cursor,
+ * ordinal and the three images. `simple`: one origin, in order. `texts` are backend, partition, the
+ * first and the last cursor; `weight` the bytes of the images. There is a row at least. */
+void penstock_weave_survey(const struct column *columns, const int32_t *slots, int64_t rows,
+                           struct survey *out) {
+    const struct column *backend = columns + slots[0], *partition = columns + slots[1],
+                        *cursor = columns + slots[2], *ordinal = columns + slots[3];
+    out->simple = is_constant(backend, rows) && is_constant(partition, rows) &&
+                  is_ascending(cursor, ordinal, rows);
+    out->texts[0] = value(backend, 0, out->sizes);
+    out->texts[1] = value(partition, 0, out->sizes + 1);
+    out->texts[2] = value(cursor, 0, out->sizes + 2);
+    out->texts[3] = value(cursor, rows - 1, out->sizes + 3);
+    out->first = (int32_t)integer(ordinal, 0, 4);
+    out->last = (int32_t)integer(ordinal, rows - 1, 4);
+    out->weight = 0;
+    for (int i = 4; i < 7; i++) out->weight += penstock_weave_span(columns + slots[i], 0, rows);
 }

@@ -13,7 +13,7 @@ struct piece {
     int64_t size;
 };
 
-enum { CONST, RAW, TEXT, PICK, TIME, PLACE, STRINGS, SIZE, COUNT };
+enum { CONST, RAW, TEXT, PICK, TIME, PLACE, STRINGS, SIZE, COUNT, EDGE, BEHIND };
 /* How a text is written. LINE is as it is, but a line break in it is refused. */
 enum { PLAIN, LINE, MSGPACK, JSON };
 
@@ -203,9 +203,20 @@ static uint8_t *put_strings(uint8_t *out, const struct column *lists, const stru
     return out;
 }
 
+/* Of the four values of an EDGE, from `form` on: in the middle, the first, the last, the only. */
+static const uint8_t *edge(const struct piece *p, const struct column *c, int64_t row,
+                           int64_t rows, int64_t *size) {
+    return value(c, p->form + (row == 0) + 2 * (row == rows - 1), size);
+}
+
+static const uint8_t *behind(const struct piece *p, const struct column *columns, int64_t row,
+                             int64_t *size) {
+    return row ? value(columns + p->a, row - 1, size) : value(columns + p->b, p->form, size);
+}
+
 /* Bytes of one piece in one row; -1 where only writing tells. */
 static int64_t measured(const struct piece *p, const struct column *columns, int64_t row,
-                        int64_t number) {
+                        int64_t rows, int64_t number) {
     const struct column *c = columns + p->a;
     int64_t size;
     switch (p->kind) {
@@ -218,6 +229,12 @@ static int64_t measured(const struct piece *p, const struct column *columns, int
         return size;
     case PICK:
         value(columns + p->b, integer(c, row, 4), &size);
+        return size;
+    case EDGE:
+        edge(p, c, row, rows, &size);
+        return size;
+    case BEHIND:
+        behind(p, columns, row, &size);
         return size;
     }
     return -1;
@@ -248,6 +265,11 @@ int64_t penstock_weave_bound(const struct piece *pieces, int32_t count,
             }
             total += rows * most;
             break;
+        case EDGE:
+            value(c, p->form, &size);
+            total += rows * size + span(c, c->length);
+            break;
+        case BEHIND: total += span(c, rows) + span(d, d->length); break;
         case STRINGS: {
             int64_t items = span(c, rows);
             const int32_t *ends = d->offsets + d->offset, first = c->offsets[c->offset];
@@ -283,7 +305,7 @@ int64_t penstock_weave(const struct piece *pieces, int32_t count, const struct c
             case SIZE: {
                 int64_t total = 0;
                 for (const struct piece *q = pieces + p->a; q < pieces + p->b; q++) {
-                    if ((size = measured(q, columns, row, first + row)) < 0) return UNKNOWN;
+                    if ((size = measured(q, columns, row, rows, first + row)) < 0) return UNKNOWN;
                     total += size;
                 }
                 at = put_unsigned(at, (uint64_t)total);
@@ -291,6 +313,16 @@ int64_t penstock_weave(const struct piece *pieces, int32_t count, const struct c
             }
             case PICK: {
                 const uint8_t *text = value(d, integer(c, row, 4), &size);
+                at = put(at, text, size);
+                continue;
+            }
+            case EDGE: {
+                const uint8_t *text = edge(p, c, row, rows, &size);
+                at = put(at, text, size);
+                continue;
+            }
+            case BEHIND: {
+                const uint8_t *text = behind(p, columns, row, &size);
                 at = put(at, text, size);
                 continue;
             }

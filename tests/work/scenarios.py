@@ -18,6 +18,7 @@ from penstock.feeds.postgres.streams import Streams
 from penstock.page import Page
 from penstock.position import PartitionId
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.session import Session
 from penstock.spark.late import Depot
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
@@ -106,7 +107,7 @@ def encoding(url: str, *, images: Images = "msgpack", **settings: object) -> Mak
 
     def make(rows: int) -> Callable[[], object]:
         batch = changes(rows, images=images)
-        return lambda: session.encoder.encode(batch)
+        return lambda: session.encoder.encode(Part.of(batch))
 
     return make
 

@@ -16,6 +16,7 @@ from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks import Notify
 from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.poison import sift
 from penstock.sinks.jetstream.poison.dead_letter import Letter, error_letter, row_letter
 from penstock.sinks.jetstream.poison.sift import Fault
@@ -45,26 +46,28 @@ class Poison:
         self._policy: OnError = session.settings.on_error
         self._looked = False
 
-    def clean(self, batch: pa.RecordBatch) -> list[Messages]:
-        """The messages of a batch of one origin that can be published; the rest is seen to.
+    def clean(self, part: Part) -> list[Messages]:
+        """The messages of what can be published; the rest is seen to.
 
-        May be called again with the same batch when it raised Unavailable. Raises Rejected where
+        May be called again with the same part when it raised Unavailable. Raises Rejected where
         the policy is `stop`, SettingsError.
         """
         if not self._looked:
             self._session.suspensions.look()
             self._looked = True
+        batch = part.batch
         while True:
             hidden, marks = self._hide(batch)
             bad = [fault for fault in self._faults(batch) if fault.row not in hidden]
             if bad or hidden:
                 gone = {fault.row for fault in bad} | (hidden - marks.keys())
-                kept = sift.marked(
-                    batch, (row for row in range(len(batch)) if row not in gone), marks
-                )
+                rows = (row for row in range(len(batch)) if row not in gone)
+                kept = sift.marked(batch, rows, marks)
+                messages, unfit = self._encode(Part.of(kept), batch) if len(kept) else ([], [])
             else:
-                kept = batch
-            messages, unfit = self._encode(kept, batch)
+                messages, unfit = self._encode(part, batch)
+            if not (bad or hidden or unfit or any(self._session.streaks.values())):
+                return messages
             letters = self._letters(batch, sorted([*bad, *unfit]))
             verdict, streaks = self._judge(batch, letters, hidden)
             if verdict is not None:
@@ -80,6 +83,8 @@ class Poison:
 
     def _faults(self, batch: pa.RecordBatch) -> list[Fault]:
         """What is known to be bad without encoding it."""
+        if not batch.column("key").null_count:  # then it has neither
+            return []
         found = [*sift.keyless(batch), *(Fault(row, "", "") for row in unreadable(batch))]
         if found and self._policy == "stop":
             row = min(found).row
@@ -92,25 +97,21 @@ class Poison:
             )
         return found
 
-    def _encode(
-        self, batch: pa.RecordBatch, whole: pa.RecordBatch
-    ) -> tuple[list[Messages], list[Fault]]:
+    def _encode(self, part: Part, whole: pa.RecordBatch) -> tuple[list[Messages], list[Fault]]:
         """The messages of all rows that have one, and the others as rows of `whole`."""
-        if not len(batch):
-            return [], []
         try:
-            return [self._session.encoder.encode(batch)], []
+            return [self._session.encoder.encode(part)], []
         except Rejected as error:
             if self._policy == "stop":
                 raise
-            if len(batch) == 1:
-                return [], [Fault(_row_in(whole, batch), self._reason(batch), str(error))]
-        middle = len(batch) // 2
-        left, first = self._encode(batch.slice(0, middle), whole)
-        right, second = self._encode(batch.slice(middle), whole)
+            if len(part) == 1:
+                return [], [Fault(_row_in(whole, part.batch), self._reason(part), str(error))]
+        middle = len(part) // 2
+        left, first = self._encode(Part.of(part.batch.slice(0, middle)), whole)
+        right, second = self._encode(Part.of(part.batch.slice(middle)), whole)
         return left + right, first + second
 
-    def _reason(self, row: pa.RecordBatch) -> str:
+    def _reason(self, row: Part) -> str:
         try:
             self._session.unlimited.encode(row)
         except Rejected:
@@ -190,8 +191,11 @@ class Poison:
         marker stands for. Counts them, and lets tables resume."""
         hidden: set[int] = set()
         marks: dict[int, Suspension] = {}
+        records = self._session.suspensions.all()
+        if not records:
+            return hidden, marks
         first = sift.place_of(batch, 0)
-        for record in list(self._session.suspensions.all().values()):
+        for record in records.values():
             if not _concerns(record, first):
                 continue
             rows = sift.rows_of(batch, record)

@@ -18,6 +18,7 @@ from penstock.position import Place
 from penstock.sinks.jetstream.cleaning import summary
 from penstock.sinks.jetstream.client.api import ApiError, error_of
 from penstock.sinks.jetstream.encoding.message import POSITION, Messages, Origin
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.poison.dead_letter import Letter, page_of, row_of
 from penstock.sinks.jetstream.poison.dead_letters import Kept
 from penstock.sinks.jetstream.poison.suspension import Event, State, Suspension
@@ -66,7 +67,7 @@ class Mending:
                 hint="correct the consumers by hand, or copy the table anew",
             )
         batches = decode(page_of(letter)) if letter.kind == "source" else [row_of(letter)]
-        messages = [self._session.encoder.encode(batch) for batch in batches if len(batch)]
+        messages = [self._session.encoder.encode(Part.of(batch)) for batch in batches if len(batch)]
         if sum(map(len, messages)) != 1:
             raise SettingsError(
                 f"the dead letter {kept.id} is of a table that the pipeline does not follow",

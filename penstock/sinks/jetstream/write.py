@@ -14,6 +14,7 @@ from penstock.sinks import Notify, Receipt
 from penstock.sinks.jetstream.cleaning import Poison
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, Limits
 from penstock.sinks.jetstream.publishing.breaker import BreakerState
 from penstock.sinks.jetstream.publishing.gather import Gather
@@ -103,18 +104,19 @@ class Write:
         """Encodes and sends what has gathered."""
         for batch in self._gather.take():
             for arranged in self._order.arrange(batch):
-                self._insist(_nothing)  # a publisher there is, and what the server takes is known
+                if not self._is_connected:  # what the server takes has to be known
+                    self._insist(_nothing)
                 if not self._publisher.flying:
                     self._session.connection.expect_anew()
                 part = self._fresh(arranged)
-                if not len(part):
+                if part is None:
                     continue
-                self._committed.append(part.column("committed_at"))
+                self._committed.append(part.batch.column("committed_at"))
                 for messages in self._clean(part):
                     self._add(messages)
                 self._retried(lambda: self._publisher.pump(drain=False))
 
-    def _clean(self, part: pa.RecordBatch) -> list[Messages]:
+    def _clean(self, part: Part) -> list[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
         found: list[Messages] = []
         self._insist(lambda: found.extend(self._poison.clean(part)))
@@ -127,11 +129,11 @@ class Write:
             self._tally.position[partition] = max(known, place)
         self._poison.passed.clear()
 
-    def _fresh(self, part: pa.RecordBatch) -> pa.RecordBatch:
+    def _fresh(self, part: Part) -> Part | None:
         """What is not stored yet: a message of several changes is stored whole or not at all."""
         if self._session.settings.messages == "change":
             return part
-        fresh = part
+        fresh: Part | None = part
 
         def look() -> None:
             nonlocal fresh
@@ -211,14 +213,14 @@ class Write:
 
     def _insist(self, step: Callable[[], None]) -> None:
         """Does a step over an open session, again and again until it succeeds."""
-        waits, attempts, before = _delays(), 0, self._tally.batches
+        waits, attempts, before = None, 0, self._tally.batches
         while True:
             self._leave_alone()
             try:
                 self._try(step)
             except (Unavailable, Malformed) as error:
                 self._session.close()
-                if self._tally.batches != before:
+                if waits is None or self._tally.batches != before:
                     waits, before = _delays(), self._tally.batches
                 attempts += 1
                 self._flow.failed(error.message)
@@ -238,7 +240,8 @@ class Write:
     def _try(self, step: Callable[[], None]) -> None:
         """A step, and before it the probe of a breaker that is half-open."""
         before = self._tally.batches
-        self._connect()
+        if not self._is_connected:
+            self._connect()
         if self._flow.breaker.state is BreakerState.HALF_OPEN:
             self._publisher.probe()
             self._flow.succeeded()
@@ -249,13 +252,16 @@ class Write:
             if self._tally.batches != before and self._flow.breaker.failures:
                 self._flow.succeeded()
 
+    @property
+    def _is_connected(self) -> bool:
+        session = self._session
+        return session.stream is not None and self._connected is session.connection
+
     def _connect(self) -> None:
         session = self._session
         if not session.is_open:
             session.open()
             self._tell()
-        elif self._connected is session.connection:
-            return
         if self._connected is None:
             self._publisher = _publisher(session, self._tally)
         self._publisher.resume(session.connection, session.api)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.sinks.jetstream.encoding.columns import Columns
-from penstock.sinks.jetstream.encoding.encode import exact, fitting
+from penstock.sinks.jetstream.encoding.encode import fitting
 from penstock.sinks.jetstream.encoding.grouping import Group, Sizes, grouped
 from penstock.sinks.jetstream.encoding.layout import SHARED, schema_of
 from penstock.sinks.jetstream.encoding.message import Headers, Messages
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.encoding.routes import Routed, Routes
 from penstock.sinks.jetstream.encoding.several import collected, largest_body
 from penstock.sinks.jetstream.subject import Template
@@ -47,10 +47,9 @@ class Tabular:
         self._routes = Routes(lambda route: (template.render(route).encode(), b""))
         self._schemas: dict[tuple[Any, ...], bytes] = {}
 
-    def encode(self, batch: pa.RecordBatch) -> Messages:
+    def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        batch = exact(batch)
-        routed = self._routes.of(Columns(len(batch), batch))
+        batch, routed = part.batch, self._routes.of(part.columns)
         tables = [route.table for route in routed.routes]
         groups = grouped(
             routed.kinds, tables, _sizes(batch), most=self._most, largest=self._largest
@@ -60,7 +59,7 @@ class Tabular:
         )
         bodies = [self._body(shown, group, routed) for group in groups]
         return fitting(
-            collected(batch, groups, routed, bodies=bodies, headers=self._headers), self._limit
+            collected(part, groups, routed, bodies=bodies, headers=self._headers), self._limit
         )
 
     def _body(self, shown: pa.RecordBatch, group: Group, routed: Routed) -> bytes:

@@ -4,7 +4,9 @@ Where the compiled kernel is there, it is told once where their bytes are, for a
 """
 
 import ctypes
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -30,13 +32,11 @@ class Values:
     """A few values that rows `Pick` from."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
-        self.values = list(values)
-        ends = (ctypes.c_int32 * (len(values) + 1))()
-        for number, value in enumerate(self.values):
-            ends[number + 1] = ends[number] + len(value)
-        self._ends, self._data = ends, b"".join(self.values)
-        data = ctypes.cast(ctypes.c_char_p(self._data), ctypes.c_void_p)
-        self.native = NativeColumn(None, ctypes.addressof(ends), data, 0, len(self.values))
+        self.values = values
+        self._ends = array("i", accumulate(map(len, values), initial=0))
+        self._data = array("b", b"".join(values))
+        ends, data = self._ends.buffer_info()[0], self._data.buffer_info()[0]
+        self.native = NativeColumn(None, ends, data, 0, len(values))
 
 
 class Columns:
@@ -96,9 +96,9 @@ def items_slot() -> int:
     return _ITEMS
 
 
-def address(array: "np.ndarray[Any, Any]") -> int:
+def address(numbers: "np.ndarray[Any, Any]") -> int:
     """Where an array's numbers are."""
-    return int(array.__array_interface__["data"][0])
+    return int(numbers.__array_interface__["data"][0])
 
 
 def _pointed(column: Any) -> NativeColumn:

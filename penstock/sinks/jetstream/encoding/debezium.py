@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import __version__
+from penstock.change import IMAGES
 from penstock.sinks.jetstream.encoding.columns import BINARY, Column, Columns, Numbers, Values
 from penstock.sinks.jetstream.encoding.dialect import Dialect
 from penstock.sinks.jetstream.encoding.layout import schema_of
@@ -94,13 +95,14 @@ class Debezium:
             "lsn": _distinct(columns["cursor"], _lsn),
             "image": (routed.kinds, Values(keys)),
         }
+        image = images or {name: columns[name] for name in IMAGES}
         extras: dict[str, Any] = {}
         for name, (numbers, values) in found.items():
             extras |= {f"_{name}": numbers, f"_{name}s": values}
         return {
             **extras,
-            "_old": _old(images["before"], images["key"], deleted),
-            "_new": _new(images["after"], columns["unchanged"]),
+            "_old": _old(image["before"], image["key"], deleted),
+            "_new": _new(image["after"], columns["unchanged"]),
         }
 
 

@@ -4,32 +4,30 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
-from penstock.change import IMAGES, Images, images_of, schema
+from penstock.change import IMAGES, Images, images_of
 from penstock.errors import Rejected
-from penstock.position import PartitionId
 from penstock.sinks.jetstream.encoding.columns import Column, Columns
 from penstock.sinks.jetstream.encoding.convert import Unconvertible, converted
 from penstock.sinks.jetstream.encoding.layout import Layout
-from penstock.sinks.jetstream.encoding.message import Headers, Messages, Origin, Sizes
+from penstock.sinks.jetstream.encoding.message import Headers, Messages, Sizes
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.encoding.pieces import Pick
 from penstock.sinks.jetstream.encoding.routes import Routed, Routes
 from penstock.sinks.jetstream.encoding.weave import Weave
 from penstock.sinks.jetstream.subject import Template
 
 __all__ = [
-    "Encoder", "Singles", "body_weaves", "exact", "fitting", "origin_of", "routed_columns",
-    "routes_of", "sizes_of",
+    "Encoder", "Singles", "body_weaves", "fitting", "routed_columns", "routes_of", "sizes_of",
 ]  # fmt: skip
 
 _ROUTED = ("kind", "subject", "fields")
 
 
 class Encoder(Protocol):
-    """Makes messages of batches that have one origin and at least one row, in order."""
+    """Makes messages of changes."""
 
-    def encode(self, batch: pa.RecordBatch) -> Messages:
+    def encode(self, part: Part) -> Messages:
         """Raises Rejected when a change can't be stored: too large, or not to be encoded."""
         ...
 
@@ -46,16 +44,16 @@ class Singles:
         self._subjects = Weave([Pick("kind", "subject")], _ROUTED)
         self._bodies = body_weaves(layout, layout.change())
 
-    def encode(self, batch: pa.RecordBatch) -> Messages:
+    def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        columns = Columns(len(batch), exact(batch))
-        origin = origin_of(batch)
-        headers = self._headers.of(origin, columns)
+        batch, columns = part.batch, part.columns
+        headers = self._headers.of(part.origin, columns)
         columns, images = routed_columns(columns, self._routes.of(columns), self._layout)
         subjects, bodies = self._subjects.run(columns), self._bodies[images].run(columns)
         messages = Messages(
-            origin, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
+            part.origin, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
             subjects, headers, bodies, sizes_of(headers) + sizes_of(bodies),
+            ends_at=(part.first, part.last),
         )  # fmt: skip
         return fitting(messages, self._limit)
 
@@ -63,7 +61,7 @@ class Singles:
 def fitting(messages: Messages, limit: int) -> Messages:
     """The messages; raises Rejected for the first that has more than `limit` bytes. (The
     publisher's own headers, subject and reply take some more.)"""
-    if messages.sizes.max() > limit:
+    if np.maximum.reduce(messages.sizes) > limit:
         raise _too_large(messages, int(np.argmax(messages.sizes > limit)), limit)
     return messages
 
@@ -75,23 +73,6 @@ def _too_large(messages: Messages, index: int, limit: int) -> Rejected:
         f"the change at {place} of {origin.partition} is {messages.sizes[index]} bytes as a "
         f"message; the server takes {limit}",
         hint="raise max_payload of nats-server, or leave the large column out",
-    )
-
-
-def origin_of(batch: pa.RecordBatch) -> Origin:
-    """Of a batch that has one."""
-    return Origin(
-        batch.column("backend")[0].as_py(), PartitionId(batch.column("partition")[0].as_py())
-    )
-
-
-def exact(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch with exactly the change's columns and types."""
-    wanted = schema(images_of(batch.schema))
-    if batch.schema.equals(wanted):
-        return batch
-    return pa.RecordBatch.from_arrays(
-        [batch.column(field.name).cast(field.type) for field in wanted], schema=wanted
     )
 
 
@@ -114,8 +95,7 @@ def routed_columns(columns: Columns, routed: Routed, layout: Layout) -> tuple[Co
     """The columns with what the layout's pieces need; whether images were converted."""
     extras = {"kind": routed.kinds, "subject": routed.subjects, "fields": routed.fields}
     images = _with_images(columns, layout.dialect.images)
-    found = images or {name: columns[name] for name in IMAGES}
-    extras |= layout.extras(columns, routed, found)
+    extras |= layout.extras(columns, routed, images)
     return columns.with_extras(**extras, **images), bool(images)
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from penstock.native import library
 
-__all__ = ["ARROW_ARRAY", "UNKNOWN", "NativeColumn", "NativePiece", "kernel"]
+__all__ = ["ARROW_ARRAY", "UNKNOWN", "NativeColumn", "NativePiece", "NativeSurvey", "kernel"]
 
 ARROW_ARRAY = 80  # bytes of `struct ArrowArray`
 UNKNOWN = -(1 << 63)  # what the kernel returns when it has to be done the other way
+_ADDRESS, _NUMBER, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
 class NativeColumn(ctypes.Structure):
@@ -30,7 +31,15 @@ class NativePiece(ctypes.Structure):
     )  # fmt: skip
 
 
-_ADDRESS, _NUMBER, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+class NativeSurvey(ctypes.Structure):
+    """`struct survey`."""
+
+    _fields_ = (
+        ("simple", _INT), ("first", _INT), ("last", _INT), ("unused", _INT),
+        ("weight", _NUMBER), ("sizes", _NUMBER * 4), ("texts", _ADDRESS * 4),
+    )  # fmt: skip
+
+
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "weave_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
     "weave": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
@@ -42,8 +51,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "weave_keys": (
         _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER),
     ),
-    "weave_constant": (_INT, (_ADDRESS, _NUMBER)),
-    "weave_ascending": (_INT, (_ADDRESS, _ADDRESS, _NUMBER)),
+    "weave_survey": (None, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
     "weave_span": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER)),
     "convert": (_INT, (_ADDRESS, _ADDRESS)),
 }  # fmt: skip

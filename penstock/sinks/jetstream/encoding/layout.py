@@ -54,7 +54,8 @@ class Layout(Protocol):
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """What the pieces need beside the change's own columns: each of `extra_names`, in that
-        order. `images` are `key`, `before` and `after` in the encoding of the dialect."""
+        order. `images` are `key`, `before` and `after` in the encoding of the dialect, if the
+        columns' own are not."""
         ...
 
 

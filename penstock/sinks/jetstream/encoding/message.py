@@ -52,7 +52,8 @@ class Messages:
     `NATS/1.0` and lack the empty line at the end, so that a publisher can add its own; `sizes` are
     bytes of headers and body. Where a message may have several changes, `counts` says how many,
     and `ends` behind which messages everything up to their place has been said: only there may
-    what is stored end. Without them each message is one change, and is such an end.
+    what is stored end. Without them each message is one change, and is such an end. `ends_at` are
+    the first and the last place, where they are known already.
     """
 
     origin: Origin
@@ -65,9 +66,15 @@ class Messages:
     sizes: Sizes
     counts: Sizes | None = None
     ends: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None
+    ends_at: tuple[Place, Place] | None = None
 
     def __len__(self) -> int:
         return len(self.bodies)
+
+    @property
+    def weight(self) -> int:
+        """Bytes of all headers and bodies."""
+        return int(np.add.reduce(self.sizes))
 
     @property
     def changes(self) -> int:
@@ -76,6 +83,8 @@ class Messages:
 
     def place(self, index: int) -> Place:
         """The place of one message's (last) change; negative counts from the end."""
+        if self.ends_at is not None and index in (0, -1):
+            return self.ends_at[index]
         index %= len(self)
         return Place(self.cursors[index].as_py(), self.ordinals[index].as_py())
 

@@ -6,8 +6,8 @@ Names are those of the columns that a `Weave` is run over.
 from typing import Literal, NamedTuple
 
 __all__ = [
-    "Const", "Count", "Form", "Pick", "Piece", "Place", "Raw", "Size", "Strings", "Text",
-    "Time", "merged",
+    "Behind", "Const", "Count", "Edge", "Form", "Pick", "Piece", "Place", "Raw", "Size", "Strings",
+    "Text", "Time", "merged",
 ]  # fmt: skip
 
 # How a text is written. `line` is as it is, but with a line break it is refused.
@@ -69,7 +69,7 @@ class Strings(NamedTuple):
 
 class Size(NamedTuple):
     """Bytes of the pieces `first` to before `last` in this row, in decimal. They may be Const,
-    plain Raw, Pick and Count."""
+    plain Raw, Pick, Count, Edge and Behind."""
 
     first: int
     last: int
@@ -79,7 +79,23 @@ class Count(NamedTuple):
     """The row's number in decimal, from the number that the run is given for its first row."""
 
 
-Piece = Const | Raw | Text | Pick | Time | Place | Strings | Size | Count
+class Edge(NamedTuple):
+    """One of the four values from number `at` on, by where the row is: in the middle, the first,
+    the last, the only one."""
+
+    values: str
+    at: int = 0
+
+
+class Behind(NamedTuple):
+    """The value of the row before this one, as it is; in the first row number `at` of `values`."""
+
+    column: str
+    values: str
+    at: int = 0
+
+
+Piece = Const | Raw | Text | Pick | Time | Place | Strings | Size | Count | Edge | Behind
 
 
 def merged(*pieces: Piece | bytes) -> tuple[Piece, ...]:

@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 
 from penstock.sinks.jetstream.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.jetstream.encoding.pieces import (
+    Behind,
     Const,
     Count,
+    Edge,
     Form,
     Pick,
     Piece,
@@ -68,12 +70,23 @@ def _woven(piece: Piece, columns: Columns, first: int) -> Column:
             return _digits(pa.array(range(first, first + columns.rows), pa.int64()))
         case Pick(number, values):
             return pa.array(columns[values].values, BINARY).take(pa.array(columns[number]))
+        case Edge() | Behind():
+            return _placed(piece, columns)
         case Place(cursor, ordinal, form):
             parts = columns[cursor].cast(BINARY), b":", _digits(columns[ordinal])
             return _text(_join(*parts), form)
         case _:
             column, null = _converted(piece, columns[piece.column]), piece.null
             return pc.fill_null(column, pa.scalar(null, BINARY)) if column.null_count else column
+
+
+def _placed(piece: Edge | Behind, columns: Columns) -> Column:
+    values, rows = columns[piece.values].values, columns.rows
+    if isinstance(piece, Behind):
+        before = columns[piece.column].cast(BINARY).slice(0, rows - 1)
+        return pa.concat_arrays([pa.array([values[piece.at]], BINARY), before])
+    where = [piece.at + (row == 0) + 2 * (row == rows - 1) for row in range(rows)]
+    return pa.array([values[number] for number in where], BINARY)
 
 
 def _converted(piece: Raw | Text | Time | Strings, column: Column) -> Column:

@@ -10,9 +10,7 @@ import pyarrow as pa
 from penstock.sinks.jetstream.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.jetstream.encoding.encode import (
     body_weaves,
-    exact,
     fitting,
-    origin_of,
     routed_columns,
     routes_of,
     sizes_of,
@@ -20,6 +18,7 @@ from penstock.sinks.jetstream.encoding.encode import (
 from penstock.sinks.jetstream.encoding.grouping import Group, ends_of, grouped
 from penstock.sinks.jetstream.encoding.layout import Layout
 from penstock.sinks.jetstream.encoding.message import Headers, Messages
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.encoding.routes import Routed
 from penstock.sinks.jetstream.subject import Template
 
@@ -45,11 +44,10 @@ class Several:
         self._skip = len(separator)
         self._rows = body_weaves(layout, (separator, *layout.element()))
 
-    def encode(self, batch: pa.RecordBatch) -> Messages:
+    def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        columns = Columns(len(batch), exact(batch))
-        routed = self._routes.of(columns)
-        columns, images = routed_columns(columns, routed, self._layout)
+        routed = self._routes.of(part.columns)
+        columns, images = routed_columns(part.columns, routed, self._layout)
         rows = self._rows[images].run(columns)
         tables = [route.table for route in routed.routes]
         groups = grouped(
@@ -57,7 +55,7 @@ class Several:
         )
         bodies = list(self._bodies(rows, groups, routed))
         return fitting(
-            collected(batch, groups, routed, bodies=bodies, headers=self._headers), self._limit
+            collected(part, groups, routed, bodies=bodies, headers=self._headers), self._limit
         )
 
     def _bodies(self, rows: Column, groups: Sequence[Group], routed: Routed) -> Iterator[bytes]:
@@ -77,21 +75,21 @@ def largest_body(limit: int, largest: int) -> int:
 
 
 def collected(
-    batch: pa.RecordBatch, groups: Sequence[Group], routed: Routed, *,
+    part: Part, groups: Sequence[Group], routed: Routed, *,
     bodies: Sequence[bytes], headers: Headers,
 ) -> Messages:  # fmt: skip
     """Messages of groups and their bodies."""
-    origin = origin_of(batch)
     event_id, cursor, ordinal = (
-        _taken(batch.column(name), [group.last for group in groups])
+        _taken(part.batch.column(name), [group.last for group in groups])
         for name in ("event_id", "cursor", "ordinal")
     )
     count = _binary([b"%d" % group.count for group in groups])
     woven = headers.of(
-        origin, Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count)
+        part.origin,
+        Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count),
     )
     return Messages(
-        origin, cursor, ordinal, event_id,
+        part.origin, cursor, ordinal, event_id,
         _binary([routed.routes[group.kind].subject for group in groups]), woven, _binary(bodies),
         sizes_of(woven) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),

@@ -14,8 +14,10 @@ from penstock.sinks.jetstream.encoding import plain
 from penstock.sinks.jetstream.encoding.columns import BINARY, Column, Columns, items_slot, slot
 from penstock.sinks.jetstream.encoding.kernel import UNKNOWN, NativePiece
 from penstock.sinks.jetstream.encoding.pieces import (
+    Behind,
     Const,
     Count,
+    Edge,
     Pick,
     Piece,
     Place,
@@ -31,7 +33,7 @@ from penstock.sinks.jetstream.encoding.plain import LineBreak
 __all__ = ["LineBreak", "Weave"]
 
 # The enumerations of weave.c.
-_KINDS = (Const, Raw, Text, Pick, Time, Place, Strings, Size, Count)
+_KINDS = (Const, Raw, Text, Pick, Time, Place, Strings, Size, Count, Edge, Behind)
 _FORMS = {"plain": 0, "line": 1, "msgpack": 2, "json": 3}
 _MOST = (1 << 31) - 1  # bytes that a column may have
 
@@ -109,6 +111,10 @@ def _compiled(piece: Piece, number: Callable[[str], int]) -> NativePiece:
             made = NativePiece(kind, number(one), number(other), 0, None, 0)
         case Size(first, last):
             made = NativePiece(kind, first, last, 0, None, 0)
+        case Edge(values, at):
+            made = NativePiece(kind, number(values), 0, at, None, 0)
+        case Behind(column, values, at):
+            made = NativePiece(kind, number(column), number(values), at, None, 0)
         case Count():
             made = NativePiece(kind, 0, 0, 0, None, 0)
         case _:

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
 from penstock.errors import LeaseLost, Unavailable
 from penstock.position import Place
 from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.client.protocol import Msg, status_of
-from penstock.sinks.jetstream.encoding.encode import origin_of
 from penstock.sinks.jetstream.encoding.message import Messages, Origin
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.publishing.chain import Pace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.order import behind
@@ -101,18 +100,17 @@ class Atomic:
         self._numbers = 0
         self._name = secrets.token_urlsafe(8).encode()
 
-    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def fresh(self, part: Part) -> Part | None:
         """See Publisher; raises NotAlone too."""
-        shard = self._shard(origin_of(batch))
+        shard = self._shard(part.origin)
         if not shard.known:
             self._look(shard)
-        if shard.stored is None:
-            return batch
-        rest = behind(batch, shard.stored)
-        if len(rest) < len(batch):
-            self._tally.duplicates += len(batch) - len(rest)
-            self._note(shard, shard.stored)
-        return rest
+        if shard.stored is None or shard.stored < part.first:
+            return part
+        rest = behind(part.batch, shard.stored)
+        self._tally.duplicates += len(part) - len(rest)
+        self._note(shard, shard.stored)
+        return Part.of(rest) if len(rest) else None
 
     def add(self, messages: Messages) -> None:
         """See Publisher; raises NotAlone when a second origin would share the shard."""
@@ -132,12 +130,12 @@ class Atomic:
     @property
     def flying(self) -> int:
         """See Publisher."""
-        return sum(len(batch) for shard in self._shards.values() for batch in shard.flight)
+        return sum([batch.messages for shard in self._shards.values() for batch in shard.flight])
 
     @property
     def is_idle(self) -> bool:
         """See Publisher."""
-        return not any(shard.flight or shard.queue for shard in self._shards.values())
+        return not [shard for shard in self._shards.values() if shard.flight or shard.queue]
 
     def poll(self) -> None:
         """See Publisher."""
@@ -146,9 +144,7 @@ class Atomic:
         if not self.flying:  # so far, silence was no fault
             connection.expect_anew()
         if not self._flow.held(self.flying):
-            for shard in self._shards.values():
-                if self._is_ready(shard):
-                    self._send_next(connection, shard)
+            self._send_some(connection, all_of_it=False)
         self._expect(connection)
 
     def _expect(self, connection: Connection) -> None:
@@ -168,7 +164,7 @@ class Atomic:
         self._flow.forget()
         connection.watch = self._flow.waiting
         for shard in self._shards.values():
-            self._tally.resent += sum(map(len, shard.flight))
+            self._tally.resent += sum(batch.messages for batch in shard.flight)
             self._careful = self._careful or bool(shard.flight)
             shard.requeue()
         self._refused = 0
@@ -178,13 +174,16 @@ class Atomic:
         connection = self._open()
         while True:
             held = self._flow.held(self.flying)
-            ready = [s for s in self._shards.values() if drain or self._is_ready(s)]
-            sent = [not held and self._send_next(connection, shard) for shard in ready]
+            sent = not held and self._send_some(connection, all_of_it=drain)
+            if not drain and not self._queued:
+                return  # all is on its way; to look for answers is up to `poll`
             self._take_all(connection.receive(0))
-            if any(sent):
+            if sent:
                 continue
-            queued = any(shard.queue and (drain or self._is_ready(shard)) for shard in ready)
-            if not queued and not (drain and self.flying):
+            shards = self._shards.values()
+            if not any(shard.queue and (drain or self._is_ready(shard)) for shard in shards) and (
+                not drain or not self.flying
+            ):
                 return
             if held or self.flying:
                 self._await(connection)
@@ -198,6 +197,14 @@ class Atomic:
                     self._send_next(connection, shard)
         while self.flying:
             self._await(connection)
+
+    def _send_some(self, connection: Connection, *, all_of_it: bool) -> bool:
+        """A batch of each shard; False when there was none to send."""
+        sent = False
+        for shard in self._shards.values():
+            if (all_of_it or self._is_ready(shard)) and self._send_next(connection, shard):
+                sent = True
+        return sent
 
     def _is_ready(self, shard: Shard) -> bool:
         """Whether what is queued is not to wait for company."""
@@ -239,7 +246,7 @@ class Atomic:
         data = self._encode(connection, shard, batch, shard.expected)
         shard.last_id = pieces[-1].ids[len(pieces[-1]) - 1].as_py() if shard.ids else None
         # In a chain the sequences of a batch are known before it is stored.
-        shard.expected = shard.expected + len(batch) if self._chained else None
+        shard.expected = shard.expected + batch.messages if self._chained else None
         shard.behind = shard.expected or 0
         self._flow.sent()
         connection.send(data)
@@ -358,7 +365,7 @@ class Atomic:
         if status_of(message.headers) == 503:
             raise Unavailable(f"the stream {self._stream} does not answer now")
         assert self._connection is not None
-        self._flow.answered(self._connection.quiet_at, more=self.flying > len(shard.flight[0]))
+        self._flow.answered(self._connection.quiet_at, more=self.flying > shard.flight[0].messages)
         answer = orjson.loads(message.payload)
         if failure := answer.get("error"):
             self._refuse(shard, failure)
@@ -372,14 +379,14 @@ class Atomic:
         # A chain cannot be stored out of order, so this answers the oldest in flight.
         batch = shard.flight.popleft()
         if batch.chain and self._pace is not None:
-            self._pace.note(len(batch), batch.sent_at, time.monotonic())
+            self._pace.note(batch.messages, batch.sent_at, time.monotonic())
         shard.stored = batch.last
         if not self._chained:
             shard.expected = int(answer["seq"])
         shard.ids, self._careful, self._refused = True, False, 0
         self._note(shard, batch.last)
         self._tally.published += batch.changes
-        self._tally.size += sum(int(piece.sizes.sum()) for piece in batch.pieces)
+        self._tally.size += sum(piece.weight for piece in batch.pieces)
         self._tally.batches += 1
 
     def _refuse(self, shard: Shard, failure: Mapping[str, Any]) -> None:
@@ -391,7 +398,7 @@ class Atomic:
         shard.refused += 1
         if shard.refused < len(shard.flight):
             return
-        self._tally.resent += sum(map(len, shard.flight))
+        self._tally.resent += sum(batch.messages for batch in shard.flight)
         shard.requeue()
         self._flow.forget()
         if not shard.prefix:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.sinks import Notify, ignore
-from penstock.sinks.jetstream.publishing.breaker import Breaker
-from penstock.sinks.jetstream.publishing.pressure import Pace, Pressure, PressureState
+from penstock.sinks.jetstream.publishing.breaker import Breaker, BreakerState
+from penstock.sinks.jetstream.publishing.pressure import Pressure, PressureState
 from penstock.sinks.jetstream.settings import JetStreamSettings
 
 __all__ = ["Flow"]
@@ -27,6 +27,7 @@ class Flow:
         self.pressure = Pressure(
             slow=pressure.slow_threshold, critical=pressure.critical_threshold, pause=pressure.pause
         )
+        self.pace = self.pressure.pace  # how to send now
         self.breaker = Breaker(threshold=breaker.threshold, timeout=breaker.timeout)
         self._clock = clock
         self._listener: Notify = ignore
@@ -42,11 +43,6 @@ class Flow:
     def states(self) -> dict[str, str]:
         """Where both machines are, for the status."""
         return {"pressure": self.pressure.state.value, "breaker": self.breaker.state.value}
-
-    @property
-    def pace(self) -> Pace:
-        """How to send now."""
-        return self.pressure.pace
 
     def scaled(self, limit: int) -> int:
         """A limit of messages or bytes at the present pace; 1 at least."""
@@ -92,8 +88,9 @@ class Flow:
 
     def idle(self) -> None:
         """Nothing is in flight, and nothing is queued."""
-        now = self._clock()
-        self._judged(self.pressure.rested(now).idle(now))
+        if self.pressure.state is not PressureState.NORMAL:
+            now = self._clock()
+            self._judged(self.pressure.rested(now).idle(now))
 
     @property
     def pause(self) -> float:
@@ -115,12 +112,15 @@ class Flow:
 
     def closed_for(self) -> float:
         """Seconds until anything may be tried; 0 makes an open breaker half-open."""
+        if self.breaker.state is BreakerState.CLOSED:
+            return 0.0
         self._broke(self.breaker.waited(self._clock()))
         return self.breaker.remaining(self._clock())
 
     def _judged(self, pressure: Pressure) -> None:
         before, self.pressure = self.pressure.state, pressure
         if pressure.state is not before:
+            self.pace = pressure.pace
             self._tell("pressure", pressure.state.value, _WORDS[pressure.state])
 
     def _broke(self, breaker: Breaker, error: str = "") -> None:

@@ -15,32 +15,31 @@ store later ones, which stay before them.
 
 from collections import deque
 
-import numpy as np
 import orjson
-import pyarrow as pa
 
 from penstock.errors import Unavailable
 from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.client.protocol import Msg, status_of
-from penstock.sinks.jetstream.encoding.columns import BINARY, Numbers, Values
+from penstock.sinks.jetstream.encoding.columns import Values
 from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.pieces import Count, Pick, Piece, Raw
+from penstock.sinks.jetstream.encoding.part import Part
+from penstock.sinks.jetstream.encoding.pieces import Behind, Count, Edge, Piece
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited, framed, framing
 
 __all__ = ["Individual"]
 
-_INBOX: tuple[Piece | bytes, ...] = (Pick("one", "inbox"), Count(), b" ")
-_FRAMES = framing(_INBOX, [b"\r\n"], ("one", "inbox"))
-# The same behind a message that is to be the stream's last, where `link` is 1.
+_INBOX: tuple[Piece | bytes, ...] = (Edge("said"), Count(), b" ")
+_FRAMES = framing(_INBOX, [b"\r\n"], ("said",))
+# The same behind a message that is to be the stream's last; nothing is asked of the first but if
+# we know which one that is.
 _LINKED = framing(
     _INBOX,
-    [Pick("link", "lines"), Raw("before"), Pick("link", "ends")],
-    ("one", "inbox", "link", "lines", "ends", "before"),
+    [Edge("said", 4), Behind("ids", "said", 12), Edge("said", 8)],
+    ("ids", "said"),
 )
-_LINES = Values([b"", b"Nats-Expected-Last-Msg-Id: "])
-_ENDS = Values([b"\r\n", b"\r\n\r\n"])
+_LINE, _END = b"Nats-Expected-Last-Msg-Id: ", b"\r\n\r\n"
 _BROKEN = b'"err_code":10070,'  # the stream's last message is another one
 
 
@@ -66,9 +65,9 @@ class Individual:
         self._early: set[int] = set()
         self._careful = False
 
-    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def fresh(self, part: Part) -> Part | None:
         """See Publisher: all of it, for all that we know."""
-        return batch
+        return part
 
     def add(self, messages: Messages) -> None:
         """See Publisher."""
@@ -158,7 +157,7 @@ class Individual:
         piece = self._next_piece()
         if piece is None:
             return False
-        first, size = self._sent, int(piece.sizes.sum())
+        first, size = self._sent, piece.weight
         data = self._framed(connection, piece, first)
         # Noted before it is sent: an error in the middle leaves it unacknowledged, not unsent.
         self._sent += len(piece)
@@ -170,20 +169,14 @@ class Individual:
 
     def _framed(self, connection: Connection, piece: Messages, first: int) -> memoryview:
         """Ready to be sent; in a chain each says which message is to be the stream's last."""
-        plain = {
-            "one": _zeros(len(piece)),
-            "inbox": Values([connection.inbox.encode() + b"."]),
-        }
+        inbox = [connection.inbox.encode() + b"."] * 4
         if not (self._chained and self._flow.alone):
-            return framed(piece, _FRAMES, first, **plain)
-        ids = piece.ids.cast(BINARY)
-        link = np.ones(len(piece), np.int32)
-        link[0] = 0 if self._last_id is None or self._careful else 1
-        head = self._last_id if link[0] else b""
-        before = pa.concat_arrays([pa.array([head], BINARY), ids.slice(0, len(ids) - 1)])
-        self._last_id = ids[-1].as_py()
-        linked = {"link": link, "lines": _LINES, "ends": _ENDS, "before": before}
-        return framed(piece, _LINKED, first, **plain, **linked)
+            return framed(piece, _FRAMES, first, said=Values(inbox))
+        before = None if self._careful else self._last_id
+        line, end = (b"", b"\r\n") if before is None else (_LINE, _END)
+        self._last_id = piece.ids[len(piece) - 1].as_py().encode()
+        said = (*inbox, _LINE, line, _LINE, line, _END, end, _END, end, before or b"")
+        return framed(piece, _LINKED, first, ids=piece.ids, said=Values(said))
 
     def _next_piece(self) -> Messages | None:
         """What to send next, if the window has room for it."""
@@ -276,9 +269,5 @@ class Individual:
             self._tally.position[messages.origin.partition] = messages.place(-1)
             # Messages were counted when they were acknowledged; what more is in them, now.
             self._tally.published += messages.changes - len(messages)
-            self._tally.size += int(messages.sizes.sum())
+            self._tally.size += messages.weight
             self._tally.batches += 1
-
-
-def _zeros(count: int) -> Numbers:
-    return np.zeros(count, np.int32)

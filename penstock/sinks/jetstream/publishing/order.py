@@ -15,9 +15,9 @@ from penstock.change import IMAGES
 from penstock.errors import SettingsError
 from penstock.position import Place
 from penstock.sinks.jetstream.encoding import kernel as native
-from penstock.sinks.jetstream.encoding.columns import Column, Columns
-from penstock.sinks.jetstream.encoding.encode import exact, origin_of
+from penstock.sinks.jetstream.encoding.columns import Column
 from penstock.sinks.jetstream.encoding.message import Origin
+from penstock.sinks.jetstream.encoding.part import Part
 
 __all__ = ["Order", "behind"]
 
@@ -31,31 +31,27 @@ class Order:
     def __init__(self) -> None:
         self._last: dict[Origin, Place] = {}
 
-    def arrange(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def arrange(self, batch: pa.RecordBatch) -> Iterator[Part]:
         """The batch in pieces of one origin, sorted, of at most 1,000 rows and some 4 MiB.
 
         Raises SettingsError when a piece is behind what an earlier batch held.
         """
-        if native.kernel() is not None and _is_simple(columns := Columns(len(batch), exact(batch))):
-            self._check(batch)
-            yield from _cut(batch, columns)
-            return
-        for part in _by_origin(batch):
-            ordered = _sorted(part)
-            self._check(ordered)
-            yield from _cut(ordered, Columns(len(ordered), exact(ordered)))
+        whole = Part.seen(batch)
+        parts = [whole] if whole else (Part.of(_sorted(one)) for one in _by_origin(batch))
+        for part in parts:
+            self._check(part)
+            yield from _cut(part)
 
-    def _check(self, batch: pa.RecordBatch) -> None:
-        origin = origin_of(batch)
-        first, last = _place(batch, 0), _place(batch, len(batch) - 1)
-        before = self._last.get(origin)
-        if before is not None and first <= before:
+    def _check(self, part: Part) -> None:
+        before = self._last.get(part.origin)
+        if before is not None and part.first <= before:
             raise SettingsError(
-                f"changes of {origin.partition} came out of order: {first} behind {before}",
+                f"changes of {part.origin.partition} came out of order: {part.first} behind "
+                f"{before}",
                 hint="let nothing shuffle between the source and the sink (no repartition, join or "
                 "union), or sort by partition, cursor and ordinal in one partition",
             )
-        self._last[origin] = last
+        self._last[part.origin] = part.last
 
 
 def behind(batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
@@ -110,30 +106,20 @@ def _steps(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     return np.asarray(pc.or_(rises, pc.and_(same, further)), np.bool_)
 
 
-def _is_simple(columns: Columns) -> bool:
-    """Whether a batch has one origin and is in order, which it nearly always has and is."""
-    kernel, rows = native.kernel(), columns.rows
-    return bool(
-        kernel.penstock_weave_constant(columns.pointer("backend"), rows)
-        and kernel.penstock_weave_constant(columns.pointer("partition"), rows)
-        and kernel.penstock_weave_ascending(
-            columns.pointer("cursor"), columns.pointer("ordinal"), rows
-        )
-    )
-
-
-def _cut(batch: pa.RecordBatch, columns: Columns) -> Iterator[pa.RecordBatch]:
-    start, total = 0, len(batch)
+def _cut(part: Part) -> Iterator[Part]:
+    start, total = 0, len(part)
     while start < total:
         rows = min(_ROWS, total - start)
-        while rows > 1 and _weight(columns, start, rows) > _BYTES:
+        while rows > 1 and _weight(part, start, rows) > _BYTES:
             rows //= 2
-        yield batch if rows == total else batch.slice(start, rows)
+        yield part if rows == total else Part.of(part.batch.slice(start, rows))
         start += rows
 
 
-def _weight(columns: Columns, start: int, rows: int) -> int:
-    kernel = native.kernel()
+def _weight(part: Part, start: int, rows: int) -> int:
+    if part.weight is not None and rows == len(part):
+        return part.weight
+    kernel, columns = native.kernel(), part.columns
     if kernel is None:
         return sum(_size(columns[name].slice(start, rows)) for name in IMAGES)
     return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in IMAGES)

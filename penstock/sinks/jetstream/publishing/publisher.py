@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream.client.api import JetStream
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.client.protocol import Msg
 from penstock.sinks.jetstream.encoding.columns import Columns
 from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.encoding.pieces import Piece, Raw, Size
 from penstock.sinks.jetstream.encoding.weave import Weave
 from penstock.sinks.jetstream.publishing.flow import Flow
 
-__all__ = ["LOOK", "Publisher", "Tally", "awaited", "framed", "framing"]
+__all__ = ["LOOK", "Publisher", "Tally", "awaited", "edges", "framed", "framing"]
 
 LOOK = 0.1  # seconds between looks at how long an answer has been due
 
@@ -58,9 +57,9 @@ class Publisher(Protocol):
         """Whether all that was added is acknowledged."""
         ...
 
-    def fresh(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What of a batch of one origin is not stored yet, as far as this can be known; counts the
-        rest. A message of several changes can't be stored in part, so this has to be asked first.
+    def fresh(self, part: Part) -> Part | None:
+        """What of a part is not stored yet, as far as this can be known; counts the rest. A message
+        of several changes can't be stored in part, so this has to be asked first.
 
         Raises as `pump` does.
         """
@@ -109,6 +108,15 @@ def framing(
         Raw("headers"), *extra, Raw("body"), b"\r\n",
     ]  # fmt: skip
     return Weave(pieces, ("subject", "headers", "body", *names), batch=False)
+
+
+def edges(
+    middle: bytes, first: bytes, last: bytes, only: bytes, *, begins: bool, ends: bool
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """For an `Edge` over messages of which the first or the last need not be the batch's."""
+    if begins:
+        return (middle, first, last, only) if ends else (middle, first, middle, first)
+    return middle, middle, (last if ends else middle), (last if ends else middle)
 
 
 def framed(messages: Messages, weave: Weave, number: int = 0, **columns: Any) -> memoryview:

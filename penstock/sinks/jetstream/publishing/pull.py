@@ -10,6 +10,7 @@ import queue
 import select
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -31,8 +32,12 @@ class Pull:
         if isinstance(changes, list | tuple):
             self._direct = iter(changes)
             return
-        self._queue: queue.Queue[pa.RecordBatch | BaseException] = queue.Queue(_AHEAD)
-        # A byte for each item of the queue: what can be waited for beside a socket.
+        self._pulled: deque[pa.RecordBatch | BaseException] = deque()
+        # Places that are free. (`queue.Queue` would do both, in twenty calls of Python.)
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(_AHEAD):
+            self._free.put(None)
+        # A byte for each that was pulled: what can be waited for beside a socket.
         self._filled, self._filling = os.pipe()
         for end in (self._filled, self._filling):
             weakref.finalize(self, os.close, end)  # when the thread has ended, too
@@ -58,7 +63,8 @@ class Pull:
         if all(number != self._filled for number, _ in ready):
             return None
         os.read(self._filled, 1)
-        item = self._queue.get_nowait()
+        item = self._pulled.popleft()
+        self._free.put(None)
         if isinstance(item, BaseException):
             raise item
         return item
@@ -70,9 +76,10 @@ class Pull:
     def _put(self, item: "pa.RecordBatch | BaseException") -> bool:
         while not self._unwanted.is_set():
             try:
-                self._queue.put(item, timeout=_GIVE_UP)
-            except queue.Full:
+                self._free.get(timeout=_GIVE_UP)
+            except queue.Empty:
                 continue
+            self._pulled.append(item)
             os.write(self._filling, b"+")
             return not isinstance(item, BaseException)
         return False

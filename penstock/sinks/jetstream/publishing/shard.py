@@ -80,19 +80,17 @@ class Batch:
     chain: bool = False  # a chain of messages, of which any prefix may be stored
     sent_at: float = 0.0  # monotonic seconds
     closed: bool = False  # the chain's first message was refused, or stored by somebody else
+    messages: int = field(init=False)
+    last: Place = field(init=False)  # where the shard is once this is stored
 
-    @property
-    def last(self) -> Place:
-        """The place that the shard is at once this is stored."""
-        return self.pieces[-1].place(-1)
+    def __post_init__(self) -> None:
+        self.messages = sum(map(len, self.pieces))
+        self.last = self.pieces[-1].place(-1)
 
     @property
     def changes(self) -> int:
         """How many changes are in its messages."""
         return sum(piece.changes for piece in self.pieces)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.pieces))
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class Shard:
     @property
     def waiting(self) -> int:
         """Bytes that are queued."""
-        return sum(int(messages.sizes.sum()) for messages in self.queue)
+        return sum(messages.weight for messages in self.queue)
 
     def requeue(self) -> None:
         """What is in flight has to be sent again, unless reading back says otherwise."""
@@ -135,13 +133,13 @@ class Shard:
             count = _fitting(head, limit, size, alone=not pieces)
             if not count:
                 break
-            piece = self.queue.popleft()
-            if count < len(piece):
-                self.queue.appendleft(piece.slice(count, len(piece)))
-                piece = piece.slice(0, count)
-            pieces.append(piece)
-            limit -= count
-            size -= int(piece.sizes.sum())
+            self.queue.popleft()
+            if count < len(head):
+                self.queue.appendleft(head.slice(count, len(head)))
+                head = head.slice(0, count)
+            pieces.append(head)
+            limit -= len(head)
+            size -= head.weight
         return pieces
 
     def skip(self, place: Place) -> tuple[int, int]:
@@ -151,7 +149,7 @@ class Shard:
             head = self.queue.popleft()
             rest = head.after(place)
             count += head.changes - rest.changes
-            size += int(head.sizes.sum()) - int(rest.sizes.sum())
+            size += head.weight - rest.weight
             if len(rest):
                 self.queue.appendleft(rest)
                 break
@@ -162,5 +160,7 @@ def _fitting(messages: Messages, limit: int, size: int, *, alone: bool) -> int:
     """How many of the first messages fit and may end a batch; those that would go alone always
     do, up to where one may end."""
     count = min(limit, len(messages))
+    if count == len(messages) and messages.ends is None and messages.weight <= size:
+        return count
     fits = messages.whole(int((messages.sizes[:count].cumsum() <= size).sum()))
     return fits or (messages.least() if alone else 0)

@@ -4,20 +4,19 @@ other way."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow.compute as pc
 
 from penstock.sinks.jetstream.encoding.columns import Values
 from penstock.sinks.jetstream.encoding.message import EVENT_ID, MSG_ID, Messages
-from penstock.sinks.jetstream.encoding.pieces import Count, Pick
-from penstock.sinks.jetstream.publishing.publisher import framed, framing
+from penstock.sinks.jetstream.encoding.pieces import Count, Edge
+from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
 __all__ = ["whole_frames", "without_ids"]
 
 _FRAMES = framing(
-    [Pick("row", "reply")],
-    [b"Nats-Batch-Sequence: ", Count(), Pick("row", "tail")],
-    ("row", "reply", "tail"),
+    [Edge("said")],
+    [b"Nats-Batch-Sequence: ", Count(), Edge("said", 4)],
+    ("said",),
 )
 
 
@@ -28,20 +27,14 @@ def whole_frames(
     `reply` is where the answer to the last shall go, with a space behind it."""
     start = b"\r\nNats-Batch-Id: %b\r\n" % name
     end = b"Nats-Batch-Commit: 1\r\n\r\n"
-    # By a row's kind: the first, one in the middle, the last, and one that is first and last.
-    replies = Values([b"", b"", reply, reply])
-    tails = Values([
-        start + fence + b"\r\n", start + b"\r\n", start + end, start + fence + end,
-    ])  # fmt: skip
-    total, at, parts = sum(map(len, pieces)), 0, []
-    for messages in pieces:
-        row = np.ones(len(messages), np.int32)
-        row[0] = 1 if at else 0
-        first = at + 1
-        at += len(messages)
-        if at == total:
-            row[-1] = 3 if total == 1 else 2
-        parts.append(framed(messages, _FRAMES, first, row=row, reply=replies, tail=tails))
+    tail = start + b"\r\n", start + fence + b"\r\n", start + end, start + fence + end
+    count, parts, last = 1, [], len(pieces) - 1
+    for number, messages in enumerate(pieces):
+        begins, ends = number == 0, number == last
+        replies = edges(b"", b"", reply, reply, begins=begins, ends=ends)
+        tails = edges(*tail, begins=begins, ends=ends)
+        parts.append(framed(messages, _FRAMES, count, said=Values((*replies, *tails))))
+        count += len(messages)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import Malformed
 from penstock.sinks.jetstream.client.protocol import headers_of
 from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.subject import parse_template
 from penstock.tail.bodies import changes_of
@@ -19,7 +20,7 @@ TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
 def read_back(changes: Any, **fields: Any) -> list[dict[str, Any]]:
     settings = JetStreamSettings(url="nats://h", **fields)
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(changes)
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(changes))
     pairs = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
     return [
         dict(change)
@@ -71,7 +72,7 @@ def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any
 
 def test_a_cut_off_arrow_stream_is_malformed(batch_of: Any) -> None:
     settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(batch_of(3))
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch_of(3)))
     (body,) = messages.bodies.to_pylist()
     headers = headers_of(messages.headers[0].as_py() + b"\r\n")
     assert len(changes_of(headers, body)) == 3

@@ -7,6 +7,7 @@ import pytest
 
 from penstock import __version__
 from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.subject import parse_template
 
@@ -15,7 +16,7 @@ TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
 def bodies(batch: Any, layout: str, packing: str = "change") -> list[Any]:
     settings = JetStreamSettings(url="nats://h", layout=layout, messages=packing, encoding="json")  # type: ignore[arg-type]
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(batch)
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch))
     return [orjson.loads(body) for body in messages.bodies.to_pylist()]
 
 

@@ -22,6 +22,7 @@ from penstock.sinks.jetstream.encoding.dialect import dialect
 from penstock.sinks.jetstream.encoding.encode import Singles
 from penstock.sinks.jetstream.encoding.layout import FIELDS, Penstock
 from penstock.sinks.jetstream.encoding.message import Messages, Origin, read_position
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.encoding.pieces import Pick
 from penstock.sinks.jetstream.publishing.publisher import framed, framing
 from penstock.sinks.jetstream.subject import parse_template
@@ -56,7 +57,7 @@ def headers(messages: Messages, row: int = 0) -> dict[str, str]:
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
 def test_a_message_has_every_field_of_the_change(encoding: Encoding, batch_of: Any) -> None:
     batch = batch_of(2, 0x16B3748, images=encoding, before=None, unchanged=[[], ["notes"]])
-    messages = encoder(encoding).encode(batch)
+    messages = encoder(encoding).encode(Part.of(batch))
     assert messages.subjects.to_pylist() == [b"cdc.items.insert"] * 2
     assert bodies(messages, encoding)[1] == {
         "event_id": "default:00000000/016B3748:1",
@@ -82,17 +83,17 @@ def test_a_message_has_every_field_of_the_change(encoding: Encoding, batch_of: A
 
 def test_the_headers_carry_id_position_and_content_type(batch_of: Any) -> None:
     batch = batch_of(1, 7, backend="my db", partition="slot 1")
-    assert headers(encoder().encode(batch)) == {
+    assert headers(encoder().encode(Part.of(batch))) == {
         "Nats-Msg-Id": "my db:00000000/00000007:0",
         "Penstock-Position": "my%20db slot%201 00000000/00000007:0",
         "Penstock-Schema": "1",
         "Content-Type": "application/msgpack",
     }
-    assert headers(encoder("json").encode(batch))["Content-Type"] == "application/json"
+    assert headers(encoder("json").encode(Part.of(batch)))["Content-Type"] == "application/json"
 
 
 def test_without_ids_the_event_id_is_in_a_header_of_ours(batch_of: Any) -> None:
-    found = headers(encoder(ids=False).encode(batch_of(1, 7)))
+    found = headers(encoder(ids=False).encode(Part.of(batch_of(1, 7))))
     assert found["Penstock-Event-Id"] == "default:00000000/00000007:0"
     assert "Nats-Msg-Id" not in found
 
@@ -113,15 +114,15 @@ def test_images_of_the_other_encoding_are_converted(batch_of: Any) -> None:
     packed = batch_of(1, images="msgpack", after=ormsgpack.packb(image))
     blob, x = (base64.b64encode(one).decode() for one in (b"\x00\xff", b"x"))
     expected = {"id": 2**60, "blob": blob, "list": [x, [None, 1.5]], "text": "ü"}
-    assert bodies(encoder("json").encode(packed), "json")[0]["data"] == expected
+    assert bodies(encoder("json").encode(Part.of(packed)), "json")[0]["data"] == expected
     text = batch_of(1, images="json", after=orjson.dumps(expected).decode())
-    assert bodies(encoder("msgpack").encode(text), "msgpack")[0]["data"] == expected
+    assert bodies(encoder("msgpack").encode(Part.of(text)), "msgpack")[0]["data"] == expected
 
 
 def test_an_image_that_cannot_be_converted_is_rejected(batch_of: Any) -> None:
     batch = batch_of(2, 9, images="json", after=["{}", "{broken s3cret"])
     with pytest.raises(Rejected, match="after image at 00000000/00000009:1 of shop") as caught:
-        encoder("msgpack").encode(batch)
+        encoder("msgpack").encode(Part.of(batch))
     assert "s3cret" not in str(caught.value)
 
 
@@ -131,7 +132,7 @@ def test_some_rows_may_have_no_image(encoding: Encoding, images: Any, batch_of: 
     full = batch_of(2, images=images)
     before = [None, full.column("after")[1].as_py()]
     batch = batch_of(2, images=images, before=before, after=before[::-1], key=None)
-    one, two = bodies(encoder(encoding).encode(batch), encoding)
+    one, two = bodies(encoder(encoding).encode(Part.of(batch)), encoding)
     assert (one["before"], two["data"], one["key"]) == (None, None, None)
     assert two["before"] == one["data"] == {"id": 1, "name": "n00000000/00000001:1"}
 
@@ -144,7 +145,7 @@ def test_each_route_of_a_batch_keeps_its_own_rows(batch_of: Any) -> None:
         tenant=["x", None, "x", "y", "x"],
         relation_id=[1, 2, 1, None, 3],
     )
-    messages = encoder().encode(batch)
+    messages = encoder().encode(Part.of(batch))
     assert messages.subjects.to_pylist() == [
         b"cdc.a.insert", b"cdc.b%2Ec.delete", b"cdc.a.update", b"cdc.%00.message", b"cdc.a.insert",
     ]  # fmt: skip
@@ -172,13 +173,13 @@ def test_schema_is_null_where_the_namespace_is_the_database(
     namespace: Any, database: str, relation: Any, expected: Any, batch_of: Any
 ) -> None:
     batch = batch_of(1, namespace=namespace, database=database, relation_id=relation)
-    assert bodies(encoder().encode(batch), "msgpack")[0]["schema"] == expected
+    assert bodies(encoder().encode(Part.of(batch)), "msgpack")[0]["schema"] == expected
 
 
 def test_a_change_without_times_or_transaction(batch_of: Any) -> None:
     batch = batch_of(1, committed_at=None, captured_at=None, transaction=None, document_id=None)
     for encoding in ("msgpack", "json"):
-        body = bodies(encoder(encoding).encode(batch), encoding)[0]  # type: ignore[arg-type]
+        body = bodies(encoder(encoding).encode(Part.of(batch)), encoding)[0]  # type: ignore[arg-type]
         names = ("committed_at", "captured_at", "transaction", "document_id")
         assert [body[name] for name in names] == [None] * 4
 
@@ -186,7 +187,7 @@ def test_a_change_without_times_or_transaction(batch_of: Any) -> None:
 @pytest.mark.parametrize("year", [1969, 2000, 2262, 9999])
 def test_times_have_six_digits_and_a_z(year: int, batch_of: Any) -> None:
     when = datetime(year, 12, 31, 23, 59, 59, 999999, UTC)
-    body = bodies(encoder().encode(batch_of(1, committed_at=when)), "msgpack")[0]
+    body = bodies(encoder().encode(Part.of(batch_of(1, committed_at=when))), "msgpack")[0]
     assert body["committed_at"] == f"{year}-12-31T23:59:59.999999Z"
 
 
@@ -206,7 +207,7 @@ def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encodi
     columns |= {"ordinal": list(range(count)), "event_id": [f"b:c:{n}" for n in range(count)]}
     columns |= {"document_id": texts, "transaction": texts, "collection": texts}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema(encoding))
-    found = bodies(encoder(encoding).encode(batch), encoding)
+    found = bodies(encoder(encoding).encode(Part.of(batch)), encoding)
     assert [body["document_id"] for body in found] == texts
     assert [body["transaction"] for body in found] == texts
     assert [body["collection"] for body in found] == texts
@@ -214,19 +215,21 @@ def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encodi
 
 @pytest.mark.parametrize("length", [0, 1, 31, 32, 255, 256, 65535, 65536, 70000])
 def test_strings_of_every_header_size(length: int, batch_of: Any) -> None:
-    body = bodies(encoder().encode(batch_of(2, document_id=["x" * length, "y"])), "msgpack")
+    body = bodies(
+        encoder().encode(Part.of(batch_of(2, document_id=["x" * length, "y"]))), "msgpack"
+    )
     assert [len(one["document_id"]) for one in body] == [length, 1]
 
 
 def test_a_slice_of_a_larger_batch_encodes_as_itself(batch_of: Any) -> None:
-    whole = encoder("json").encode(batch_of(10, images="json"))
-    part = encoder("json").encode(batch_of(10, images="json").slice(4, 3))
+    whole = encoder("json").encode(Part.of(batch_of(10, images="json")))
+    part = encoder("json").encode(Part.of(batch_of(10, images="json").slice(4, 3)))
     assert part.bodies.to_pylist() == whole.bodies.to_pylist()[4:7]
     assert part.headers.to_pylist() == whole.headers.to_pylist()[4:7]
 
 
 def test_frames_are_what_the_protocol_says(batch_of: Any) -> None:
-    messages = encoder().encode(batch_of(30))
+    messages = encoder().encode(Part.of(batch_of(30)))
     for part in (messages, messages.slice(3, 21)):
         rows = zip(
             part.subjects.to_pylist(), part.headers.to_pylist(), part.bodies.to_pylist(),
@@ -242,7 +245,7 @@ def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place(batch_of:
     secret = "s3cret" * 100
     batch = batch_of(3, 9, images="json", after=["{}", orjson.dumps({"a": secret}).decode(), "{}"])
     with pytest.raises(Rejected) as caught:
-        encoder("json", limit=800).encode(batch)
+        encoder("json", limit=800).encode(Part.of(batch))
     assert "00000000/00000009:1 of shop" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
@@ -250,11 +253,11 @@ def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place(batch_of:
 @pytest.mark.parametrize("column", ["event_id", "cursor"])
 def test_a_line_break_cannot_forge_a_header(column: str, batch_of: Any) -> None:
     with pytest.raises(Rejected, match="line break"):
-        encoder().encode(batch_of(2, **{column: ["fine", "x\r\nNats-Rollup: all"]}))
+        encoder().encode(Part.of(batch_of(2, **{column: ["fine", "x\r\nNats-Rollup: all"]})))
 
 
 def test_messages_after_a_place(batch_of: Any) -> None:
-    messages = encoder().encode(batch_of(10, 5))
+    messages = encoder().encode(Part.of(batch_of(10, 5)))
     cursor = "00000000/00000005"
     assert len(messages.after(Place("00000000/00000004", 99))) == 10
     assert messages.after(Place(cursor, 3)).place(0) == Place(cursor, 4)
@@ -264,6 +267,6 @@ def test_messages_after_a_place(batch_of: Any) -> None:
 
 
 def test_sizes_are_bytes_of_headers_and_body(batch_of: Any) -> None:
-    messages = encoder().encode(batch_of(3))
+    messages = encoder().encode(Part.of(batch_of(3)))
     rows = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
     assert np.array_equal(messages.sizes, [len(h) + len(b) for h, b in rows])

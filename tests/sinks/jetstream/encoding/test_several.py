@@ -13,6 +13,7 @@ from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.publishing.atomic import Atomic, Limits
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Tally
@@ -221,7 +222,7 @@ def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> No
     """Each batch costs the server its time, whatever is in it."""
     settings = JetStreamSettings(url="nats://h", messages="batch")
     template = parse_template(settings.subject)
-    messages = encoder(settings, template, ids=True, limit=1 << 20).encode(batch_of(500))
+    messages = encoder(settings, template, ids=True, limit=1 << 20).encode(Part.of(batch_of(500)))
     size = int(messages.sizes.sum())
     atomic = Atomic(
         Tally(), Flow(settings), stream="CDC", template=template, limits=Limits(company=3 * size)

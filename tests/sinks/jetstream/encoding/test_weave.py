@@ -13,14 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.change import schema
+from penstock.change import IMAGES, schema
 from penstock.sinks.jetstream.encoding import kernel
 from penstock.sinks.jetstream.encoding.columns import BINARY, Columns, Values
 from penstock.sinks.jetstream.encoding.dialect import dialect
 from penstock.sinks.jetstream.encoding.encode import Singles
 from penstock.sinks.jetstream.encoding.layout import Penstock
 from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.pieces import Count, Pick, Raw, Size, Text, Time
+from penstock.sinks.jetstream.encoding.part import Part
+from penstock.sinks.jetstream.encoding.pieces import (
+    Behind,
+    Count,
+    Edge,
+    Pick,
+    Raw,
+    Size,
+    Text,
+    Time,
+)
 from penstock.sinks.jetstream.encoding.weave import LineBreak, Weave
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flow import Flow
@@ -96,7 +106,9 @@ def _raw(text: str) -> bytes:
 
 
 def _messages(batch: pa.RecordBatch, encoding: Any, *, ids: bool) -> Messages:
-    return Singles(TEMPLATE, Penstock(dialect(encoding)), ids=ids, limit=1 << 30).encode(batch)
+    return Singles(TEMPLATE, Penstock(dialect(encoding)), ids=ids, limit=1 << 30).encode(
+        Part.of(batch)
+    )
 
 
 class _Connection:
@@ -141,9 +153,18 @@ def test_batches_are_ordered_and_cut_the_same_way(rows: list[Any], data: Any) ->
     columns |= {"operation": ["INSERT"] * len(rows), "partition": [row[2] for row in rows]}
     columns |= {"cursor": [row[0] for row in rows], "ordinal": [row[1] for row in rows]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema("json"))
-    woven = [part.to_pylist() for part in Order().arrange(batch)]
+    woven = [known(part) for part in Order().arrange(batch)]
     with without_kernel():
-        assert [part.to_pylist() for part in Order().arrange(batch)] == woven
+        assert [known(part) for part in Order().arrange(batch)] == woven
+
+
+def known(part: Part) -> Any:
+    rows = part.batch.to_pylist()
+    ends = [(row["cursor"], row["ordinal"]) for row in (rows[0], rows[-1])]
+    assert [tuple(part.first), tuple(part.last)] == ends
+    assert tuple(part.origin) == (rows[0]["backend"], rows[0]["partition"])
+    assert part.weight in (None, sum(len(row[name] or "") for row in rows for name in IMAGES))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -167,6 +188,31 @@ def test_sizes_and_counts() -> None:
     assert weave.bytes(columns, 9).to_pybytes() == b"5 four92 106 four11"
     with without_kernel():
         assert weave.bytes(columns, 9).to_pybytes() == b"5 four92 106 four11"
+
+
+@given(
+    ids=st.lists(WORD, min_size=1, max_size=5),
+    said=st.lists(st.binary(max_size=40), min_size=5, max_size=9),
+    data=st.data(),
+)
+def test_rows_know_where_they_are(ids: list[str], said: list[bytes], data: Any) -> None:
+    start = data.draw(st.integers(0, len(ids) - 1))
+    at = data.draw(st.integers(0, len(said) - 4))
+    first = data.draw(st.integers(0, len(said) - 1))
+    rows = ids[start:]
+    middle, head, last, only = said[at : at + 4]
+    edge = [only] if len(rows) == 1 else [head, *[middle] * (len(rows) - 2), last]
+    before = [said[first], *(row.encode() for row in rows[:-1])]
+    pieces = [Size(1, 3), Edge("v", at), Behind("ids", "v", first)]
+    weave = Weave(pieces, ("ids", "v"), batch=False)
+    column = pa.array(ids, pa.string()).slice(start)
+    expected = [b"%d%b%b" % (len(a + b), a, b) for a, b in zip(edge, before, strict=True)]
+    columns = Columns(len(rows), ids=column, v=Values(said))
+    assert weave.run(columns).to_pylist() == expected
+    bound = kernel.kernel().penstock_weave_bound(weave._native, 3, columns.native, len(rows))
+    assert sum(map(len, expected)) <= bound
+    with without_kernel():
+        assert weave.run(columns).to_pylist() == expected
 
 
 def test_a_line_break_is_told_by_its_row() -> None:

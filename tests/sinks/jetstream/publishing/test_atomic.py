@@ -13,6 +13,7 @@ from penstock.errors import LeaseLost, SettingsError
 from penstock.position import PartitionId, Place
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.client.api import JetStream
+from penstock.sinks.jetstream.encoding.part import Part
 
 pytestmark = pytest.mark.live
 
@@ -288,7 +289,7 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
     publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n) for n in range(1, 5)]
     for batch in batches:
-        publisher.add(session.encoder.encode(batch))
+        publisher.add(session.encoder.encode(Part.of(batch)))
     (shard,) = publisher._shards.values()  # type: ignore[attr-defined]
     publisher._look(shard)  # type: ignore[attr-defined]
     JetStreamSink(other).write([batch_of(1000, 1, backend="other")])

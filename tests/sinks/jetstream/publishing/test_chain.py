@@ -10,7 +10,7 @@ from penstock.demo.servers import Nats
 from penstock.errors import Rejected
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.publishing.chain import Pace, _shifted
+from penstock.sinks.jetstream.publishing.chain import Pace
 
 pytestmark = pytest.mark.live
 
@@ -90,14 +90,6 @@ def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
     with pytest.raises(Rejected, match="10054"):
         sink.write(shrunk())
     assert stored() == ids_of(batch_of(1, 0), small)
-
-
-@pytest.mark.parametrize("start", [0, 1, 3])
-@pytest.mark.parametrize("before", [None, "x", "bär"])
-def test_each_row_gets_the_id_before_its_own(start: int, before: str | None) -> None:
-    ids = pa.array(["a", "bb", "", "ü", "e"]).slice(start)
-    expected = [before or "", *ids.to_pylist()[:-1]]
-    assert [one.decode() for one in _shifted(ids, before).to_pylist()] == expected
 
 
 def test_a_pace_of_syncs_is_told_from_a_stall() -> None:

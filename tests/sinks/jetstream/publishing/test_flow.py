@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from penstock.demo.servers import Nats, free_port
 from penstock.errors import Unavailable
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.settings import PressureSettings
 
@@ -344,8 +345,8 @@ def test_a_probe_is_one_batch(
     publisher = _publisher(session, Tally())
     publisher.resume(session.connection, session.api)
     publisher.probe()  # nothing is queued: nothing to do
-    publisher.add(session.encoder.encode(batch_of(1000, 1)))
-    publisher.add(session.encoder.encode(batch_of(1000, 2)))
+    publisher.add(session.encoder.encode(Part.of(batch_of(1000, 1))))
+    publisher.add(session.encoder.encode(Part.of(batch_of(1000, 2))))
     publisher.probe()
     assert publisher.flying == 0
     assert len(read(nats.url, stream)) == (1000 if delivery == "exactly-once" else 1)

@@ -172,7 +172,7 @@ def test_the_thread_ends_when_nobody_wants_more(batch_of: Any) -> None:
 
 
 def arranged(order: Order, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
-    return [part for batch in batches for part in order.arrange(batch)]
+    return [part.batch for batch in batches for part in order.arrange(batch)]
 
 
 def test_a_tidy_batch_stays_as_it_is(batch_of: Any) -> None:
