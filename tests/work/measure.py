@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from penstock.demo.servers import Nats
 from penstock.native import library
 from tests.work.counting import cost
-from tests.work.scenarios import ROWS, encoding, scenarios
+from tests.work.scenarios import ROWS, encoding, scenarios, sending
 
 __all__ = ["LIMITS", "Costs", "measured", "version"]
 
@@ -57,7 +57,7 @@ def main(*, url: str | None, renew: bool) -> None:
     """Prints the work of each step: for a row, and for a page apart from its rows."""
     if url is not None:
         encodings = {"encode": encoding(url), "convert": encoding(url, images="json")}
-        made = {**scenarios(), **encodings}
+        made = {**scenarios(), **encodings, "send": sending(url)}
         work = {name: cost(make, rows=ROWS) for name, make in made.items()}
         print(json.dumps({"native": library() is not None, "work": work}))
         return

@@ -1,4 +1,5 @@
-"""The steps that every change goes through, each as a job of so many rows: frame, decode, encode.
+"""The steps that every change goes through, each as a job of so many rows: frame, decode, encode,
+send.
 
 The rows are those of the benchmark's ten-column table, in transactions of a hundred.
 """
@@ -6,6 +7,7 @@ The rows are those of the benchmark's ten-column table, in transactions of a hun
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,12 +21,16 @@ from penstock.page import Page
 from penstock.position import PartitionId
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.encoding.part import Part
+from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.order import Order
+from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.publishing.shard import Batch
 from penstock.sinks.jetstream.session import Session
 from penstock.spark.late import Depot
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
-__all__ = ["ROWS", "Make", "changes", "encoding", "scenarios"]
+__all__ = ["ROWS", "Make", "changes", "encoding", "scenarios", "sending"]
 
 Make = Callable[[int], Callable[[], object]]
 
@@ -101,13 +107,35 @@ def detour(rows: int) -> Callable[[], object]:
 def encoding(url: str, *, images: Images = "msgpack", **settings: object) -> Make:
     """A task: a batch of changes into MessagePack messages; with JSON images as it comes out of a
     transform. Needs a server, which says what it takes."""
-    chosen = {"url": url, "stream": "WORK", "subject": "work.{collection}", **settings}
-    session = Session(JetStreamSettings.model_validate(chosen))
-    session.open()
+    session = _session(url, **settings)
 
     def make(rows: int) -> Callable[[], object]:
-        batch = changes(rows, images=images)
-        return lambda: session.encoder.encode(Part.of(batch))
+        part = Part.of(changes(rows, images=images))
+        return lambda: session.encoder.encode(part)
+
+    return make
+
+
+def sending(url: str) -> Make:
+    """The writer, around `encoding`: a batch as it comes, into chains for the socket; unsent."""
+    session = _session(url)
+    connection: Any = session.connection
+
+    def make(rows: int) -> Callable[[], object]:
+        batch = changes(rows)
+
+        def job() -> object:
+            atomic = Atomic(Tally(), session.flow, stream="WORK", template=session.template)
+            sent = []
+            for part in Order().arrange(batch):
+                atomic.add(session.encoder.encode(part))
+                shard = atomic._shard(part.origin)
+                chain = Batch(1, shard.take(1000, 1 << 22), chain=True)
+                sent.append(atomic._encode(connection, shard, chain, 7))
+            assert len(sent) == rows // 1000
+            return sent
+
+        return job
 
     return make
 
@@ -117,6 +145,13 @@ def changes(rows: int, *, transaction: int = 0, images: Images = "msgpack") -> p
     page: Page = page_of(_messages(rows, first=1000 + transaction * rows))
     decoded = _decoder(images).decode(page)
     return pa.Table.from_batches(decoded).combine_chunks().to_batches()[0]
+
+
+def _session(url: str, **settings: object) -> Session:
+    chosen = {"url": url, "stream": "WORK", "subject": "work.{collection}", **settings}
+    session = Session(JetStreamSettings.model_validate(chosen))
+    session.open()
+    return session
 
 
 def _decoder(images: Images = "msgpack") -> PgoutputDecoder:
