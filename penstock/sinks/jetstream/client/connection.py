@@ -128,6 +128,11 @@ class Connection:
         self._messages.clear()
         return messages
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether `receive` has some already: `send` read them. No poll shows these."""
+        return bool(self._messages)
+
     def request(
         self,
         subject: str,

@@ -34,7 +34,7 @@ class Values:
     def __init__(self, values: Sequence[bytes]) -> None:
         self.values = values
         self._ends = array("i", accumulate(map(len, values), initial=0))
-        self._data = array("b", b"".join(values))
+        self._data = array("b", b"".join(values) or b"\0")  # so that it has an address
         ends, data = self._ends.buffer_info()[0], self._data.buffer_info()[0]
         self.native = NativeColumn(None, ends, data, 0, len(values))
 

@@ -175,8 +175,8 @@ class Atomic:
         while True:
             held = self._flow.held(self.flying)
             sent = not held and self._send_some(connection, all_of_it=drain)
-            if not drain and not self._queued:
-                return  # all is on its way; to look for answers is up to `poll`
+            if not drain and not self._queued and not connection.has_messages:
+                return  # all is on its way; answers are for `poll`
             self._take_all(connection.receive(0))
             if sent:
                 continue

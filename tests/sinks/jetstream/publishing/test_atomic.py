@@ -299,6 +299,35 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
     assert ours == ids_of(*batches)
 
 
+def test_an_answer_that_was_read_while_sending_is_taken_at_once(
+    nats: Nats, stream: str, settings_of: Any, batch_of: Any, monkeypatch: Any
+) -> None:
+    """The server's buffer was full, so sending read what was there. No poll shows it any more."""
+    from penstock.sinks.jetstream.client.connection import Connection
+    from penstock.sinks.jetstream.publishing.publisher import Tally
+    from penstock.sinks.jetstream.session import Session
+    from penstock.sinks.jetstream.write import _publisher
+
+    def reading(connection: Connection, data: Any) -> None:
+        send(connection, data)
+        while len(connection._messages) < answers:
+            connection._wait(write=False)
+            connection._read()
+
+    session = Session(settings_of(nats.url, delivery="exactly-once"))
+    session.open()
+    publisher = _publisher(session, Tally())
+    publisher.resume(session.connection, session.api)
+    publisher.add(session.encoder.encode(Part.of(batch_of(10))))
+    (shard,) = publisher._shards.values()  # type: ignore[attr-defined]
+    publisher._look(shard)  # type: ignore[attr-defined]
+    send, answers = Connection.send, 2  # to a chain's first message, and to its last
+    monkeypatch.setattr(Connection, "send", reading)
+    publisher.pump(drain=False)
+    assert publisher.is_idle
+    session.close()
+
+
 def test_partitions_with_subjects_of_their_own_are_exact_each(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
 ) -> None:
