@@ -24,14 +24,14 @@ _TEN: dict[str, tuple[int, object]] = {
 }  # fmt: skip
 
 
-def page(columns: int, rows: int) -> Page:
+def page(columns: int, rows: int, lsn: int = 255) -> Page:
     """One transaction of so many rows of so many columns: the ten, over and over."""
     names, ten = list(_TEN), list(_TEN.values())
     wide = {f"{names[n % 10]}_{n}": ten[n % 10] for n in range(columns)}
     table = relation(1, {name: oid for name, (oid, _) in wide.items()}, key=["id_0"])
     cells = [cell for _, cell in wide.values()][1:]
     changes = [insert(1, [number, *cells]) for number in range(rows)]
-    return page_of([begin(255), *changes, commit(255)], context=Context(relations=(table,)))
+    return page_of([begin(lsn), *changes, commit(lsn)], context=Context(relations=(table,)))
 
 
 def cost(work: Page, images: str) -> float:
