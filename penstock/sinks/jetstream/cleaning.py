@@ -77,8 +77,7 @@ class Poison:
             self._store(letter for _, letter in letters)
             self._session.streaks.update(streaks)
             if letters or hidden:
-                partition = PartitionId(batch.column("partition")[0].as_py())
-                self.passed[partition] = sift.place_of(batch, len(batch) - 1)
+                self.passed[part.origin.partition] = part.last
             return messages
 
     def _faults(self, batch: pa.RecordBatch) -> list[Fault]:

@@ -17,6 +17,7 @@ from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
 __all__ = ["Pace", "chain_frames", "may_end_anywhere"]
 
+# `said` by fours: where the answer goes, what is expected, the end; and then the id before.
 _FRAMES = framing(
     [Edge("said")],
     [Edge("said", 4), Behind("ids", "said", 12), Edge("said", 8)],

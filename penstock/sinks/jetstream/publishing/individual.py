@@ -32,8 +32,8 @@ __all__ = ["Individual"]
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("said"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("said",))
-# The same behind a message that is to be the stream's last; nothing is asked of the first but if
-# we know which one that is.
+# The same behind a message that is to be the stream's last, if we know which one that is. `said` by
+# fours: the inbox, the header line, the end; and then the id before.
 _LINKED = framing(
     _INBOX,
     [Edge("said", 4), Behind("ids", "said", 12), Edge("said", 8)],

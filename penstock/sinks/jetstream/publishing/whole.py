@@ -13,6 +13,7 @@ from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
 __all__ = ["whole_frames", "without_ids"]
 
+# `said` by fours: where the answer goes, and the batch's own header lines.
 _FRAMES = framing(
     [Edge("said")],
     [b"Nats-Batch-Sequence: ", Count(), Edge("said", 4)],
