@@ -86,7 +86,8 @@ class Write:
             if not self._gather.takes(batch):
                 self._flush()
             self._gather.add(batch, time.monotonic())
-        if not self._is_idle:
+        waited = not self._is_idle
+        if waited:
             self._retried(self._publisher.poll)
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for company all the same.
@@ -96,7 +97,7 @@ class Write:
             self._flush()
         if self._is_idle:
             self._flow.idle()
-            if batch is None:
+            if batch is None and not waited:
                 self._session.refresh()  # an idle server wants its PING answered
         self._progress()
 
