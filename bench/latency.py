@@ -1,6 +1,7 @@
 """(b) From the commit in the database to the message being stored, at a steady rate."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from penstock.demo.servers import Nats, Postgres
 
 from . import table
+from .episodes import Episode, episodes
 from .pipeline import STREAM, run_pipeline
 from .stream import latencies, messages_in, wait_for
 from .usage import Usage
@@ -48,9 +50,9 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """Milliseconds over all changes after the warm-up, from the commit to JetStream's store;
-    `captured` until penstock had the change, by the same names; `late` is how far the writer
-    itself fell behind its schedule at the worst, in seconds: unless `kept_up`, the rate was not
-    reached."""
+    `captured` until penstock had the change, by the same names; `episodes` are when it was slow;
+    `late` is how far the writer itself fell behind its schedule at the worst, in seconds: unless
+    `kept_up`, the rate was not reached."""
 
     rate: int
     size: int
@@ -60,6 +62,7 @@ class Latency:
     p99: float
     max: float
     captured: dict[str, float]
+    episodes: Sequence[Episode]
     late: float
     kept_up: bool
     peak_pss: int
@@ -120,6 +123,7 @@ def latency(
             changes=len(found),
             **_percentiles([times.stored for times in found]),
             captured=_percentiles([times.captured for times in found]),
+            episodes=episodes(found),
             late=writer.late,
             kept_up=writer.late < _PUNCTUAL,
             peak_pss=usage.peak_pss,

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from .deliveries import Row
 from .drain import Drain
+from .episodes import SLOW
 from .latency import Latency
 from .outage import Outage
 from .takeover import Takeover
@@ -20,6 +21,8 @@ __all__ = [
     "show_scaling",
     "show_takeovers",
 ]
+
+_WORST = 5  # episodes that are shown
 
 
 def show_drain(console: Console, one: Drain) -> None:
@@ -47,6 +50,12 @@ def show_latency(console: Console, one: Latency) -> None:
     for name, value in (("p50", one.p50), ("p99", one.p99), ("max", one.max)):
         text = f"{value:.1f}; until penstock had it {one.captured[name]:.1f}"
         table.add_row(f"{name}, ms", text)
+    slow = sum(episode.changes for episode in one.episodes)
+    said = f"{len(one.episodes)} episodes, {slow:,} changes" if slow else "none"
+    table.add_row(f"{SLOW:.0f} ms or slower", said)
+    for episode in sorted(one.episodes, key=lambda episode: -episode.stored)[:_WORST]:
+        text = f"{episode.stored:.0f}; until penstock had it {episode.captured:.0f}"
+        table.add_row(f"  worst of the one at {episode.at:.1f} s, ms", text)
     late = f"{one.late:.3f}" if one.kept_up else f"{one.late:.3f}: THE RATE WAS NOT REACHED"
     table.add_row("the writer was late by at most, s", late)
     _memory(table, one)

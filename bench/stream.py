@@ -50,8 +50,10 @@ def stored_at(url: str, stream: str) -> list[float]:
 
 
 class Times(NamedTuple):
-    """Milliseconds of one change, from its commit in the database."""
+    """Milliseconds of one change, from its commit in the database, which was `at` seconds after the
+    start."""
 
+    at: float
     captured: float
     stored: float
 
@@ -64,10 +66,10 @@ def latencies(url: str, stream: str, *, since: float) -> list[Times]:
     found = []
     for change in _changes(url, stream):
         committed = change.committed_at
-        if committed is not None and committed.timestamp() >= since:
+        if committed is not None and (at := committed.timestamp() - since) >= 0:
             captured = datetime.fromisoformat(change.body["captured_at"])
-            times = ((at - committed).total_seconds() * 1000 for at in (captured, change.stored_at))
-            found.append(Times(*times))
+            ends = captured, change.stored_at
+            found.append(Times(at, *((end - committed).total_seconds() * 1000 for end in ends)))
     return found
 
 
