@@ -14,6 +14,7 @@ from penstock.change import schema
 from penstock.sinks.jetstream.client.protocol import headers_of
 from penstock.sinks.jetstream.encoding.encoders import encoder
 from penstock.sinks.jetstream.encoding.message import Messages
+from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.settings import Encoding, JetStreamSettings, LayoutName, Packing
 from penstock.sinks.jetstream.subject import parse_template
 
@@ -40,7 +41,7 @@ def messages(operation: str = "INSERT", **fields: Any) -> Messages:
     columns |= {"operation": [operation], "event_id": ["b:c:0"], "collection": ["t"]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema("json"))
     settings = JetStreamSettings(url="nats://h", **fields)
-    return encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(batch)
+    return encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch))
 
 
 def body(operation: str = "INSERT", **fields: Any) -> Any:
