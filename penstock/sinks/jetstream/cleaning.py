@@ -16,7 +16,7 @@ from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks import Notify
 from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.part import Part
+from penstock.sinks.jetstream.encoding.part import Part, place_of
 from penstock.sinks.jetstream.poison import sift
 from penstock.sinks.jetstream.poison.dead_letter import Letter, error_letter, row_letter
 from penstock.sinks.jetstream.poison.sift import Fault
@@ -88,7 +88,7 @@ class Poison:
         if found and self._policy == "stop":
             row = min(found).row
             (values,) = batch.slice(row, 1).to_pylist()
-            place = sift.place_of(batch, row)
+            place = place_of(batch, row)
             what = min(found).error or error_letter(values, images_of(batch.schema)).error
             raise Rejected(
                 f"the change at {place} of {values['partition']} cannot be published: {what}",
@@ -193,7 +193,7 @@ class Poison:
         records = self._session.suspensions.all()
         if not records:
             return hidden, marks
-        first = sift.place_of(batch, 0)
+        first = place_of(batch, 0)
         for record in records.values():
             if not _concerns(record, first):
                 continue
@@ -209,7 +209,7 @@ class Poison:
     ) -> dict[int, Suspension | None]:
         """What of these rows of a table is hidden, each with the record if it begins a hole."""
         partition = batch.column("partition")[0].as_py()
-        places = {row: sift.place_of(batch, row) for row in rows}
+        places = {row: place_of(batch, row) for row in rows}
         fresh = [
             row
             for row, place in places.items()

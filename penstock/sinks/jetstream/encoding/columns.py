@@ -29,7 +29,7 @@ _ITEMS = len(COLUMNS)
 
 
 class Values:
-    """A few values that rows `Pick` from."""
+    """A few values, for `Pick`, `Edge` and `Behind`."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
         self.values = values

@@ -14,7 +14,7 @@ from penstock.sinks.jetstream.encoding.columns import Columns, slot
 from penstock.sinks.jetstream.encoding.kernel import NativeSurvey
 from penstock.sinks.jetstream.encoding.message import Origin
 
-__all__ = ["Part", "exact"]
+__all__ = ["Part", "place_of"]
 
 _SURVEYED = ("backend", "partition", "cursor", "ordinal", *IMAGES)
 _SLOTS = (ctypes.c_int32 * len(_SURVEYED))(*(slot(name, (), batch=True) for name in _SURVEYED))
@@ -35,22 +35,19 @@ class Part:
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Self:
         """A batch that has one origin and is in order."""
-        batch = exact(batch)
+        batch = _exact(batch)
         columns = Columns(len(batch), batch)
         if columns.native is not None:
             return cls._of(_surveyed(columns), batch, columns)
         origin = Origin(*(batch.column(name)[0].as_py() for name in ("backend", "partition")))
-        first, last = (
-            Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
-            for row in (0, len(batch) - 1)
-        )
+        first, last = place_of(batch, 0), place_of(batch, len(batch) - 1)
         return cls(batch, columns, origin, first, last, None)
 
     @classmethod
     def seen(cls, batch: pa.RecordBatch) -> Self | None:
         """The whole of a batch, if it is seen at a glance that it has one origin and is in order,
         which nearly every one has and is. It takes the kernel to see it."""
-        batch = exact(batch)
+        batch = _exact(batch)
         columns = Columns(len(batch), batch)
         if columns.native is None or not len(batch):
             return None
@@ -82,7 +79,12 @@ def _surveyed(columns: Columns) -> NativeSurvey:
     return survey
 
 
-def exact(batch: pa.RecordBatch) -> pa.RecordBatch:
+def place_of(batch: pa.RecordBatch, row: int) -> Place:
+    """A row's place in its partition."""
+    return Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
+
+
+def _exact(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with exactly the change's columns and types."""
     wanted = schema(images_of(batch.schema))
     if batch.schema.equals(wanted):

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.change import Operation, images_of
-from penstock.position import Place
 from penstock.sinks.jetstream.poison.suspension import Suspension, Table
 
 __all__ = [
     "IMMEDIATE", "NO_KEY", "TOO_LARGE", "UNENCODABLE", "Fault", "columns_of", "is_mended",
-    "keyless", "marked", "place_of", "rows_of", "table_of",
+    "keyless", "marked", "rows_of", "table_of",
 ]  # fmt: skip
 
 TOO_LARGE = "too-large"
@@ -102,11 +101,6 @@ def rows_of(batch: pa.RecordBatch, record: Suspension) -> list[int]:
 def table_of(row: Mapping[str, Any]) -> Table:
     """Of a row of a batch, as a map."""
     return Table(row["backend"], row["namespace"] or "", row["collection"] or "")
-
-
-def place_of(batch: pa.RecordBatch, row: int) -> Place:
-    """A row's place in its partition."""
-    return Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
 
 
 def columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:

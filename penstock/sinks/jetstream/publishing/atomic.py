@@ -180,10 +180,8 @@ class Atomic:
             self._take_all(connection.receive(0))
             if sent:
                 continue
-            shards = self._shards.values()
-            if not any(shard.queue and (drain or self._is_ready(shard)) for shard in shards) and (
-                not drain or not self.flying
-            ):
+            waits = self._queued if drain else any(map(self._is_ready, self._shards.values()))
+            if not waits and not (drain and self.flying):
                 return
             if held or self.flying:
                 self._await(connection)

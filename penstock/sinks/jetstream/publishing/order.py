@@ -17,7 +17,7 @@ from penstock.position import Place
 from penstock.sinks.jetstream.encoding import kernel as native
 from penstock.sinks.jetstream.encoding.columns import Column
 from penstock.sinks.jetstream.encoding.message import Origin
-from penstock.sinks.jetstream.encoding.part import Part
+from penstock.sinks.jetstream.encoding.part import Part, place_of
 
 __all__ = ["Order", "behind"]
 
@@ -59,12 +59,8 @@ def behind(batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
     low, high = 0, len(batch)
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if _place(batch, middle) <= place else (low, middle)
+        low, high = (middle + 1, high) if place_of(batch, middle) <= place else (low, middle)
     return batch.slice(low) if low else batch
-
-
-def _place(batch: pa.RecordBatch, row: int) -> Place:
-    return Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
 
 
 def _by_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
