@@ -50,12 +50,14 @@ class Load:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """Milliseconds over all changes after the warm-up, from the commit to JetStream's store;
-    `captured` until penstock had the change, by the same names; `episodes` are when it was slow;
+    `captured` until penstock had the change, by the same names; `episodes` are when it was slow,
+    counted from `began`, in seconds since 1970;
     `late` is how far the writer itself fell behind its schedule at the worst, in seconds: unless
     `kept_up`, the rate was not reached."""
 
     rate: int
     size: int
+    began: float
     seconds: int
     changes: int
     p50: float
@@ -94,7 +96,7 @@ def latency(
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
             usage = Usage(
-                service=running.pid, postgres=postgres.pid, nats=nats.pid, memory_every=_SELDOM
+                service=running.pid, postgres=postgres.pid, nats=nats.pid, pss_every=_SELDOM
             )
             usage.start()
             table.write_backlog(database, rows=1000)
@@ -119,6 +121,7 @@ def latency(
         return Latency(
             rate=load.rate,
             size=load.size,
+            began=since,
             seconds=seconds,
             changes=len(found),
             **_percentiles([times.stored for times in found]),

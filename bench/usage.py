@@ -6,7 +6,7 @@ PSS is the proportional share; RSS counts what forked workers share once for eac
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import psutil
 
@@ -21,15 +21,14 @@ _FORKS = "penstock.spark.session.forkserver"
 class Usage:
     """Watches the service's process tree, the wal senders and the NATS server.
 
-    Processes that end are counted up to the last sample before their end (4 a second). Memory is
-    looked at every `memory_every` seconds.
+    Processes that end are counted up to the last sample before their end (4 a second). RSS is
+    looked at in each, PSS only every `pss_every` seconds: the kernel walks all pages of a process
+    for it, and keeps the process from getting more meanwhile.
     """
 
-    def __init__(
-        self, *, service: int, postgres: int, nats: int, memory_every: float = 0.0
-    ) -> None:
-        self._memory_every = memory_every
-        self._memory_at = 0.0
+    def __init__(self, *, service: int, postgres: int, nats: int, pss_every: float = 2.0) -> None:
+        self._pss_every = pss_every
+        self._pss_at = 0.0
         self.peak_pss = 0
         self.peak_rss = 0
         self._roots = {"service": service, "postgres": postgres, "nats": nats}
@@ -65,36 +64,42 @@ class Usage:
     def _sample(self) -> None:
         pss = rss = 0
         now = time.monotonic()
-        look = now >= self._memory_at
+        look = now >= self._pss_at
         if look:
-            self._memory_at = now + self._memory_every
-        for kind, root in self._roots.items():
-            for process in _tree(root):
-                try:
-                    role = self._role(kind, process)
-                    times = process.cpu_times()
-                    self._cpu[process.pid] = (role, times.user + times.system)
-                    if look and role in OURS:
-                        memory = process.memory_full_info()
-                        pss, rss = pss + memory.pss, rss + memory.rss
-                except psutil.Error:
-                    continue
+            self._pss_at = now + self._pss_every
+        for kind, process in self._watched():
+            try:
+                role = self._role(kind, process)
+                times = process.cpu_times()
+                self._cpu[process.pid] = (role, times.user + times.system)
+                if role in OURS:
+                    rss += process.memory_info().rss
+                    pss += process.memory_full_info().pss if look else 0
+            except psutil.Error:
+                continue
         self.peak_pss = max(self.peak_pss, pss)
         self.peak_rss = max(self.peak_rss, rss)
+
+    def _watched(self) -> Iterator[tuple[str, psutil.Process]]:
+        """The processes under the roots, each with the root's name; looked for in one pass."""
+        children: dict[int, list[psutil.Process]] = defaultdict(list)
+        roots: list[tuple[str, psutil.Process]] = []
+        names = {pid: kind for kind, pid in self._roots.items()}
+        for process in psutil.process_iter(["ppid"]):
+            if process.pid in names:
+                roots.append((names[process.pid], process))
+            else:
+                children[process.info["ppid"]].append(process)
+        while roots:
+            kind, process = roots.pop()
+            roots += ((kind, child) for child in children[process.pid])
+            yield kind, process
 
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
         if known not in ("planner", "jvm", "wal sender", "nats-server"):
             known = self._roles[process.pid] = _role_of(kind, process)
         return known
-
-
-def _tree(root: int) -> list[psutil.Process]:
-    try:
-        top = psutil.Process(root)
-        return [top, *top.children(recursive=True)]
-    except psutil.Error:
-        return []
 
 
 def _role_of(kind: str, process: psutil.Process) -> str:
