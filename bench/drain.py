@@ -86,7 +86,9 @@ def drain(
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
             usage.mark()
             before = running.published()
-            wait_for(_all(running, nats.url, rows), timeout=600, alive=running.check)
+            # Each look costs a connection and a status page, on the machine that is measured.
+            done = _all(running, nats.url, rows)
+            wait_for(done, timeout=600, alive=running.check, every=0.5)
             spent = usage.stop()
             count, first, last = stored(nats.url, STREAM)
         found = count if count == rows else changes_in(nats.url, STREAM)

@@ -29,14 +29,17 @@ def messages_in(url: str, stream: str) -> int:
     return stored(url, stream)[0]
 
 
-def wait_for(done: Callable[[], bool], *, timeout: float, alive: Callable[[], Any]) -> None:
-    """Waits until `done`; `alive` raises if it never will."""
+def wait_for(
+    done: Callable[[], bool], *, timeout: float, alive: Callable[[], Any], every: float = 0.1
+) -> None:
+    """Waits until `done`, which is asked `every` so many seconds; `alive` raises if it never
+    will."""
     deadline = time.monotonic() + timeout
     while not done():
         alive()
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done within {timeout:.0f} s")
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 def changes_in(url: str, stream: str) -> int:

@@ -30,6 +30,7 @@ __all__ = ["Beginning", "PostgresFollowing"]
 
 _WORTH = 64 * 1024  # bytes that are worth a system call and a pass
 _PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
+_BACKLOG = 8  # looks in a row that brought bytes: no single transaction that somebody waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class PostgresFollowing:
         self._noted: Place | None = None
         self._connected = True
         self._oldest: int | None = None
-        self._flowing = False  # the last look at the wire brought bytes
+        self._flow = 0  # looks at the wire in a row that brought bytes
         self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
         self._heard_at = now
@@ -144,9 +145,8 @@ class PostgresFollowing:
             if data := self._transport.receive():
                 self._heard(now)
                 framer.feed(data)
-                if self._flowing and len(data) < _WORTH:
-                    # The server sends row by row: let some gather.
-                    time.sleep(_PATIENCE if framer.between and due > _PATIENCE else _PATIENCE / 4)
+                if self._flow and len(data) < _WORTH:
+                    time.sleep(self._patience(due))
             elif framer.holds and framer.between:
                 time.sleep(due)  # a trickle of single rows gathers, too
             elif framer.holds:
@@ -155,7 +155,14 @@ class PostgresFollowing:
                 return []
             else:
                 self._wait(now, deadline)
-            self._flowing = bool(data)
+            self._flow = self._flow + 1 if data else 0
+
+    def _patience(self, due: float) -> float:
+        """Seconds in which bytes shall gather: the server sends row by row, and wakes who waits for
+        the next, which costs both more than the row."""
+        if self._framer.between and due > _PATIENCE:
+            return _PATIENCE
+        return _PATIENCE / 4 if self._flow < _BACKLOG else 2 * _PATIENCE
 
     def _wait(self, now: float, deadline: float) -> None:
         silent, asked = now - self._heard_at, self._asked_at

@@ -10,6 +10,8 @@ from penstock.settings import Duration, Secret, Settings, Size
 from penstock.sinks.jetstream.subject import parse_template
 
 __all__ = [
+    "LEAST_WINDOW",
+    "USUAL_WINDOW",
     "Batch",
     "BreakerSettings",
     "Delivery",
@@ -26,6 +28,9 @@ Durability = Literal["default", "fsync"]
 Encoding = Literal["msgpack", "json", "arrow"]
 Packing = Literal["change", "batch"]
 LayoutName = Literal["penstock", "debezium", "cloudevents"]
+
+# Seconds that a server remembers message ids: its own default, and the least that it takes.
+USUAL_WINDOW, LEAST_WINDOW = 120.0, 0.1
 
 
 class Batch(Settings):
@@ -97,9 +102,8 @@ class JetStreamSettings(Settings):
     storage: Literal["file", "memory"] = "file"
     max_age: Duration = Field(default=0, ge=0)  # seconds; 0 keeps for ever
     max_bytes: Size = Field(default=0, ge=0)  # of the whole stream; 0 is unlimited
-    duplicate_window: Duration = Field(
-        default=120, ge=0.1
-    )  # seconds; costs ~190 bytes of server per id
+    # Seconds; costs ~190 bytes of server per id. None: as `remembers` says.
+    duplicate_window: Duration | None = Field(default=None, ge=LEAST_WINDOW)
     timeout: Duration = Field(
         default=5, gt=0
     )  # seconds without an answer until the server counts as gone
@@ -131,9 +135,18 @@ class JetStreamSettings(Settings):
 
     @model_validator(mode="after")
     def _window(self) -> "JetStreamSettings":
-        if self.max_age and self.max_age < self.duplicate_window:
+        if self.max_age and self.duplicate_window and self.max_age < self.duplicate_window:
             raise ValueError("max_age must not be shorter than duplicate_window")
         return self
+
+    def remembers(self, *, exact: bool) -> float:
+        """Seconds for which a stream that we make remembers message ids. `exact`: where it shall
+        take exactly-once, which needs none: a server that holds a million of them in memory looks
+        at each whenever it collects garbage, and lets messages wait for 0.1 s meanwhile."""
+        if self.duplicate_window is not None:
+            return self.duplicate_window
+        usual = LEAST_WINDOW if exact else USUAL_WINDOW
+        return min(usual, self.max_age or usual)
 
     @model_validator(mode="after")
     def _durable(self) -> "JetStreamSettings":

@@ -74,6 +74,8 @@ def wanted(
     settings: JetStreamSettings, template: Template, version: tuple[int, ...]
 ) -> dict[str, Any]:
     """The configuration of a stream that we make."""
+    atomic = version >= ATOMIC_SINCE
+    exact = atomic and settings.delivery in ("auto", "exactly-once")
     config: dict[str, Any] = {
         "name": settings.stream,
         "subjects": [template.wildcard],
@@ -83,9 +85,9 @@ def wanted(
         "num_replicas": settings.replicas,
         "max_age": int(settings.max_age * _NANOSECONDS),
         "max_bytes": settings.max_bytes or -1,
-        "duplicate_window": int(settings.duplicate_window * _NANOSECONDS),
+        "duplicate_window": int(settings.remembers(exact=exact) * _NANOSECONDS),
     }
-    if version >= ATOMIC_SINCE:
+    if atomic:
         config["allow_atomic"] = True
     return config
 
