@@ -13,13 +13,20 @@ from penstock.sinks.jetstream.client.protocol import hpub
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
 from penstock.sinks.jetstream.poison.suspensions import record_subject, tables_stream
-from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.stream import Stream, choose, problems, wanted
+from penstock.sinks.jetstream.settings import LEAST_WINDOW, USUAL_WINDOW, JetStreamSettings
+from penstock.sinks.jetstream.stream import (
+    Stream,
+    choose,
+    is_exact,
+    is_widened,
+    problems,
+    wanted,
+)
 from penstock.sinks.jetstream.subject import Template, overlaps, parse_template
 
 __all__ = ["check"]
 
-_SHORT_WINDOW = 120  # seconds; the server's default
+_LONG_WINDOW = 10  # seconds
 _OLDEST = (2, 9)  # what the tests run against begins there
 
 
@@ -50,6 +57,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         yield from _others(api, settings, template)
         yield from _set_aside(api, settings.stream)
         yield from _sanity(stream, settings, connection)
+        yield from _memory(stream, settings, connection)
         yield _delivery(settings, stream, connection)
         yield _durability(settings, stream, connection)
         yield from _permission(connection, template)
@@ -137,12 +145,6 @@ def _sanity(
             "later consumer cannot bootstrap", "make a stream with limits retention",
         )  # fmt: skip
     yield from _limits(name, config)
-    if stream.duplicate_window < _SHORT_WINDOW:
-        yield _finding(
-            "warning", name, f"forgets message ids after {stream.duplicate_window:g} s: a replay "
-            "that is later is stored twice, except with delivery exactly-once",
-            f"nats stream edit {stream.name} --dupe-window 2m",
-        )  # fmt: skip
     if 0 < stream.largest < min(connection.max_payload, settings.batch.max_bytes):
         yield _finding(
             "warning", name, f"takes messages of {stream.largest} bytes at most: larger changes "
@@ -152,6 +154,26 @@ def _sanity(
         yield _finding(
             "warning", name, "is kept in memory: a restart of the server loses what the source "
             "no longer has", "make a stream with file storage",
+        )  # fmt: skip
+
+
+def _memory(
+    stream: Stream, settings: JetStreamSettings, connection: Connection
+) -> Iterator[Finding]:
+    """Whether the server remembers message ids for as long as the delivery needs, and not more."""
+    name, window = f"stream {stream.name}", stream.duplicate_window
+    if is_exact(settings.delivery, stream, connection.version):
+        if window > _LONG_WINDOW:
+            yield _finding(
+                "ok", name, f"remembers message ids for {window:g} s, which exactly-once does not "
+                "need: some thousands a second cost the server memory, and pauses to look at it",
+                f"nats stream edit {stream.name} --dupe-window {LEAST_WINDOW * 1000:g}ms",
+            )  # fmt: skip
+    elif window < USUAL_WINDOW and not is_widened(stream, settings):
+        yield _finding(
+            "warning", name, f"forgets message ids after {window:g} s: a replay that is later is "
+            "stored twice, except with delivery exactly-once",
+            f"nats stream edit {stream.name} --dupe-window 2m",
         )  # fmt: skip
 
 

@@ -17,7 +17,14 @@ from penstock.page import Page
 from penstock.position import Place
 from penstock.sinks.jetstream.cleaning import summary
 from penstock.sinks.jetstream.client.api import ApiError, error_of
-from penstock.sinks.jetstream.encoding.message import POSITION, Messages, Origin
+from penstock.sinks.jetstream.encoding.message import (
+    EVENT_ID,
+    MSG_ID,
+    POSITION,
+    REPLAYED,
+    Messages,
+    Origin,
+)
 from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.poison.dead_letter import Letter, page_of, row_of
 from penstock.sinks.jetstream.poison.dead_letters import Kept
@@ -73,7 +80,10 @@ class Mending:
                 f"the dead letter {kept.id} is of a table that the pipeline does not follow",
                 hint="add it to `tables`",
             )
-        answer = self._publish(messages[0])
+        info = self._session.api.stream(self._session.settings.stream)
+        last = int(info["state"]["last_seq"]) if info else 0
+        behind = self._session.dead_letters.begin_replay(kept, last)
+        answer = self._publish(messages[0], letter.event_id, behind)
         self._session.dead_letters.replayed(kept, int(answer["seq"]))
         return {
             "id": kept.id,
@@ -122,25 +132,41 @@ class Mending:
             )
         return kept
 
-    def _publish(self, messages: Messages) -> Mapping[str, Any]:
+    def _publish(self, messages: Messages, event_id: str, behind: int | None) -> Mapping[str, Any]:
+        """The acknowledgement; unless `behind` is None, perhaps of what an earlier replay stored
+        behind it."""
         session = self._session
         subject = messages.subjects[0].as_py().decode()
         for _ in range(_ATTEMPTS):
             fenced = session.delivery == "exactly-once"
             mark = self._mark(messages.origin) if fenced else None
+            # Behind the mark: what is stored meanwhile is told by the fence.
+            stored = None if behind is None else self._stored(subject, event_id, behind)
+            if stored is not None:
+                return {"seq": stored, "duplicate": True}
             headers = _as_at(bytes(messages.headers[0].as_py()), mark)
             if mark is not None:
                 headers += (
                     b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
                     b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n"
                 ) % (mark.shard_sequence, session.template.shard(*messages.origin).encode())
-            own = f"Penstock-Replayed: {messages.place(0)}\r\n\r\n".encode()
+            own = f"{REPLAYED}: {messages.place(0)}\r\n\r\n".encode()
             try:
                 return session.api.publish(subject, headers + own, messages.bodies[0].as_py())
             except ApiError as error:
                 if error.code not in _WRONG_SEQUENCE:
                     raise error_of(error, f"the change at {messages.place(0)}") from None
         raise Unavailable("the pipeline writes all the time", hint="try again")
+
+    def _stored(self, subject: str, event_id: str, behind: int) -> int | None:
+        api, stream = self._session.api, self._session.settings.stream
+        found = api.next(stream, subject, behind + 1)
+        while found is not None:
+            ids = (found.headers.get(MSG_ID), found.headers.get(EVENT_ID))
+            if REPLAYED in found.headers and event_id in ids:
+                return found.sequence
+            found = api.next(stream, subject, found.sequence + 1)
+        return None
 
     def _mark(self, origin: Origin) -> Mark:
         session = self._session

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.sinks.jetstream.client.api import JetStream
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.durability import synced
@@ -21,7 +21,7 @@ from penstock.sinks.jetstream.poison.suspensions import Suspensions
 from penstock.sinks.jetstream.publishing.chain import Pace
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
-from penstock.sinks.jetstream.stream import Stream, choose, ensure
+from penstock.sinks.jetstream.stream import Stream, choose, ensure, remembering
 from penstock.sinks.jetstream.subject import Template, parse_template
 
 __all__ = ["Session", "borrowed"]
@@ -88,7 +88,20 @@ class Session:
         self.unlimited = self._encoder(_ANY_SIZE)
         self.dead_letters = DeadLetters(self.connection, self.api, self.settings)
         self.suspensions = Suspensions(self.api, self.settings)
-        self.stream = stream
+        self.stream = self._remembering(stream)
+
+    def _remembering(self, stream: Stream) -> Stream:
+        if self.delivery != "deduplicated":
+            return stream
+        try:
+            return remembering(self.api, stream, self.settings)
+        except SettingsError as error:
+            self.reason += (
+                f"; {stream.name} forgets message ids after {stream.duplicate_window:g} s, and "
+                f"cannot be changed ({error.message}): nats stream edit {stream.name} "
+                "--dupe-window 2m"
+            )
+            return stream
 
     def _encoder(self, limit: int) -> Encoder:
         return encoder(
@@ -102,6 +115,11 @@ class Session:
         """Delivers by message ids from now on, although batches would be possible."""
         self.delivery, self.reason = "deduplicated", reason
         self._stepped_down = reason
+        if self.stream is not None:
+            try:
+                self.stream = self._remembering(self.stream)
+            except Unavailable:
+                self.close()  # the next step opens anew, and asks again
 
     def refresh(self) -> None:
         """Closes a session whose connection ended while nobody used it."""

@@ -1,4 +1,7 @@
-"""The stream: made when it is missing, verified when it is there, never changed."""
+"""The stream: made when it is missing, verified when it is there, and else left as it is.
+
+With one exception: where message ids come to matter, a stream that was made to forget them at once
+shall remember them (`remembering`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,10 +10,13 @@ from typing import Any, NamedTuple
 from penstock.errors import SettingsError
 from penstock.sinks.jetstream.client.api import JetStream
 from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
+from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamSettings
 from penstock.sinks.jetstream.subject import Template, covers
 
-__all__ = ["ATOMIC_SINCE", "Choice", "Stream", "choose", "ensure", "missing_subjects", "wanted"]
+__all__ = [
+    "ATOMIC_SINCE", "Choice", "Stream", "choose", "ensure", "is_exact", "is_widened",
+    "missing_subjects", "problems", "remembering", "wanted",
+]  # fmt: skip
 
 ATOMIC_SINCE = (2, 12, 1)  # 2.12.0 has batches, but refuses message ids inside them
 _NANOSECONDS = 1_000_000_000
@@ -107,6 +113,21 @@ def ensure(
     return stream, made
 
 
+def is_widened(stream: Stream, settings: JetStreamSettings) -> bool:
+    """Whether `remembering` changes it."""
+    return settings.duplicate_window is None and stream.duplicate_window == LEAST_WINDOW
+
+
+def remembering(api: JetStream, stream: Stream, settings: JetStreamSettings) -> Stream:
+    """The stream, for a delivery that relies on message ids: one that was made for exactly-once,
+    to forget them at once, remembers them for the usual time from now on. Raises SettingsError,
+    Unavailable."""
+    if not is_widened(stream, settings):
+        return stream
+    window = int(settings.remembers(exact=False) * _NANOSECONDS)
+    return Stream.of(api.update({**stream.config, "duplicate_window": window}))
+
+
 def problems(stream: Stream, template: Template) -> Iterator[tuple[str, str]]:
     """What keeps a stream from taking our messages: (problem, remedy)."""
     if missing_subjects(stream, template):
@@ -138,6 +159,11 @@ class Choice(NamedTuple):
     delivery: Delivery
     reason: str
     remedy: str = ""
+
+
+def is_exact(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> bool:
+    """Whether the delivery will be exactly-once."""
+    return asked in ("auto", "exactly-once") and not _obstacle(stream, version)[0]
 
 
 def choose(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> Choice:

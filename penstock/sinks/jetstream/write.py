@@ -88,7 +88,7 @@ class Write:
             self._gather.add(batch, time.monotonic())
         waited = not self._is_idle
         if waited:
-            self._retried(self._publisher.poll)
+            self._retried(self._poll)
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for company all the same.
         pace = self._flow.pace
@@ -183,11 +183,15 @@ class Write:
                 "latency_p99_ms": round(float(p99), 1),
             }
 
+    def _poll(self) -> None:
+        self._publisher.poll()
+
     def _answers(self) -> dict[str, float]:
         slowest = self._flow.slowest()
         return {} if slowest is None else {"answer_ms": slowest}
 
     def _retried(self, step: Callable[[], None]) -> None:
+        """Does a step, which asks for the publisher itself: stepping down makes another."""
         try:
             self._insist(step)
         except NotAlone as error:

@@ -96,6 +96,25 @@ def test_a_server_that_is_restarted_in_the_middle(
     assert [note["connected"] for note in writing.told if "connected" in note][-1] is True
 
 
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_restarted_server_that_remembers_no_id_is_written_to_exactly_once(
+    end: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+) -> None:
+    server: Nats = own_nats()
+    sink = JetStreamSink(settings_of(server.url, delivery="exactly-once"))
+    batches = [batch_of(30, n) for n in range(1, 4)]
+    sink.write([batches[0]])
+    getattr(server, end)()
+    server.start()
+    time.sleep(0.3)  # longer than its duplicate window
+    told: list[Any] = []
+    sink.write([batches[0], batches[1]], told.append)
+    JetStreamSink(settings_of(server.url, delivery="exactly-once", timeout="4s")).write(batches)
+    stored = [message.event_id for message in read(server.url, sink.settings.stream)]
+    assert stored == ids_of(*batches)
+    assert {note["delivery"] for note in told if "delivery" in note} == {"exactly-once"}
+
+
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_is_killed_again_and_again_under_load(
     delivery: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
@@ -164,6 +183,29 @@ def test_lost_acknowledgements_of_single_messages_are_settled_by_ids(
     assert receipt.duplicates > 0
     assert receipt.numbers["resent"] > 0
     arrived(writing, ids_of, read, nats.url)
+
+
+def test_who_is_no_longer_alone_sends_nothing_again_that_the_server_forgot(
+    proxy: Any, nats: Nats, story: Any, api: Any, ids_of: Any, read: Any
+) -> None:
+    """Stored, but the acknowledgement is lost; and when we look, somebody else's is the last."""
+    between = proxy()
+    writing = story(between.url, delivery="auto", timeout="60s")
+    assert writing.middle.wait(60)
+    stream = writing.sink.settings.stream
+    half = 400 * BATCHES // 2
+    wait_until(lambda: api.stream(stream)["state"]["messages"] == half)
+    between.trigger, between.remaining = b'"seq":', 10**6
+    writing.go_on.set()
+    wait_until(lambda: between.lost > 1)  # the answer, and one about what is stored
+    time.sleep(0.3)  # longer than the stream's duplicate window
+    assert api.stream(stream)["state"]["messages"] > half
+    api.publish(f"{stream}.not.ours", b"", b"hello")
+    between.remaining = 0
+    writing.finish()
+    assert [note["delivery"] for note in writing.told if "delivery" in note][-1] == "deduplicated"
+    ours = [message for message in read(nats.url, stream) if message.headers]
+    assert [message.event_id for message in ours] == ids_of(*writing.batches)
 
 
 def test_an_idle_connection_that_the_server_closed_is_opened_again(

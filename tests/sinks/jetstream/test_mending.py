@@ -1,5 +1,8 @@
 """Dead letters that are published after all: with their own id, and without disturbing anybody."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,6 +129,39 @@ def test_a_change_that_could_not_be_encoded_is_replayed_when_it_can(
     (message,) = read(nats.url, stream)
     assert b'"data":' + after.encode() in message.data
     assert message.event_id == letter["event_id"]
+
+
+# Dies in the moment between the publishing and taking the letter away.
+DYING = """
+import os, sys
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
+
+DeadLetters.replayed = lambda *_: os._exit(9)
+fields = ("url", "stream", "subject", "encoding", "delivery")
+settings = JetStreamSettings(**dict(zip(fields, sys.argv[2:])))
+JetStreamSink(settings).replay(sys.argv[1], None)
+"""
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_replay_that_died_is_not_stored_twice(
+    delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+) -> None:
+    broken = sink_of(encoding="msgpack", delivery=delivery, duplicate_window="100ms")
+    broken.write([batch_of(1, after='{"id":1')])
+    (letter,) = broken.dead_letters()
+    subject = broken.settings.subject
+    command = [sys.executable, "-c", DYING, str(letter["id"]), nats.url, stream, subject, "json"]
+    assert subprocess.run([*command, delivery], timeout=60).returncode == 9
+    sink = sink_of(delivery=delivery)
+    sink.write([batch_of(2, 2)])
+    time.sleep(0.3)  # the server forgot the id
+    done = sink.replay(str(letter["id"]), Feed(None).decode)
+    assert (done["sequence"], done["duplicate"]) == (1, True)
+    assert [message.event_id for message in read(nats.url, stream)].count(letter["event_id"]) == 1
+    assert list(sink.dead_letters()) == []
+    assert len(read(nats.url, f"{stream}_DLQ")) == 1  # the note of how far the partition is
 
 
 def test_a_letter_shows_its_bytes(sink_of: Any, batch_of: Any, nats: Nats) -> None:

@@ -47,13 +47,21 @@ def test_a_pipeline_files_values_are_understood() -> None:
         ("batch", {"max_size": 1001}),
         ("replicas", 0),
         ("duplicate_window", "soon"),
-        ("max_age", "1s"),
+        ("duplicate_window", "10ms"),
+        ("max_age", "soon"),
         ("unknown", 1),
     ],
 )
 def test_a_bad_value_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         JetStreamSettings.model_validate({"url": "nats://h", field: value})
+
+
+def test_ids_are_not_remembered_for_longer_than_messages() -> None:
+    with pytest.raises(ValidationError, match="max_age must not be shorter"):
+        JetStreamSettings(url="nats://h", max_age="1s", duplicate_window="2m")
+    settings = JetStreamSettings(url="nats://h", max_age="1s")
+    assert (settings.remembers(exact=False), settings.remembers(exact=True)) == (1, 0.1)
 
 
 def test_secrets_do_not_print() -> None:

@@ -63,6 +63,56 @@ def test_the_defaults_keep_everything_for_ever(settings_of: Any) -> None:
     assert "allow_atomic" not in config
 
 
+@pytest.mark.parametrize(
+    ("settings", "version", "seconds"),
+    [
+        ({}, (2, 12, 1), 0.1),
+        ({"delivery": "exactly-once"}, (2, 15, 1), 0.1),
+        ({"delivery": "deduplicated"}, (2, 15, 1), 120),
+        ({"delivery": "deduplicated", "max_age": "30s"}, (2, 15, 1), 30),
+        ({}, (2, 12, 0), 120),
+        ({"duplicate_window": "1m"}, (2, 15, 1), 60),
+    ],
+)
+def test_message_ids_are_remembered_where_something_relies_on_them(
+    settings: dict[str, Any], version: tuple[int, ...], seconds: float
+) -> None:
+    config = wanted(JetStreamSettings(url="nats://h", **settings), TEMPLATE, version)
+    assert config["duplicate_window"] == seconds * 10**9
+
+
+def test_a_stream_made_for_exactly_once_remembers_ids_where_they_matter_later(
+    nats: Nats, api: JetStream, stream: str, settings_of: Any, batch_of: Any
+) -> None:
+    def window() -> float:
+        info = api.stream(stream)
+        assert info is not None
+        return float(info["config"]["duplicate_window"]) / 10**9
+
+    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3)])
+    assert window() == 0.1
+    chosen = settings_of(nats.url, delivery="deduplicated", duplicate_window="100ms")
+    JetStreamSink(chosen).write([batch_of(3, 2)])
+    assert window() == 0.1
+    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(3, 3)])
+    assert window() == 120
+    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3, 4)])
+    assert window() == 120
+
+
+def test_who_is_not_alone_relies_on_ids_that_are_remembered(
+    nats: Nats, api: JetStream, stream: str, settings_of: Any, batch_of: Any
+) -> None:
+    told: list[Any] = []
+    sink = JetStreamSink(settings_of(nats.url, delivery="auto"))
+    sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], told.append)
+    assert [note["delivery"] for note in told if "delivery" in note][-1] == "deduplicated"
+    info = api.stream(stream)
+    assert info is not None
+    assert info["config"]["duplicate_window"] == 120 * 10**9
+    assert info["state"]["messages"] == 9
+
+
 def test_a_stream_that_exists_is_not_changed(
     nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
 ) -> None:
@@ -146,7 +196,11 @@ def test_check_stores_nothing(
         ({"max_age": 3600 * 10**9}, {}, "keeps only 1:00:00"),
         ({"max_msgs_per_subject": 1}, {}, "1 messages a subject"),
         ({"max_msgs": 10, "discard": "new"}, {}, "takes no more"),
-        ({"duplicate_window": 10**9}, {}, "forgets message ids after 1 s"),
+        (
+            {"duplicate_window": 10**9},
+            {"delivery": "deduplicated"},
+            "forgets message ids after 1 s",
+        ),
         ({"max_msg_size": 1000}, {}, "takes messages of 1000 bytes at most"),
         ({"storage": "memory"}, {}, "kept in memory"),
         ({"allow_atomic": False}, {}, "deduplicated: the stream"),
@@ -165,6 +219,19 @@ def test_check_warns_of_what_could_lose_data(
     findings = check(**settings)
     assert levels(findings, "error") == []
     assert any(says in message for message in levels(findings, "warning")), findings
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(0.1, False), (120, True)])
+def test_check_tells_that_exactly_once_needs_no_ids(
+    seconds: float, says: bool, stream: str, api: JetStream, check: Any
+) -> None:
+    window = int(seconds * 10**9)
+    base = {"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True}
+    api.create({**base, "duplicate_window": window})
+    findings = check()
+    assert levels(findings, "warning") == []
+    remedies = [one.remedy for one in findings if "does not need" in one.message]
+    assert remedies == [f"nats stream edit {stream} --dupe-window 100ms"] * says
 
 
 def test_check_counts_what_was_asked_for_and_cannot_be_as_an_error(

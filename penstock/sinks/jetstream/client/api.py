@@ -93,6 +93,10 @@ class JetStream:
         """STREAM.CREATE; the same configuration again is no error."""
         return self._call(f"STREAM.CREATE.{config['name']}", config)
 
+    def update(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """STREAM.UPDATE."""
+        return self._call(f"STREAM.UPDATE.{config['name']}", config)
+
     def names(self, subject: str) -> list[str]:
         """Streams that have subjects in common with `subject`."""
         return list(self._call("STREAM.NAMES", {"subject": subject}).get("streams") or ())

@@ -21,8 +21,8 @@ from penstock.sinks.jetstream.encoding.weave import LineBreak, Weave
 from penstock.sinks.jetstream.subject import escape, unescape
 
 __all__ = [
-    "COUNT", "EVENT_ID", "MSG_ID", "POSITION", "SCHEMA", "Headers", "Messages", "Origin",
-    "read_position",
+    "COUNT", "EVENT_ID", "MSG_ID", "POSITION", "REPLAYED", "SCHEMA", "Headers", "Messages",
+    "Origin", "read_position",
 ]  # fmt: skip
 
 MSG_ID = "Nats-Msg-Id"
@@ -30,6 +30,7 @@ EVENT_ID = "Penstock-Event-Id"  # instead of Nats-Msg-Id where the server shall 
 POSITION = "Penstock-Position"
 SCHEMA = "Penstock-Schema"
 COUNT = "Penstock-Count"
+REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
 _VERSION = b"NATS/1.0\r\n"
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]

@@ -17,7 +17,12 @@ from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.position import Place
 from penstock.sinks.jetstream.client.api import ApiError, JetStream, Stored, error_of
 from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.encoding.message import MSG_ID, POSITION, read_position
+from penstock.sinks.jetstream.encoding.message import (
+    MSG_ID,
+    POSITION,
+    REPLAYED,
+    read_position,
+)
 from penstock.sinks.jetstream.poison.dead_letter import Letter
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.subject import escape
@@ -132,6 +137,24 @@ class DeadLetters:
         found = self._api.message(self.name, id)
         return _kept(found) if found is not None else None
 
+    def begin_replay(self, kept: Kept, behind: int) -> int | None:
+        """Notes that the letter is about to be published, behind sequence `behind` of the stream.
+
+        Returns None, or, when a replay of it began before and was not heard to end, the sequence
+        behind which its change may be stored already.
+        """
+        subject = _attempt(self._settings.stream, kept)
+        note = {"replaying": kept.letter.event_id, "behind": behind}
+        headers = headers_with({"Nats-Expected-Last-Subject-Sequence": "0"})
+        try:
+            self._api.publish(subject, headers, orjson.dumps(note))
+        except ApiError as error:
+            before = self._api.last(self.name, subject)
+            if error.code not in _WRONG_SEQUENCE or before is None:
+                raise error_of(error, f"the note of {kept.letter.event_id}") from None
+            return int(orjson.loads(before.payload)["behind"])
+        return None
+
     def replayed(self, kept: Kept, sequence: int) -> None:
         """The letter was published to the stream as `sequence`: it goes, and a note says so.
 
@@ -144,7 +167,7 @@ class DeadLetters:
             position = last.headers.get(POSITION, "") if last is not None else ""
             headers = headers_with({
                 POSITION: position,
-                "Penstock-Replayed": letter.event_id,
+                REPLAYED: letter.event_id,
                 "Nats-Expected-Last-Subject-Sequence": str(last.sequence if last else 0),
             })  # fmt: skip
             note = {"replayed": letter.event_id, "reason": letter.reason, "sequence": sequence}
@@ -155,8 +178,16 @@ class DeadLetters:
                     raise error_of(error, f"the note of {letter.event_id}") from None
                 continue
             self._api.remove(self.name, kept.id)
+            begun = self._api.last(self.name, _attempt(self._settings.stream, kept))
+            if begun is not None:
+                self._api.remove(self.name, begun.sequence)
             return
         raise Unavailable(f"somebody else writes to {self.name} all the time")
+
+
+def _attempt(stream: str, kept: Kept) -> str:
+    # No partition's own subject: there every % is escaped.
+    return f"{subject_of(stream, kept.letter.backend, kept.letter.partition)}%{kept.id}"
 
 
 def ensure_stream(

@@ -20,13 +20,20 @@ from penstock.position import Place
 from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.client.protocol import Msg, status_of
-from penstock.sinks.jetstream.encoding.message import Messages, Origin
+from penstock.sinks.jetstream.encoding.message import Messages, Origin, read_position
 from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.publishing.chain import Pace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.order import behind
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
-from penstock.sinks.jetstream.publishing.shard import Batch, Mark, Shard, read_mark, shared
+from penstock.sinks.jetstream.publishing.shard import (
+    Batch,
+    Mark,
+    NotAlone,
+    Shard,
+    read_mark,
+    shared,
+)
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.jetstream.subject import Template
 
@@ -265,7 +272,11 @@ class Atomic:
     def _look(self, shard: Shard) -> None:
         """Reads the shard back, drops what is stored, and checks that nobody else took over."""
         assert self._api is not None
-        mark = read_mark(self._api, self._stream, self._template, shard.origin)
+        try:
+            mark = read_mark(self._api, self._stream, self._template, shard.origin)
+        except NotAlone:
+            self._settle(shard)
+            raise
         self._guard(shard, mark)
         if mark.place is not None:
             self._skip(shard, mark.place)
@@ -274,8 +285,23 @@ class Atomic:
         shard.ids = shard.refusal != _STORED_ID
         shard.expected = mark.stream_sequence if self._chained else mark.shard_sequence
         shard.behind = mark.shard_sequence
+        shard.floor = mark.stream_sequence
         shard.stored, shard.known, shard.refusal = mark.place, True, 0
         shard.prefix, shard.last_id = False, None
+
+    def _settle(self, shard: Shard) -> None:
+        """The last message is somebody else's: finds what of ours is stored before it, message by
+        message, so that who goes on with message ids sends nothing again that the server forgot."""
+        assert self._api is not None
+        subject = self._template.shard(*shard.origin)
+        while shard.known and shard.queue:
+            found = self._api.next(self._stream, subject, shard.floor + 1)
+            if found is None:
+                return
+            position = read_position(found.headers)
+            if position is not None and position[0] == shard.origin:
+                self._skip(shard, position[1])
+            shard.floor = found.sequence
 
     def _guard(self, shard: Shard, mark: Mark) -> None:
         """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.
@@ -378,9 +404,9 @@ class Atomic:
         batch = shard.flight.popleft()
         if batch.chain and self._pace is not None:
             self._pace.note(batch.messages, batch.sent_at, time.monotonic())
-        shard.stored = batch.last
+        shard.stored, shard.floor = batch.last, int(answer["seq"])
         if not self._chained:
-            shard.expected = int(answer["seq"])
+            shard.expected = shard.floor
         shard.ids, self._careful, self._refused = True, False, 0
         self._note(shard, batch.last)
         self._tally.published += batch.changes

@@ -103,6 +103,7 @@ class Shard:
     expected: int | None = None  # the sequence that the next batch expects; None: read it back
     behind: int = 0  # the shard's last sequence once everything in flight is stored
     stored: Place | None = None  # the last place known to be stored
+    floor: int = 0  # the stream's sequence up to which we know what is stored
     known: bool = False  # `stored` was read back at least once
     sent: Place | None = None  # the last place that ever was in flight
     ids: bool = True  # whether the next batch carries message ids
