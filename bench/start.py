@@ -37,7 +37,7 @@ def start(folder: Path, *, version: int) -> Start:
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         table.write_backlog(database, rows=1)
         with run_pipeline(folder, database, nats, slot="bench", extra={}) as running:
-            usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
+            usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid, find_every=0.0)
             usage.start()
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
             cpu = usage.stop()

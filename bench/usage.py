@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import psutil
 
@@ -21,14 +22,24 @@ _FORKS = "penstock.spark.session.forkserver"
 class Usage:
     """Watches the service's process tree, the wal senders and the NATS server.
 
-    Processes that end are counted up to the last sample before their end (4 a second). RSS is
-    looked at in each, PSS only every `pss_every` seconds: the kernel walks all pages of a process
-    for it, and keeps the process from getting more meanwhile.
+    Processes that end are counted up to the last sample before their end (4 a second). What is
+    watched costs what is measured: new processes are looked for every `find_every` seconds only,
+    and PSS every `pss_every`, for which the kernel walks all pages of a process, and keeps the
+    process from getting more meanwhile.
     """
 
-    def __init__(self, *, service: int, postgres: int, nats: int, pss_every: float = 2.0) -> None:
-        self._pss_every = pss_every
-        self._pss_at = 0.0
+    def __init__(
+        self,
+        *,
+        service: int,
+        postgres: int,
+        nats: int,
+        find_every: float = 1.0,
+        pss_every: float = 2.0,
+    ) -> None:
+        self._find_every, self._find_at = find_every, 0.0
+        self._pss_every, self._pss_at = pss_every, 0.0
+        self._found: list[tuple[psutil.Process, str]] = []
         self.peak_pss = 0
         self.peak_rss = 0
         self._roots = {"service": service, "postgres": postgres, "nats": nats}
@@ -44,6 +55,7 @@ class Usage:
 
     def mark(self) -> None:
         """Counts CPU from here on."""
+        self._find_at = 0.0
         self._sample()
         self._base = {pid: seconds for pid, (_, seconds) in self._cpu.items()}
 
@@ -67,9 +79,11 @@ class Usage:
         look = now >= self._pss_at
         if look:
             self._pss_at = now + self._pss_every
-        for kind, process in self._watched():
+        if now >= self._find_at:
+            self._find_at = now + self._find_every
+            self._found = list(self._find())
+        for process, role in self._found:
             try:
-                role = self._role(kind, process)
                 times = process.cpu_times()
                 self._cpu[process.pid] = (role, times.user + times.system)
                 if role in OURS:
@@ -80,8 +94,8 @@ class Usage:
         self.peak_pss = max(self.peak_pss, pss)
         self.peak_rss = max(self.peak_rss, rss)
 
-    def _watched(self) -> Iterator[tuple[str, psutil.Process]]:
-        """The processes under the roots, each with the root's name; looked for in one pass."""
+    def _find(self) -> Iterator[tuple[psutil.Process, str]]:
+        """The processes under the roots, in one pass, and what they are."""
         children: dict[int, list[psutil.Process]] = defaultdict(list)
         roots: list[tuple[str, psutil.Process]] = []
         names = {pid: kind for kind, pid in self._roots.items()}
@@ -93,7 +107,8 @@ class Usage:
         while roots:
             kind, process = roots.pop()
             roots += ((kind, child) for child in children[process.pid])
-            yield kind, process
+            with suppress(psutil.Error):
+                yield process, self._role(kind, process)
 
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
