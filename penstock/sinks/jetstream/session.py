@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.errors import PenstockError, SettingsError
 from penstock.sinks.jetstream.client.api import JetStream
 from penstock.sinks.jetstream.client.connection import Connection
 from penstock.sinks.jetstream.durability import synced
@@ -115,11 +115,11 @@ class Session:
         """Delivers by message ids from now on, although batches would be possible."""
         self.delivery, self.reason = "deduplicated", reason
         self._stepped_down = reason
+
+    def remember(self) -> None:
+        """What a delivery that was chosen after `open` needs of the stream; raises Unavailable."""
         if self.stream is not None:
-            try:
-                self.stream = self._remembering(self.stream)
-            except Unavailable:
-                self.close()  # the next step opens anew, and asks again
+            self.stream = self._remembering(self.stream)
 
     def refresh(self) -> None:
         """Closes a session whose connection ended while nobody used it."""

@@ -214,6 +214,7 @@ class Write:
         for messages in old.release():
             self._publisher.add(messages)
         self._publisher.resume(session.connection, session.api)
+        self._insist(session.remember)
         self._tell()
 
     def _insist(self, step: Callable[[], None]) -> None:
