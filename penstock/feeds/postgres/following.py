@@ -146,7 +146,7 @@ class PostgresFollowing:
                 self._heard(now)
                 framer.feed(data)
                 if self._flow and len(data) < _WORTH:
-                    time.sleep(self._patience(due))
+                    time.sleep(self._patience(due, len(data)))
             elif framer.holds and framer.between:
                 time.sleep(due)  # a trickle of single rows gathers, too
             elif framer.holds:
@@ -157,12 +157,14 @@ class PostgresFollowing:
                 self._wait(now, deadline)
             self._flow = self._flow + 1 if data else 0
 
-    def _patience(self, due: float) -> float:
+    def _patience(self, due: float, size: int) -> float:
         """Seconds in which bytes shall gather: the server sends row by row, and wakes who waits for
         the next, which costs both more than the row."""
         if self._framer.between and due > _PATIENCE:
             return _PATIENCE
-        return _PATIENCE / 4 if self._flow < _BACKLOG else 2 * _PATIENCE
+        # Not where so much comes that a window, which may be one segment of 64 KiB, would be the limit.
+        backlog = self._flow >= _BACKLOG and size < _WORTH / 2
+        return 2 * _PATIENCE if backlog else _PATIENCE / 4
 
     def _wait(self, now: float, deadline: float) -> None:
         silent, asked = now - self._heard_at, self._asked_at
