@@ -162,7 +162,7 @@ class PostgresFollowing:
         the next, which costs both more than the row."""
         if self._framer.between and due > _PATIENCE:
             return _PATIENCE
-        # Not where so much comes that a window, which may be one segment of 64 KiB, would be the limit.
+        # Not where so much comes that a window, perhaps of one segment, would be the limit.
         backlog = self._flow >= _BACKLOG and size < _WORTH / 2
         return 2 * _PATIENCE if backlog else _PATIENCE / 4
 
