@@ -211,10 +211,13 @@ class Write:
             raise error
         session.step_down(error.message)
         self._publisher = _publisher(session, self._tally)
-        for messages in old.release():
-            self._publisher.add(messages)
         self._publisher.resume(session.connection, session.api)
+        # First remembered, then looked for: what is stored behind that look is known by its id.
         self._insist(session.remember)
+        released: list[Messages] = []
+        self._insist(lambda: released.extend(old.release(session.api)))
+        for messages in released:
+            self._publisher.add(messages)
         self._tell()
 
     def _insist(self, step: Callable[[], None]) -> None:

@@ -27,6 +27,11 @@ def wait_until(true: Callable[[], Any], seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
+def messages_in(api: Any, stream: str) -> int:
+    info = api.stream(stream)
+    return int(info["state"]["messages"]) if info else 0
+
+
 class Story:
     """A write in a thread, whose source does something in its middle."""
 
@@ -194,18 +199,45 @@ def test_who_is_no_longer_alone_sends_nothing_again_that_the_server_forgot(
     assert writing.middle.wait(60)
     stream = writing.sink.settings.stream
     half = 400 * BATCHES // 2
-    wait_until(lambda: api.stream(stream)["state"]["messages"] == half)
+    wait_until(lambda: messages_in(api, stream) == half)
     between.trigger, between.remaining = b'"seq":', 10**6
     writing.go_on.set()
     wait_until(lambda: between.lost > 1)  # the answer, and one about what is stored
     time.sleep(0.3)  # longer than the stream's duplicate window
-    assert api.stream(stream)["state"]["messages"] > half
     api.publish(f"{stream}.not.ours", b"", b"hello")
     between.remaining = 0
     writing.finish()
     assert [note["delivery"] for note in writing.told if "delivery" in note][-1] == "deduplicated"
     ours = [message for message in read(nats.url, stream) if message.headers]
     assert [message.event_id for message in ours] == ids_of(*writing.batches)
+
+
+def test_who_is_no_longer_alone_in_one_shard_sends_nothing_of_another_again(
+    proxy: Any, nats: Nats, settings_of: Any, batch_of: Any, api: Any, ids_of: Any, read: Any
+) -> None:
+    between = proxy()
+    settings = settings_of(between.url, delivery="auto", timeout="60s")
+    stream = settings.stream
+    subject = f"{stream}.{{backend}}.{{partition}}.{{collection}}.{{operation}}"
+    sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
+    batches = [batch_of(300, n, backend="ab"[n % 2]) for n in range(8)]
+    writing = Story(sink, batches)
+    writing.thread.start()
+    assert writing.middle.wait(60)
+    wait_until(lambda: messages_in(api, stream) == 1200)
+    between.trigger, between.remaining = b'"seq":', 10**6
+    writing.go_on.set()
+    wait_until(lambda: between.lost > 1)  # answers to what is stored, and what asks for it
+    time.sleep(0.3)  # longer than the stream's duplicate window
+    api.publish(f"{stream}.a.shop.not.ours", b"", b"hello")
+    between.remaining = 0
+    writing.finish()
+    ours = [message.event_id for message in read(nats.url, stream) if message.headers]
+    assert sorted(ours) == sorted(ids_of(*batches))
+    for backend in "ab":
+        assert [one for one in ours if one.startswith(backend)] == [
+            one for one in ids_of(*batches) if one.startswith(backend)
+        ]
 
 
 def test_an_idle_connection_that_the_server_closed_is_opened_again(

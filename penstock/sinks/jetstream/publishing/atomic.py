@@ -26,14 +26,7 @@ from penstock.sinks.jetstream.publishing.chain import Pace, chain_frames, may_en
 from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.order import behind
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
-from penstock.sinks.jetstream.publishing.shard import (
-    Batch,
-    Mark,
-    NotAlone,
-    Shard,
-    read_mark,
-    shared,
-)
+from penstock.sinks.jetstream.publishing.shard import Batch, Mark, Shard, read_mark, shared
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.jetstream.subject import Template
 
@@ -159,10 +152,23 @@ class Atomic:
             connection.expect(self._tally.batches)
             self._flow.waiting()
 
-    def release(self) -> list[Messages]:
-        """Gives up: everything that is not known to be stored."""
+    def release(self, api: JetStream) -> list[Messages]:
+        """Gives up: everything that is not stored.
+
+        Somebody else's message may be the last of a shard, so ours are looked for one by one behind
+        what was acknowledged. Raises Unavailable, and may then be called again.
+        """
         for shard in self._shards.values():
             shard.requeue()
+            subject = self._template.shard(*shard.origin)
+            while shard.known and shard.queue:
+                found = api.next(self._stream, subject, shard.floor + 1)
+                if found is None:
+                    break
+                position = read_position(found.headers)
+                if position is not None and position[0] == shard.origin:
+                    self._skip(shard, position[1])
+                shard.floor = found.sequence
         return [messages for shard in self._shards.values() for messages in shard.queue]
 
     def resume(self, connection: Connection, api: JetStream) -> None:
@@ -272,11 +278,7 @@ class Atomic:
     def _look(self, shard: Shard) -> None:
         """Reads the shard back, drops what is stored, and checks that nobody else took over."""
         assert self._api is not None
-        try:
-            mark = read_mark(self._api, self._stream, self._template, shard.origin)
-        except NotAlone:
-            self._settle(shard)
-            raise
+        mark = read_mark(self._api, self._stream, self._template, shard.origin)
         self._guard(shard, mark)
         if mark.place is not None:
             self._skip(shard, mark.place)
@@ -288,20 +290,6 @@ class Atomic:
         shard.floor = mark.stream_sequence
         shard.stored, shard.known, shard.refusal = mark.place, True, 0
         shard.prefix, shard.last_id = False, None
-
-    def _settle(self, shard: Shard) -> None:
-        """The last message is somebody else's: finds what of ours is stored before it, message by
-        message, so that who goes on with message ids sends nothing again that the server forgot."""
-        assert self._api is not None
-        subject = self._template.shard(*shard.origin)
-        while shard.known and shard.queue:
-            found = self._api.next(self._stream, subject, shard.floor + 1)
-            if found is None:
-                return
-            position = read_position(found.headers)
-            if position is not None and position[0] == shard.origin:
-                self._skip(shard, position[1])
-            shard.floor = found.sequence
 
     def _guard(self, shard: Shard, mark: Mark) -> None:
         """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.
