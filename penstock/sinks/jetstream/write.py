@@ -29,7 +29,10 @@ from penstock.sinks.jetstream.settings import Batch
 __all__ = ["Write"]
 
 _COMPANY = 2 << 20  # bytes that messages of several changes wait for while the server is busy
-_PROGRESS = 1.0  # seconds between reports of the position
+_IDLE = 1.0  # seconds between two looks at an idle server
+# Seconds between reports of the position. What is stored frees room in the reader's buffer: with a
+# second, 48 MiB filled up before the first report, and reading and storing took turns.
+_PROGRESS = 0.05
 
 
 class Write:
@@ -72,7 +75,7 @@ class Write:
         """How long to wait for the source at most, and for which socket beside it."""
         due = self._gather.due_in(time.monotonic(), self._flow.pace)
         if self._is_idle:
-            return min(due, _PROGRESS), None
+            return min(due, _IDLE), None
         return min(due, LOOK), self._session.connection.descriptor
 
     @property
@@ -244,7 +247,7 @@ class Write:
     def _leave_alone(self) -> None:
         """While the breaker is open nothing is tried."""
         while (left := self._flow.closed_for()) > 0:
-            time.sleep(min(left, _PROGRESS))
+            time.sleep(min(left, _IDLE))
 
     def _try(self, step: Callable[[], None]) -> None:
         """A step, and before it the probe of a breaker that is half-open."""
