@@ -18,14 +18,14 @@ from rich.table import Table
 
 from penstock.change import Images, schema
 from penstock.native import describe
-from penstock.sinks.jetstream.encoding.encoders import encoder
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.flow.flow import Flow
+from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
-from penstock.sinks.jetstream.publishing.flow import Flow
-from penstock.sinks.jetstream.publishing.order import Order
 from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.publishing.shard import Batch, Shard
+from penstock.sinks.jetstream.publishing.shard import FlightBatch, Shard
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.subject import parse_template
+from penstock.sinks.subject import parse_template
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 FORMS: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
         for part in Order().arrange(batch):
             messages = made.encode(part)
             shard = Shard(messages.origin)
-            size += len(atomic._encode(connection, shard, Batch(1, [messages]), 7))
+            size += len(atomic._encode(connection, shard, FlightBatch(1, [messages]), 7))
         return size
 
     return once, once()

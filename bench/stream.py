@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from penstock.errors import PenstockError
+from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.client.connection import Connection
 from penstock.tail.message import Message
-from penstock.tail.reader import Reader
+from penstock.tail.reader import TailReader
 
 __all__ = ["Times", "changes_in", "latencies", "messages_in", "stored", "stored_at", "wait_for"]
 
@@ -79,7 +79,7 @@ def latencies(url: str, stream: str, *, since: float) -> list[Times]:
 def _changes(url: str, stream: str) -> Iterator[Message]:
     left = messages_in(url, stream)
     seen = -1
-    with Reader(url, stream) as reader:
+    with TailReader(url, stream) as reader:
         while left:
             changes = reader.fetch(5000, 30.0)
             if not changes:

@@ -21,8 +21,8 @@ from rich.table import Table
 from bench.decode import page
 from penstock.demo.servers import Nats
 from penstock.native import describe
+from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.client.connection import Connection
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 _SHARES = (50, 90, 99)

@@ -46,8 +46,8 @@ def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
     configure(log_format, secrets=secrets_of(pipeline))
     # Spark is imported late: a mistake in the file is told without waiting for it.
-    from penstock.spark.service.service import Service
-    from penstock.spark.service.supervised import EngineLost
+    from penstock.service.service import Service
+    from penstock.spark.queries.supervised import EngineLost
 
     try:
         raise SystemExit(Service(pipeline, bridge_metrics=bridge_metrics).run())

@@ -10,7 +10,7 @@ from rich.console import Console
 from penstock.errors import Malformed
 from penstock.tail.lines import json_line, line
 from penstock.tail.message import Message
-from penstock.tail.reader import Reader
+from penstock.tail.reader import TailReader
 from penstock.tail.start import parse_start
 
 __all__ = ["command"]
@@ -50,7 +50,7 @@ def command(
 
     Reads without acknowledging: it takes nothing away from other consumers.
     """
-    reader = Reader(url, stream, subject=subject, start=parse_start(start, datetime.now(UTC)))
+    reader = TailReader(url, stream, subject=subject, start=parse_start(start, datetime.now(UTC)))
     try:
         with reader:
             _tail(reader, _json_printer() if as_json else _line_printer(), count, follow)
@@ -58,7 +58,9 @@ def command(
         return
 
 
-def _tail(reader: Reader, show: Callable[[Message], None], count: int | None, follow: bool) -> None:
+def _tail(
+    reader: TailReader, show: Callable[[Message], None], count: int | None, follow: bool
+) -> None:
     end = None if follow else reader.end()
     left = count if count is not None else sys.maxsize
     while left > 0 and not (end is not None and reader.sequence >= end):

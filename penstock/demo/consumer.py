@@ -9,7 +9,7 @@ from penstock.demo.meter import Meter
 from penstock.demo.replica import Replica
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.tail.message import Message
-from penstock.tail.reader import Reader
+from penstock.tail.reader import TailReader
 
 __all__ = ["Consumer"]
 
@@ -23,7 +23,7 @@ class Consumer:
         self.latest: deque[Message] = deque(maxlen=12)
         self.error: PenstockError | None = None
         self.read_to = 0
-        self._reader = Reader(url, stream)
+        self._reader = TailReader(url, stream)
         self._stop = threading.Event()
         self._finish = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)

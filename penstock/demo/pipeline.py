@@ -12,7 +12,7 @@ from penstock.demo.servers import free_port
 from penstock.demo.shop import PUBLICATION, SLOT
 from penstock.errors import Unavailable
 
-__all__ = ["STREAM", "Pipeline"]
+__all__ = ["STREAM", "DemoPipeline"]
 
 STREAM = "CDC"
 
@@ -36,7 +36,7 @@ ops: {{bind: 127.0.0.1, port: {port}}}
 """
 
 
-class Pipeline:
+class DemoPipeline:
     """`penstock run` on a pipeline file in `folder`. Constructing one starts nothing."""
 
     def __init__(self, folder: Path, *, postgres: str, nats: str) -> None:

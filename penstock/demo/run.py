@@ -20,10 +20,10 @@ from rich.console import Console
 from penstock.demo import shop
 from penstock.demo.consumer import Consumer
 from penstock.demo.ledger import Ledger
-from penstock.demo.pipeline import STREAM, Pipeline
+from penstock.demo.pipeline import STREAM, DemoPipeline
 from penstock.demo.screen import Scene, Screen
 from penstock.demo.servers import Database, Nats, Postgres
-from penstock.demo.verdict import Rows, Verdict, judge
+from penstock.demo.verdict import TableRows, Verdict, judge
 from penstock.demo.workload import Workload
 from penstock.errors import PenstockError, Unavailable
 
@@ -58,7 +58,7 @@ def run(options: Options, console: Console) -> int:
             nats = stack.enter_context(Nats())
             database = stack.enter_context(postgres.database(_DATABASE))
             database.execute(shop.CREATE)
-            pipeline = Pipeline(folder.path, postgres=database.url, nats=nats.url)
+            pipeline = DemoPipeline(folder.path, postgres=database.url, nats=nats.url)
             stack.callback(pipeline.kill)
             demo = _Demo(options, screen, database, nats, pipeline)
             verdict, code = demo.play()
@@ -97,7 +97,12 @@ class _Demo:
     """One run of the shop through the pipeline."""
 
     def __init__(
-        self, options: Options, screen: Screen, database: Database, nats: Nats, pipeline: Pipeline
+        self,
+        options: Options,
+        screen: Screen,
+        database: Database,
+        nats: Nats,
+        pipeline: DemoPipeline,
     ) -> None:
         self.consumer = Consumer(nats.url, STREAM, shop.KEYS)
         self.ledger = Ledger()
@@ -206,7 +211,7 @@ class _Demo:
         self._slot_lag = rows[0][0] if rows else None
         return self._slot_lag
 
-    def _tables(self) -> dict[str, Rows]:
+    def _tables(self) -> dict[str, TableRows]:
         with psycopg.connect(self._database.url, row_factory=dict_row) as connection:
             connection.execute("SET intervalstyle = 'iso_8601'")
             return {
@@ -240,7 +245,7 @@ def _say(console: Console, options: Options, demo: _Demo, verdict: Verdict, code
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
-def _keep(console: Console, postgres: Postgres, nats: Nats, pipeline: Pipeline) -> None:
+def _keep(console: Console, postgres: Postgres, nats: Nats, pipeline: DemoPipeline) -> None:
     """Starts the pipeline again and says how to reach everything, until Ctrl-C."""
     pipeline.start()
     lines = (

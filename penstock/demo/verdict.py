@@ -14,10 +14,10 @@ from penstock.demo.replica import Received, Replica
 from penstock.demo.same import differing
 from penstock.position import Place
 
-__all__ = ["Rows", "Verdict", "judge"]
+__all__ = ["TableRows", "Verdict", "judge"]
 
 # A table's rows by key, as PostgreSQL answers.
-Rows = Mapping[Key, Mapping[str, Any]]
+TableRows = Mapping[Key, Mapping[str, Any]]
 
 _EXAMPLES = 5
 
@@ -37,7 +37,7 @@ class Verdict:
         return not self.problems
 
 
-def judge(ledger: Ledger, replica: Replica, tables: Mapping[str, Rows]) -> Verdict:
+def judge(ledger: Ledger, replica: Replica, tables: Mapping[str, TableRows]) -> Verdict:
     """Compares everything with everything."""
     problems = [
         *_some("missing", _missing(ledger, replica.received)),
@@ -135,7 +135,7 @@ def _disordered(received: Sequence[Received]) -> list[str]:
 
 
 def _differences(
-    tables: Mapping[str, Rows], copies: Mapping[str, Mapping[Key, Mapping[str, Any]]]
+    tables: Mapping[str, TableRows], copies: Mapping[str, Mapping[Key, Mapping[str, Any]]]
 ) -> list[str]:
     problems = []
     for table, rows in tables.items():

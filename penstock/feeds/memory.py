@@ -22,7 +22,7 @@ from penstock.page import Decoder, Page
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
-__all__ = ["PLUGIN", "MemoryDecoder", "MemoryFeed", "MemorySettings"]
+__all__ = ["PLUGIN", "MemoryDecoder", "MemoryFeed", "MemoryFeedSettings"]
 
 _KEYS = 7  # documents per partition
 _COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 _PAGES_PER_READ = 8
 
 
-class MemorySettings(Settings):
+class MemoryFeedSettings(Settings):
     """What the feed makes up."""
 
     name: str = "memory"
@@ -53,7 +53,7 @@ class MemorySettings(Settings):
 class MemoryFeed:
     """The implementation of `feeds.Feed`. A pickled copy is a feed that remembers nothing."""
 
-    def __init__(self, settings: MemorySettings) -> None:
+    def __init__(self, settings: MemoryFeedSettings) -> None:
         self.settings = settings
         self.acknowledged: dict[PartitionId, Place] = {}
         self.failures: set[tuple[PartitionId, int]] = set()
@@ -196,7 +196,7 @@ class MemoryFollowing:
 class MemoryDecoder:
     """The implementation of `page.Decoder`: numbers of changes -> changes."""
 
-    def __init__(self, settings: MemorySettings, images: Images) -> None:
+    def __init__(self, settings: MemoryFeedSettings, images: Images) -> None:
         self._settings = settings
         self._images: Images = images
         self.unknown_types: set[str] = set()
@@ -239,16 +239,16 @@ class MemoryDecoder:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
 
 
-def _place(settings: MemorySettings, partition: str, number: int) -> Place:
+def _place(settings: MemoryFeedSettings, partition: str, number: int) -> Place:
     # With the partition, because event ids are unique in a backend.
     return Place(f"{partition}-{number // settings.unit:012d}", number % settings.unit)
 
 
-def _number(settings: MemorySettings, place: Place) -> int:
+def _number(settings: MemoryFeedSettings, place: Place) -> int:
     _, _, unit = place.cursor.rpartition("-")
     if not unit.isdecimal():
         raise Malformed(f"{place} is no place of the memory feed")
     return int(unit) * settings.unit + place.ordinal
 
 
-PLUGIN = FeedPlugin(settings=MemorySettings, build=MemoryFeed)
+PLUGIN = FeedPlugin(settings=MemoryFeedSettings, build=MemoryFeed)

@@ -17,7 +17,7 @@ from penstock.position import Place
 
 __all__ = ["Gaps", "gap_id"]
 
-Row = dict[str, Any]
+GapRow = dict[str, Any]
 
 # A row is a record of what to mend, and no log.
 _KEPT = 20
@@ -41,19 +41,19 @@ class Gaps:
         # No pipeline's name has a colon: rows of gaps are no rows of positions.
         self._prefix = f"gaps:{prefix}/"
 
-    def rows(self) -> dict[str, Row]:
+    def rows(self) -> dict[str, GapRow]:
         """Partition (behind the prefix) -> `stale`, `counts` (by cause), `gaps` (latest last)."""
         return {
             lease.name.removeprefix(self._prefix): _row(lease)
             for lease in self._store.list(self._prefix)
         }
 
-    def record(self, partition: str, gap: Mapping[str, Any]) -> Row:
+    def record(self, partition: str, gap: Mapping[str, Any]) -> GapRow:
         """Notes a gap: a mapping with an `id`, a `cause`, a `policy`, where it is `from`, and `to`
         if that is known. The same again only adds what is new of it. The partition is stale from
         now on."""
 
-        def note(row: Row) -> None:
+        def note(row: GapRow) -> None:
             if (found := _same(row, gap)) is not None:
                 # Whoever was told that we stand still is told that we go on.
                 found["announced"] = found["announced"] and found["policy"] == gap["policy"]
@@ -68,7 +68,7 @@ class Gaps:
     def announced(self, partition: str, identity: str) -> None:
         """Notes that the gap was published."""
 
-        def note(row: Row) -> None:
+        def note(row: GapRow) -> None:
             for each in row["gaps"]:
                 each["announced"] = each["announced"] or each["id"] == identity
 
@@ -78,7 +78,7 @@ class Gaps:
         """The partition is mended: it is not stale any more. Its gaps stay on record."""
         self._change(partition, lambda row: row.update(stale=False))
 
-    def _change(self, partition: str, change: Callable[[Row], object]) -> Row:
+    def _change(self, partition: str, change: Callable[[GapRow], object]) -> GapRow:
         name = f"{self._prefix}{partition}"
         for tried in range(1, _TRIES + 1):
             lease = self._store.get(name) or Lease(name=name)
@@ -94,13 +94,13 @@ class Gaps:
         return row
 
 
-def _same(row: Row, gap: Mapping[str, Any]) -> Row | None:
+def _same(row: GapRow, gap: Mapping[str, Any]) -> GapRow | None:
     """The gap on record that this one is: by its id; or the last, if nobody went on behind it.
     What was found by all that was read is found again by what was stored of it, which is less."""
-    known: dict[str, Row] = {each["id"]: each for each in row["gaps"]}
+    known: dict[str, GapRow] = {each["id"]: each for each in row["gaps"]}
     if gap["id"] in known:
         return known[gap["id"]]
-    last: Row | None = row["gaps"][-1] if row["gaps"] and row["stale"] else None
+    last: GapRow | None = row["gaps"][-1] if row["gaps"] and row["stale"] else None
     if last is None or last["to"] or last["cause"] != gap["cause"]:
         return None
     return last if _place(gap["from"]) <= _place(last["from"]) else None
@@ -110,11 +110,11 @@ def _place(text: str) -> tuple[str, int]:
     return Place.parse(text) if text else ("", 0)
 
 
-def _row(lease: Lease) -> Row:
+def _row(lease: Lease) -> GapRow:
     if not lease.continuation:
         return {"stale": False, "counts": {}, "gaps": []}
     try:
-        row: Row = json.loads(lease.continuation)
+        row: GapRow = json.loads(lease.continuation)
         return {"stale": row["stale"], "counts": row["counts"], "gaps": row["gaps"]}
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import SettingsError, Unavailable
-from penstock.leases.rows import Rows, Statements
+from penstock.leases.rows import RowStore, Statements
 
 __all__ = ["PostgresStore"]
 
@@ -39,7 +39,7 @@ _PASSING = ("08", "40", "53", "55", "57", "58", "XX")
 _HINT = "correct `positions`: the role needs to connect, and CREATE in the schema, or the table"
 
 
-class PostgresStore(Rows["psycopg.Connection[tuple[Any, ...]]"]):
+class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
     """A `LeaseStore` in the table `penstock_lease` of the database at `url`.
 
     Threads may share the object, and it pickles.

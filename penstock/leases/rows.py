@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
 
-__all__ = ["Rows", "Statements"]
+__all__ = ["RowStore", "Statements"]
 
 _CREATE = """\
 CREATE TABLE IF NOT EXISTS {table} (
@@ -81,7 +81,7 @@ class Statements:
         )
 
 
-class Rows(ABC, Generic[C]):
+class RowStore(ABC, Generic[C]):
     """A `LeaseStore` over one connection; threads may share it."""
 
     statements: ClassVar[Statements]

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.leases.rows import Rows, Statements
+from penstock.leases.rows import RowStore, Statements
 
 __all__ = ["SqliteStore"]
 
@@ -34,7 +34,7 @@ _ERRORS: dict[int, tuple[type[PenstockError], str]] = {
 }
 
 
-class SqliteStore(Rows[sqlite3.Connection]):
+class SqliteStore(RowStore[sqlite3.Connection]):
     """A `LeaseStore` in one file, made on demand together with its folder (mode 0700).
 
     Threads and processes may share the file; threads may share the object, and it pickles.

@@ -12,7 +12,7 @@ from penstock.ops.board import Snapshot
 
 __all__ = ["Announcement", "Announcer", "announcements"]
 
-Level = Literal["info", "warning", "error"]
+LogLevel = Literal["info", "warning", "error"]
 
 log = structlog.get_logger("penstock")
 
@@ -24,7 +24,7 @@ _EVENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "breaker": ("the sink's circuit breaker changed", ("breaker_reason",)),
 }
 # States that an operator should hear of; the rest is information.
-_ALARMS: Mapping[str, Level] = {
+_ALARMS: Mapping[str, LogLevel] = {
     "slow": "warning", "critical": "error", "open": "error", "half-open": "warning",
 }  # fmt: skip
 # What a start begins with is no news.
@@ -34,7 +34,7 @@ _USUAL = {"pressure": "normal", "breaker": "closed", "durability": "default"}
 class Announcement(NamedTuple):
     """One line of the log."""
 
-    level: Level
+    level: LogLevel
     event: str
     fields: Mapping[str, Any]
 
@@ -49,7 +49,7 @@ def announcements(known: Mapping[tuple[str, str], Any], now: Snapshot) -> Iterat
             if value is None or value == known.get((name, field), _USUAL.get(field)):
                 continue
             told = {key: entry.fields[key] for key in more if entry.fields.get(key)}
-            level: Level = _ALARMS.get(str(value), "info")
+            level: LogLevel = _ALARMS.get(str(value), "info")
             yield Announcement(level, event, {"sink": name, field: value, **told})
 
 

@@ -22,9 +22,9 @@ import orjson
 
 from penstock.errors import SettingsError
 
-__all__ = ["COUNTERS", "Board", "Entry", "Kind", "Reporter", "Snapshot"]
+__all__ = ["COUNTERS", "Board", "Entry", "EntryKind", "Reporter", "Snapshot"]
 
-Kind = Literal["pipeline", "source", "sink", "batch", "table"]
+EntryKind = Literal["pipeline", "source", "sink", "batch", "table"]
 
 # Below the kernel's default buffer (208 KiB), which holds some of them.
 _LIMIT = 32_768
@@ -64,14 +64,14 @@ class Reporter:
     def __reduce__(self) -> tuple[Any, ...]:
         return Reporter, (self.path,)
 
-    def report(self, kind: Kind, name: str, fields: Mapping[str, Any]) -> None:
+    def report(self, kind: EntryKind, name: str, fields: Mapping[str, Any]) -> None:
         """The latest values of some fields; fields that are not named stay as they were.
 
         A field of `COUNTERS` is this process's own count, and only grows.
         """
         self._send(kind, name, fields, _NOTHING)
 
-    def add(self, kind: Kind, name: str, counts: Mapping[str, float]) -> None:
+    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
         """Adds to counters instead of saying what they are."""
         self._send(kind, name, _NOTHING, counts)
 
@@ -230,14 +230,14 @@ class Board:
         with self._lock:
             return dict(self._entries)
 
-    def entry(self, kind: Kind, name: str) -> Mapping[str, Any]:
+    def entry(self, kind: EntryKind, name: str) -> Mapping[str, Any]:
         """The latest fields of one reporter; empty before its first report."""
         found = self._entries.get((kind, name))
         return found.fields if found else _NOTHING
 
     def post(
         self,
-        kind: Kind,
+        kind: EntryKind,
         name: str,
         fields: Mapping[str, Any],
         counts: Mapping[str, float] = _NOTHING,

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock.ops.announce import Announcement, Level
+from penstock.ops.announce import Announcement, LogLevel
 from penstock.ops.board import Snapshot
 
 __all__ = ["LETTERS", "set_aside"]
 
 # A sink's counters, one for each reason of a dead letter.
 LETTERS = "dead_letters."
-_TABLES: Mapping[str, tuple[Level, str]] = {
+_TABLES: Mapping[str, tuple[LogLevel, str]] = {
     "suspended": ("warning", "a table is suspended"),
     "resuming": ("info", "a table resumes with its next change"),
     "following": ("info", "a table is followed again"),

@@ -24,10 +24,10 @@ from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 from penstock.sinks import Notify, Receipt, SinkPlugin, ignore
 
-__all__ = ["PLUGIN", "MemorySettings", "MemorySink", "forget", "stored"]
+__all__ = ["PLUGIN", "MemorySink", "MemorySinkSettings", "forget", "stored"]
 
 
-class MemorySettings(Settings):
+class MemorySinkSettings(Settings):
     """`folder`: keep JSON lines in `FOLDER/NAME.jsonl`, durable over processes. `keep: false`:
     take changes and forget them."""
 
@@ -44,17 +44,17 @@ class _Store:
     offset: int = 0  # bytes of the file that are in `changes`
 
 
-_stores: dict[MemorySettings, _Store] = {}
+_stores: dict[MemorySinkSettings, _Store] = {}
 _lock = threading.RLock()
 
 
-def stored(settings: MemorySettings) -> list[dict[str, Any]]:
+def stored(settings: MemorySinkSettings) -> list[dict[str, Any]]:
     """Everything stored, in order: change column -> plain JSON value (times as ISO text)."""
     with _opened(settings) as store:
         return list(store.changes)
 
 
-def forget(settings: MemorySettings) -> None:
+def forget(settings: MemorySinkSettings) -> None:
     """Empties a store."""
     with _lock:
         _stores.pop(settings, None)
@@ -65,7 +65,7 @@ def forget(settings: MemorySettings) -> None:
 class MemorySink:
     """A `penstock.sinks.Sink`."""
 
-    def __init__(self, settings: MemorySettings) -> None:
+    def __init__(self, settings: MemorySinkSettings) -> None:
         self.settings = settings
 
     def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
@@ -123,7 +123,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _opened(settings: MemorySettings) -> Iterator[_Store]:
+def _opened(settings: MemorySinkSettings) -> Iterator[_Store]:
     """The store, locked against other threads and processes, and up to date with its file."""
     with _lock:
         store = _stores.setdefault(settings, _Store())
@@ -156,7 +156,7 @@ def _catch_up(lines: Any, store: _Store) -> None:
     store.offset += len(whole)
 
 
-def _append(settings: MemorySettings, store: _Store, rows: list[dict[str, Any]]) -> int:
+def _append(settings: MemorySinkSettings, store: _Store, rows: list[dict[str, Any]]) -> int:
     option = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
     text = b"".join(orjson.dumps(row, _plain, option) + b"\n" for row in rows)
     if settings.folder is not None:
@@ -174,8 +174,8 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _file(settings: MemorySettings) -> Path:
+def _file(settings: MemorySinkSettings) -> Path:
     return Path(settings.folder or ".") / f"{settings.name}.jsonl"
 
 
-PLUGIN = SinkPlugin(settings=MemorySettings, build=MemorySink)
+PLUGIN = SinkPlugin(settings=MemorySinkSettings, build=MemorySink)

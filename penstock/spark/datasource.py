@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,19 +24,19 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from penstock.change import schema
+from penstock.handover.options import read_sink, read_source
+from penstock.handover.split import Split
+from penstock.handover.ticket import TICKETS, Ticket
+from penstock.reading.source import Source
 from penstock.sinks import Receipt
-from penstock.spark.late import columns_of, stub_schema
-from penstock.spark.options import read_sink, read_source
-from penstock.spark.source import Source
-from penstock.spark.split import Split
-from penstock.spark.task import (
+from penstock.tasks.late.side_files import columns_of, stub_schema
+from penstock.tasks.task import (
     commit_receipts,
     read_split,
     require_columns,
     settle_worker,
     write_changes,
 )
-from penstock.spark.ticket import TICKETS, Ticket
 
 __all__ = ["PenstockDataSource", "register"]
 
@@ -99,17 +100,30 @@ class StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """The changes between two offsets."""
-        return self.source.splits(start, end)
+        return [Planned(each) for each in self.source.splits(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: changes, or the ticket as it is."""
-        assert isinstance(partition, Split | Ticket)
-        return read_split(self._options, partition)
+        assert isinstance(partition, Planned)
+        return read_split(self._options, partition.part, _this_task())
 
     def stop(self) -> None:
         """Nothing depends on it."""
         if self._source is not None:
             self._source.stop()
+
+
+@dataclass
+class Planned(InputPartition):
+    """A part of a micro-batch on its way to a task."""
+
+    part: Split | Ticket
+
+
+def _this_task() -> int:
+    """Spark's number of the task attempt."""
+    context = TaskContext.get()
+    return context.taskAttemptId() if context is not None else 0
 
 
 @dataclass
@@ -129,7 +143,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:  # type: ignore[override]
         """In a task: gets the pages of tickets, decodes them, and stores every change."""
-        return Committed(write_changes(self._options, iterator))
+        return Committed(write_changes(self._options, iterator, _this_task()))
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """In the driver's commit process, after every task wrote."""

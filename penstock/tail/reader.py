@@ -25,7 +25,7 @@ from penstock.tail.bodies import changes_of
 from penstock.tail.message import Message
 from penstock.tail.start import ALL, Since, Start
 
-__all__ = ["Reader"]
+__all__ = ["TailReader"]
 
 _T = TypeVar("_T")
 
@@ -35,7 +35,7 @@ _FORGOTTEN = 15.0  # seconds after which the server drops an ephemeral consumer 
 _ENDED = {"404", "408"}  # the request is over: nothing there, or expired
 
 
-class Reader:
+class TailReader:
     """Reads one stream from a place on. Constructing one does no I/O; not for several threads."""
 
     def __init__(self, url: str, stream: str, *, subject: str = ">", start: Start = ALL) -> None:

@@ -15,7 +15,7 @@ from nats.js.api import StreamConfig
 
 from penstock.cli import main
 from penstock.demo.servers import Nats, free_port
-from penstock.tail.reader import Reader
+from penstock.tail.reader import TailReader
 
 pytestmark = pytest.mark.live
 
@@ -70,9 +70,9 @@ def test_the_last_ten_are_printed_and_then_it_stops_when_told(nats: Nats, filled
 def test_a_server_that_is_late_is_not_the_end_of_the_stream(
     nats: Nats, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, fetch = count(), Reader.fetch
+    calls, fetch = count(), TailReader.fetch
     monkeypatch.setattr(
-        Reader, "fetch", lambda *a, **more: [] if next(calls) % 2 == 0 else fetch(*a, **more)
+        TailReader, "fetch", lambda *a, **more: [] if next(calls) % 2 == 0 else fetch(*a, **more)
     )
     assert len(tail(nats, filled, "--no-follow").stdout.splitlines()) == 10
 

@@ -11,12 +11,13 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.change import schema
-from penstock.sinks.jetstream.client.protocol import headers_of
-from penstock.sinks.jetstream.encoding.encoders import encoder
-from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.part import Part
-from penstock.sinks.jetstream.settings import Encoding, JetStreamSettings, LayoutName, Packing
-from penstock.sinks.jetstream.subject import parse_template
+from penstock.nats.protocol import headers_of
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.settings import Encoding, LayoutName, Packing
+from penstock.sinks.subject import parse_template
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "messages.md").read_text()
 TEMPLATE = parse_template("cdc.{collection}.{operation}")

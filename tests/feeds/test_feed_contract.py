@@ -10,7 +10,7 @@ import pytest
 from penstock.demo.servers import Postgres
 from penstock.errors import Unavailable
 from penstock.feeds import Feed, Following
-from penstock.feeds.memory import MemoryFeed, MemorySettings
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -43,7 +43,7 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed with some thirty changes, nothing acknowledged; its pages are small."""
     kind, _, version = request.param.partition("-")
     if kind == "memory":
-        yield MemoryFeed(MemorySettings(changes=30, page=7, unit=4))
+        yield MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4))
         return
     try:
         server = Postgres(version=int(version))

@@ -6,14 +6,14 @@ import pytest
 
 from penstock.change import schema
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.feeds.memory import PLUGIN, MemoryFeed, MemorySettings
+from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.settings import Settings
 
 
 def _feed(**settings: object) -> MemoryFeed:
-    return MemoryFeed(MemorySettings.model_validate(settings))
+    return MemoryFeed(MemoryFeedSettings.model_validate(settings))
 
 
 def _read(feed: MemoryFeed, partition: str = "p0", after: Place | None = None) -> list[Page]:

@@ -15,7 +15,7 @@ from penstock.demo.servers import Nats
 from penstock.position import PartitionId, Place
 from penstock.sinks import Receipt, Sink
 from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.memory import MemorySettings, MemorySink, stored
+from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.tail.bodies import changes_of
 
 # The ways in which messages differ, all stored exactly once.
@@ -54,7 +54,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 def _case(request: pytest.FixtureRequest, kind: str) -> Case:
     if kind in ("memory", "folder"):
         folder: Path | None = request.getfixturevalue("tmp_path") if kind == "folder" else None
-        settings = MemorySettings(name=uuid.uuid4().hex, folder=str(folder) if folder else None)
+        settings = MemorySinkSettings(name=uuid.uuid4().hex, folder=str(folder) if folder else None)
         return Case(MemorySink(settings), lambda: [row["event_id"] for row in stored(settings)])
     nats: Nats = request.getfixturevalue("nats")
     stream = request.getfixturevalue("stream")

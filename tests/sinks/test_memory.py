@@ -9,11 +9,11 @@ import pytest
 
 from penstock.errors import SettingsError
 from penstock.position import PartitionId, Place
-from penstock.sinks.memory import MemorySettings, MemorySink, forget, stored
+from penstock.sinks.memory import MemorySink, MemorySinkSettings, forget, stored
 
 
-def settings(name: str, folder: Path | None = None) -> MemorySettings:
-    return MemorySettings(name=name, folder=str(folder) if folder else None)
+def settings(name: str, folder: Path | None = None) -> MemorySinkSettings:
+    return MemorySinkSettings(name=name, folder=str(folder) if folder else None)
 
 
 @pytest.mark.parametrize("in_folder", [True, False])
@@ -92,7 +92,7 @@ def test_a_sink_that_forgets_says_so(tmp_path: Path) -> None:
 
 
 def test_a_sink_that_keeps_nothing_takes_everything(batch_of: Any) -> None:
-    mine = MemorySettings(name="nothing", keep=False)
+    mine = MemorySinkSettings(name="nothing", keep=False)
     for _ in range(2):
         receipt = MemorySink(mine).write([batch_of(3, 1)])
         assert (receipt.published, receipt.duplicates, receipt.size) == (3, 0, 0)

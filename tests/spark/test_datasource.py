@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.change import COLUMNS
-from penstock.sinks.memory import MemorySettings, stored
+from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark import PenstockDataSource
 
 pytestmark = pytest.mark.spark
@@ -45,7 +45,7 @@ def wait(query: StreamingQuery, until: Callable[[], bool], seconds: float = 60) 
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    return stored(MemorySettings(folder=str(folder)))
+    return stored(MemorySinkSettings(folder=str(folder)))
 
 
 def test_its_columns_are_those_of_a_change(spark: SparkSession) -> None:

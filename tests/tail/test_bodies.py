@@ -1,6 +1,6 @@
 """A body is a change, or several, in a form that its headers tell; anything else is malformed.
 
-That all that the sink writes is read back: tests/sinks/jetstream/encoding/test_encoders.py.
+That all that the sink writes is read back: tests/sinks/encoding/test_encoders.py.
 """
 
 import orjson

@@ -13,7 +13,7 @@ from nats.js.api import StreamConfig
 
 from penstock.demo.servers import Nats, free_port
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.tail.reader import Reader
+from penstock.tail.reader import TailReader
 from penstock.tail.start import NEW, Since, Start
 
 pytestmark = pytest.mark.live
@@ -44,7 +44,7 @@ def publish(server: Nats, stream: str, bodies: list[bytes], subject: str = "user
     asyncio.run(work())
 
 
-def read(reader: Reader, count: int, timeout: float = 60.0) -> list[int]:
+def read(reader: TailReader, count: int, timeout: float = 60.0) -> list[int]:
     """The ids of the next `count` messages; fewer when they do not come in time."""
     ids: list[int] = []
     deadline = time.monotonic() + timeout
@@ -67,25 +67,25 @@ def filled(nats: Nats, stream: str) -> Iterator[str]:
 def test_reading_starts_where_it_is_told(
     nats: Nats, filled: str, start: Start, expected: range
 ) -> None:
-    with Reader(nats.url, filled, start=start) as reader:
+    with TailReader(nats.url, filled, start=start) as reader:
         assert read(reader, len(expected)) == list(expected)
         assert reader.fetch(timeout=0.2) == []
         assert reader.sequence == reader.end() == 20
 
 
 def test_new_is_only_what_comes_after_the_first_fetch(nats: Nats, filled: str) -> None:
-    with Reader(nats.url, filled, start=NEW) as reader:
+    with TailReader(nats.url, filled, start=NEW) as reader:
         assert reader.fetch(timeout=0.2) == []
         publish(nats, filled, [orjson.dumps(change(21))])
         assert read(reader, 1) == [21]
 
 
 def test_reading_since_a_time_skips_what_is_older(nats: Nats, filled: str) -> None:
-    with Reader(nats.url, filled) as reader:
+    with TailReader(nats.url, filled) as reader:
         stored = []
         while reader.pending != 0:
             stored += [message.stored_at for message in reader.fetch(timeout=5)]
-    with Reader(
+    with TailReader(
         nats.url, filled, start=Since(time=stored[9] + timedelta(microseconds=1))
     ) as reader:
         assert read(reader, 10) == list(range(11, 21))
@@ -93,7 +93,7 @@ def test_reading_since_a_time_skips_what_is_older(nats: Nats, filled: str) -> No
 
 def test_a_subject_filter_leaves_the_others_out(nats: Nats, filled: str) -> None:
     publish(nats, filled, [orjson.dumps(change(77))], subject="orders.insert")
-    with Reader(nats.url, filled, subject=f"{filled}.orders.>") as reader:
+    with TailReader(nats.url, filled, subject=f"{filled}.orders.>") as reader:
         assert read(reader, 1) == [77]
         assert reader.fetch(timeout=0.2) == []
 
@@ -102,7 +102,7 @@ def test_a_message_says_where_and_when_it_was_stored(nats: Nats, stream: str) ->
     before = datetime.now(UTC) - timedelta(milliseconds=5)
     committed = "2026-01-02T03:04:05.000006Z"
     publish(nats, stream, [ormsgpack.packb(change(7, committed_at=committed))])
-    with Reader(nats.url, stream) as reader:
+    with TailReader(nats.url, stream) as reader:
         [message] = reader.fetch(timeout=60)
     assert (message.sequence, message.subject) == (1, f"{stream}.users")
     assert before < message.stored_at < datetime.now(UTC) + timedelta(milliseconds=5)
@@ -112,7 +112,7 @@ def test_a_message_says_where_and_when_it_was_stored(nats: Nats, stream: str) ->
 
 
 def test_a_fetch_is_never_larger_than_asked_for(nats: Nats, filled: str) -> None:
-    with Reader(nats.url, filled) as reader:
+    with TailReader(nats.url, filled) as reader:
         sizes = []
         while reader.pending != 0:
             sizes.append(len(reader.fetch(count=7, timeout=0.5)))
@@ -123,7 +123,7 @@ def test_a_fetch_is_never_larger_than_asked_for(nats: Nats, filled: str) -> None
 def test_every_message_comes_once_although_the_server_is_killed(stream: str) -> None:
     with Nats() as server:
         publish(server, stream, [orjson.dumps(change(number)) for number in range(1, 11)])
-        with Reader(server.url, stream) as reader:
+        with TailReader(server.url, stream) as reader:
             assert read(reader, 10) == list(range(1, 11))
             server.kill()
             assert reader.fetch(timeout=0.2) == []
@@ -141,7 +141,7 @@ def test_a_consumer_that_the_server_forgot_is_made_again(nats: Nats, filled: str
             await js.delete_consumer(filled, consumer.name)
         await connection.close()
 
-    with Reader(nats.url, filled) as reader:
+    with TailReader(nats.url, filled) as reader:
         assert len(read(reader, 20)) == 20
         asyncio.run(forget())
         publish(nats, filled, [orjson.dumps(change(21))])
@@ -149,13 +149,13 @@ def test_a_consumer_that_the_server_forgot_is_made_again(nats: Nats, filled: str
 
 
 def test_a_missing_stream_is_a_settings_error(nats: Nats) -> None:
-    with Reader(nats.url, "NOWHERE") as reader, pytest.raises(SettingsError, match="NOWHERE"):
+    with TailReader(nats.url, "NOWHERE") as reader, pytest.raises(SettingsError, match="NOWHERE"):
         reader.fetch()
 
 
 def test_an_absent_server_is_unavailable() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
-    with Reader(url, "CDC") as reader, pytest.raises(Unavailable):
+    with TailReader(url, "CDC") as reader, pytest.raises(Unavailable):
         reader.fetch()
 
 
@@ -163,7 +163,7 @@ def test_a_wrong_password_is_a_settings_error_and_is_not_printed() -> None:
     config = {"authorization": {"users": [{"user": "reader", "password": "right"}]}}
     with Nats(config=config) as server:
         url = f"nats://reader:wrong-one@127.0.0.1:{server.port}"
-        with Reader(url, "CDC") as reader, pytest.raises(SettingsError) as caught:
+        with TailReader(url, "CDC") as reader, pytest.raises(SettingsError) as caught:
             reader.fetch()
     assert "wrong-one" not in str(caught.value)
 
@@ -171,7 +171,7 @@ def test_a_wrong_password_is_a_settings_error_and_is_not_printed() -> None:
 def test_a_server_without_jetstream_is_unavailable_with_a_hint(stream: str) -> None:
     with (
         Nats(config={"jetstream": False}) as server,
-        Reader(server.url, stream) as reader,
+        TailReader(server.url, stream) as reader,
         pytest.raises(Unavailable, match="enabled"),
     ):
         reader.fetch()
@@ -182,7 +182,7 @@ def test_a_message_that_is_no_change_is_malformed_and_loses_none_of_the_others(
 ) -> None:
     good = [orjson.dumps(change(number)) for number in (1, 2)]
     publish(nats, stream, [good[0], b"hello", good[1]])
-    with Reader(nats.url, stream) as reader:
+    with TailReader(nats.url, stream) as reader:
         assert read(reader, 1) == [1]
         with pytest.raises(Malformed):
             reader.fetch(timeout=60)

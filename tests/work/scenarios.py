@@ -12,21 +12,21 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.change import Images
-from penstock.feeds.postgres.collecting import Collector, Limits
+from penstock.feeds.postgres.collecting import Collector, PageLimits
 from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.pages import Known
+from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import Progress
 from penstock.feeds.postgres.streams import Streams
 from penstock.page import Page
 from penstock.position import PartitionId
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.encoding.part import Part
 from penstock.sinks.jetstream.publishing.atomic import Atomic
-from penstock.sinks.jetstream.publishing.order import Order
 from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.publishing.shard import Batch
+from penstock.sinks.jetstream.publishing.shard import FlightBatch
 from penstock.sinks.jetstream.session import Session
-from penstock.spark.late import Depot
+from penstock.tasks.late.side_files import SideFiles
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
@@ -58,8 +58,8 @@ def framing(rows: int) -> Callable[[], object]:
             Collector(
                 PartitionId("shop"),
                 after=None,
-                limits=Limits(size=1 << 30, rows=1 << 30),
-                describe=lambda raw: Known(raw=raw),
+                limits=PageLimits(size=1 << 30, rows=1 << 30),
+                describe=lambda raw: KnownRelation(raw=raw),
                 relations={},
             ),
             progress=Progress(),
@@ -94,7 +94,7 @@ def detour(rows: int) -> Callable[[], object]:
     half = pa.array([row % 2 == 0 for row in range(rows)])
 
     def job() -> object:
-        source, sink = (Depot(Path(folder.name), late, 7) for _ in range(2))
+        source, sink = (SideFiles(Path(folder.name), late, 7) for _ in range(2))
         (stub,) = source.lay([batch])
         kept = list(sink.fetch(stub.filter(half)))
         assert sum(map(len, kept)) == rows // 2
@@ -130,7 +130,7 @@ def sending(url: str) -> Make:
             for part in Order().arrange(batch):
                 atomic.add(session.encoder.encode(part))
                 shard = atomic._shard(part.origin)
-                chain = Batch(1, shard.take(1000, 1 << 22), chain=True)
+                chain = FlightBatch(1, shard.take(1000, 1 << 22), chain=True)
                 sent.append(atomic._encode(connection, shard, chain, 7))
             assert len(sent) == rows // 1000
             return sent

@@ -7,7 +7,7 @@ of now, the relation perhaps of an hour ago: what no longer fits is left out, an
 from collections.abc import Iterable
 
 from penstock.feeds.postgres.connect import Errands
-from penstock.feeds.postgres.pages import Known
+from penstock.feeds.postgres.pages import KnownRelation
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message
 
@@ -53,17 +53,17 @@ class Catalogue:
         self._errands = errands
         self._types: dict[int, TypeEntry] = {}
 
-    def describe(self, raw: bytes) -> Known:
+    def describe(self, raw: bytes) -> KnownRelation:
         """What to remember of a Relation message (from `R`, no xid). Raises Unavailable when the
         catalogue can't be asked. What a broken message is worth, the decoder says."""
         relation = decode_message(raw, lenient=True)
         if not isinstance(relation, Relation):
-            return Known(raw=raw)
+            return KnownRelation(raw=raw)
         names = {column.name for column in relation.columns}
         key: tuple[str, ...] = ()
         if relation.replica_identity == "f":
             key = self._key(relation.oid)
-        return Known(
+        return KnownRelation(
             raw=raw,
             types=self._entries(column.type_oid for column in relation.columns),
             key=key if names.issuperset(key) else (),

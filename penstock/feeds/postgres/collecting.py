@@ -15,7 +15,7 @@ from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate
 
-__all__ = ["ENDLESS", "MESSAGE", "Collector", "Diverged", "Limits"]
+__all__ = ["ENDLESS", "MESSAGE", "Collector", "Diverged", "PageLimits"]
 
 MESSAGE = 30
 """Offset of the pgoutput message in a CopyData: `d`, length, `w`, three int64."""
@@ -25,7 +25,7 @@ _NOWHERE = Place("", -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PageLimits:
     """A page is cut at `rows` changes (a TRUNCATE of several tables may exceed it), or `size`
     bytes (the last change may exceed it)."""
 
@@ -50,7 +50,7 @@ class Collector:
         partition: PartitionId,
         *,
         after: Place | None,
-        limits: Limits,
+        limits: PageLimits,
         describe: Describe,
         relations: Relations,
         era: str = "",

@@ -8,24 +8,24 @@ import struct
 
 from penstock.errors import Malformed
 from penstock.feeds.postgres.collecting import MESSAGE, Collector
-from penstock.feeds.postgres.streams import Stream
+from penstock.feeds.postgres.streams import StreamedTransaction
 from penstock.page import Page
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, decode_message
 
-__all__ = ["Delivery"]
+__all__ = ["TransactionDelivery"]
 
 # The length, the message's tag, the xid, and a row's relation OID.
 _HEAD = struct.Struct(">xI25xB4s4s")
 _PADDING = bytes(_HEAD.size)
 
 
-class Delivery:
+class TransactionDelivery:
     """Reads one stream into the collector's pages; `done` when nothing is left.
 
     `end` is the transaction's end LSN, for whoever acknowledges it.
     """
 
-    def __init__(self, stream: Stream, collector: Collector, *, end: int) -> None:
+    def __init__(self, stream: StreamedTransaction, collector: Collector, *, end: int) -> None:
         self.end = end
         self.done = False
         self._stream = stream

@@ -18,8 +18,8 @@ from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.following import Beginning, PostgresFollowing
 from penstock.feeds.postgres.history import (
     HINTS,
-    Known,
-    Verdict,
+    HistoryVerdict,
+    KnownHistory,
     can_anchor,
     era_behind,
     judge,
@@ -149,7 +149,9 @@ class PostgresFeed:
             if gap is not None and (despite is None or despite.cause != gap.cause):
                 raise HistoryLost(gap, hint=HINTS[gap.cause])
             if gap is not None:
-                known = Known(era=known.era if after is None else era_behind(known, gap.cause))
+                known = KnownHistory(
+                    era=known.era if after is None else era_behind(known, gap.cause)
+                )
                 slot = self._usable(connection, slot)
         assert slot is not None  # a missing one is a gap, and made
         self._mind_failover(replication, slot)
@@ -174,10 +176,10 @@ class PostgresFeed:
         self,
         connection: Ordinary,
         replication: Ordinary,
-        known: Known,
+        known: KnownHistory,
         after: Place | None,
         slot: Slot | None,
-    ) -> tuple[Verdict, System]:
+    ) -> tuple[HistoryVerdict, System]:
         system = identify_system(replication)
         server = find_server(connection)
         moved = known.timeline not in (0, system.timeline)
@@ -197,7 +199,7 @@ class PostgresFeed:
             )
         return verdict, system
 
-    def _gap(self, verdict: Verdict, after: Place | None) -> Gap | None:
+    def _gap(self, verdict: HistoryVerdict, after: Place | None) -> Gap | None:
         if not verdict.cause:
             return None
         return Gap(

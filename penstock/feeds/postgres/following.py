@@ -8,12 +8,12 @@ from typing import Any
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Mark
 from penstock.feeds.postgres.catalogue import Catalogue
-from penstock.feeds.postgres.collecting import Collector, Diverged, Limits
+from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Errands, Ordinary
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
-from penstock.feeds.postgres.history import Known, known_of
+from penstock.feeds.postgres.history import KnownHistory, known_of
 from penstock.feeds.postgres.progress import Progress
 from penstock.feeds.postgres.ripening import Ripening
 from penstock.feeds.postgres.settings import PostgresSettings
@@ -44,7 +44,7 @@ class Beginning:
 
     connection: Ordinary
     slot: Slot
-    known: Known
+    known: KnownHistory
     after: Place | None
     lsn: int
     allowed: int | None
@@ -97,7 +97,7 @@ class PostgresFollowing:
             Collector(
                 partition,
                 after=after,
-                limits=Limits(size=settings.page_size, rows=settings.page_rows),
+                limits=PageLimits(size=settings.page_size, rows=settings.page_rows),
                 describe=Catalogue(self._errands).describe,
                 relations={},
                 era=begin.known.era,

@@ -8,7 +8,7 @@ import struct
 
 from penstock.errors import Malformed, SettingsError
 from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
-from penstock.feeds.postgres.delivery import Delivery
+from penstock.feeds.postgres.delivery import TransactionDelivery
 from penstock.feeds.postgres.failures import backend_error, failure
 from penstock.feeds.postgres.pages import BETWEEN, Transaction
 from penstock.feeds.postgres.progress import Progress
@@ -20,7 +20,7 @@ from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.lsn import message_cursor
 from penstock.wire.pgoutput.messages import (
     LogicalMessage,
-    Origin,
+    OriginMessage,
     Relation,
     StreamAbort,
     StreamCommit,
@@ -53,7 +53,7 @@ class Framer:
         self._streams = streams
         self._native = NativeWalk.create()
         self._walk_rows = rows_ahead if self._native is None else self._native.rows
-        self._delivery: Delivery | None = None
+        self._delivery: TransactionDelivery | None = None
         self._streaming: int | None = None  # the xid of the Stream Start block that we are in
         self._data = PADDING
         self._position = 0
@@ -244,7 +244,7 @@ class Framer:
             case Relation():
                 self._streams.outdated(piece[MESSAGE + 1 : MESSAGE + 5])
                 return collector.relation(piece[MESSAGE:], piece, now)
-            case Type() | Origin():
+            case Type() | OriginMessage():
                 collector.keep(piece)
             case Truncate():
                 self._progress.opened(collector.transaction.committed_at)
@@ -291,9 +291,9 @@ class Framer:
             self._ended(message.end_lsn)
         else:
             self._progress.opened(message.committed_at)
-            self._delivery = Delivery(stream, collector, end=message.end_lsn)
+            self._delivery = TransactionDelivery(stream, collector, end=message.end_lsn)
 
-    def _deliver(self, delivery: Delivery, now: float) -> list[Page]:
+    def _deliver(self, delivery: TransactionDelivery, now: float) -> list[Page]:
         pages = delivery.step(now)
         if delivery.done:
             self._delivery, self._waiting = None, True

@@ -18,8 +18,8 @@ from penstock.wire.pgoutput.lsn import era_of, format_lsn, lsn_of, next_era, par
 __all__ = [
     "CAUSES",
     "HINTS",
-    "Known",
-    "Verdict",
+    "HistoryVerdict",
+    "KnownHistory",
     "can_anchor",
     "era_behind",
     "judge",
@@ -61,7 +61,7 @@ HINTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownHistory:
     """What was stored with a position: the history it belongs to.
 
     `flushed` is the furthest that the slot may be because of us. `era` is of cursors that are made
@@ -85,12 +85,12 @@ class Known:
         }
 
 
-def known_of(mark: Mark | None, after: Place | None) -> Known:
+def known_of(mark: Mark | None, after: Place | None) -> KnownHistory:
     """From a mark, which may be empty or of an older penstock; raises Malformed."""
     stored = mark or {}
     flushed = stored.get("flushed")
     era = era_of(after.cursor) if after is not None else ""
-    return Known(
+    return KnownHistory(
         system=str(stored.get("system") or ""),
         timeline=int(stored.get("timeline") or 0),
         flushed=parse_lsn(flushed) if flushed else 0,
@@ -99,19 +99,19 @@ def known_of(mark: Mark | None, after: Place | None) -> Known:
     )
 
 
-def position_of(known: Known, after: Place | None) -> int | None:
+def position_of(known: KnownHistory, after: Place | None) -> int | None:
     """The LSN of `after`; None if there is none, or if it is one of an earlier history."""
     if after is None or era_of(after.cursor) != known.era:
         return None
     return lsn_of(after.cursor)
 
 
-def era_behind(known: Known, cause: str) -> str:
+def era_behind(known: KnownHistory, cause: str) -> str:
     """The era of what comes behind a gap."""
     return next_era(known.era) if CAUSES[cause] else known.era
 
 
-def can_anchor(known: Known, position: int | None, slot: Slot, publication: str) -> bool:
+def can_anchor(known: KnownHistory, position: int | None, slot: Slot, publication: str) -> bool:
     """Whether the server will begin with the very transaction that `position` is the commit of.
 
     Not if the slot is beyond it, if another publication chose what we got, or if the position is
@@ -126,7 +126,7 @@ def can_anchor(known: Known, position: int | None, slot: Slot, publication: str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class HistoryVerdict:
     """`cause` is of CAUSES, or "" when nothing is lost. `flushed` is how far the slot may be on
     this history; `fork` where the server's history left ours, if it did and that is known."""
 
@@ -137,7 +137,7 @@ class Verdict:
 
 
 def judge(
-    known: Known,
+    known: KnownHistory,
     after: Place | None,
     *,
     slot: Slot | None,
@@ -145,7 +145,7 @@ def judge(
     current: int,
     forks: Mapping[int, int],
     diverged: bool = False,
-) -> Verdict:
+) -> HistoryVerdict:
     """The first cause that applies, worst first.
 
     `current` is the end of the server's log. `forks` says where the history of the server's
@@ -153,7 +153,7 @@ def judge(
     """
     position = position_of(known, after)
     if known.system and known.system != system.identifier:
-        return Verdict(
+        return HistoryVerdict(
             cause="other_system",
             detail=f"the server is another one: its system identifier is {system.identifier},"
             f" and our position is of {known.system}",
@@ -164,7 +164,7 @@ def judge(
         # A commit record at the fork, or behind it, is not in the new history.
         if not fork or (position is not None and position >= fork):
             where = f"left ours at {format_lsn(fork)}" if fork else "does not come from ours"
-            return Verdict(
+            return HistoryVerdict(
                 cause="other_timeline",
                 detail=f"the server is on timeline {system.timeline}, which {where};"
                 f" our position is {_text(position)} on timeline {known.timeline}",
@@ -172,38 +172,38 @@ def judge(
             )
         flushed = min(flushed, fork)
     if max(position or 0, flushed - _SLACK) > current:
-        return Verdict(
+        return HistoryVerdict(
             cause="server_behind",
             detail=f"our position {_text(max(position or 0, flushed))} is ahead of the server's"
             f" log, which ends at {format_lsn(current)}",
         )
     if diverged:
-        return Verdict(
+        return HistoryVerdict(
             cause="diverged",
             detail=f"the server's log has another transaction where ours was, at {_text(position)}",
         )
     return _of_slot(slot, flushed)
 
 
-def _of_slot(slot: Slot | None, flushed: int) -> Verdict:
+def _of_slot(slot: Slot | None, flushed: int) -> HistoryVerdict:
     if slot is None:
-        return Verdict(
+        return HistoryVerdict(
             cause="slot_missing", detail="the slot is gone, and with it the changes since"
         )
     if slot.lost:
-        return Verdict(
+        return HistoryVerdict(
             cause="slot_lost",
             detail=f"the slot {slot.name} is lost ({slot.invalidation or 'wal_removed'}): the"
             " server removed changes it had to keep",
         )
     if flushed and slot.confirmed > flushed:
-        return Verdict(
+        return HistoryVerdict(
             cause="slot_recreated",
             detail=f"the slot {slot.name} begins at {format_lsn(slot.confirmed)}, and we let it"
             f" forget what is before {format_lsn(flushed)} only: it was made anew, or somebody"
             " else read it",
         )
-    return Verdict(flushed=flushed)
+    return HistoryVerdict(flushed=flushed)
 
 
 def _text(lsn: int | None) -> str:

@@ -13,11 +13,11 @@ from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
 
-__all__ = ["BETWEEN", "Describe", "Known", "OpenPage", "Relations", "Transaction"]
+__all__ = ["BETWEEN", "Describe", "KnownRelation", "OpenPage", "Relations", "Transaction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownRelation:
     """A relation in force: its raw message (from `R`, no xid) and what the catalogue says.
 
     `types` holds the types of its columns that are not built in. `key` is the primary key where
@@ -30,10 +30,10 @@ class Known:
 
 
 # A Relation message (from `R`, no xid) -> what to remember of it. May ask the catalogue.
-Describe = Callable[[bytes], Known]
+Describe = Callable[[bytes], KnownRelation]
 
 # OID as its four raw bytes -> the relation in force.
-Relations = dict[bytes, Known]
+Relations = dict[bytes, KnownRelation]
 
 
 @dataclass(frozen=True, slots=True)

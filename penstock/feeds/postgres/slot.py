@@ -14,7 +14,7 @@ from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 __all__ = [
     "FAILOVER_SINCE",
-    "Server",
+    "ServerFacts",
     "Slot",
     "System",
     "create_slot",
@@ -104,7 +104,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ServerFacts:
     """`current` is the end of its log, 0 when a standby does not know yet."""
 
     version: int
@@ -112,12 +112,14 @@ class Server:
     current: int
 
 
-def find_server(connection: Ordinary) -> Server:
+def find_server(connection: Ordinary) -> ServerFacts:
     """The server as it is now."""
     with translating("asking the server where its log ends"):
         row = connection.execute(_SERVER).fetchone()
     assert row is not None
-    return Server(version=row[0], in_recovery=row[1], current=parse_lsn(row[2]) if row[2] else 0)
+    return ServerFacts(
+        version=row[0], in_recovery=row[1], current=parse_lsn(row[2]) if row[2] else 0
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

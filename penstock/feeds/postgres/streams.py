@@ -12,12 +12,12 @@ from typing import IO
 
 from penstock.errors import Unavailable
 
-__all__ = ["Stream", "Streams"]
+__all__ = ["StreamedTransaction", "Streams"]
 
 _PIECE = 2**20
 
 
-class Stream:
+class StreamedTransaction:
     """One transaction's messages as they came, oldest first: a file, then pieces in memory.
 
     `aborted` are the raw xids of subtransactions that were rolled back; `current` the raw OIDs of
@@ -102,7 +102,7 @@ class Streams:
     def __init__(self, *, memory: int, folder: Path | None = None) -> None:
         self._memory = memory
         self._folder = folder
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, StreamedTransaction] = {}
         self._held = 0
         self.spilled = 0
 
@@ -120,7 +120,7 @@ class Streams:
             return
         stream = self._streams.get(xid)
         if stream is None:
-            stream = self._streams[xid] = Stream(self._folder)
+            stream = self._streams[xid] = StreamedTransaction(self._folder)
         stream.append(piece)
         self._held += len(piece)
         while self._held > self._memory:
@@ -146,9 +146,9 @@ class Streams:
         elif xid in self._streams:
             self._streams[xid].aborted.add(subxid.to_bytes(4, "big"))
 
-    def take(self, xid: int) -> Stream:
+    def take(self, xid: int) -> StreamedTransaction:
         """The transaction `xid`, which is no longer in progress; empty if nothing of it came."""
-        stream = self._streams.pop(xid, None) or Stream(self._folder)
+        stream = self._streams.pop(xid, None) or StreamedTransaction(self._folder)
         self._held -= stream.held
         stream.rewind()
         return stream

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.sinks.jetstream.client.api import ApiError, error_of
-from penstock.sinks.jetstream.client.protocol import hpub, status_of
+from penstock.nats.api import ApiError, error_of
+from penstock.nats.protocol import hpub, status_of
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.jetstream.subject import covers
+from penstock.sinks.subject import covers
 
 __all__ = ["SUBJECTS", "announce"]
 

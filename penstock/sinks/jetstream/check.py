@@ -7,22 +7,22 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import hpub
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
 from penstock.sinks.jetstream.poison.suspensions import record_subject, tables_stream
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, USUAL_WINDOW, JetStreamSettings
 from penstock.sinks.jetstream.stream import (
-    Stream,
+    TargetStream,
     choose,
     is_exact,
     is_widened,
     problems,
     wanted,
 )
-from penstock.sinks.jetstream.subject import Template, overlaps, parse_template
+from penstock.sinks.subject import Template, overlaps, parse_template
 
 __all__ = ["check"]
 
@@ -49,9 +49,11 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
                     "raise the account's max_streams, or name a stream that exists",
                 )  # fmt: skip
             yield _to_be_made(settings)
-            stream = Stream(settings.stream, wanted(settings, template, connection.version), 0)
+            stream = TargetStream(
+                settings.stream, wanted(settings, template, connection.version), 0
+            )
         else:
-            stream = Stream.of(info)
+            stream = TargetStream.of(info)
             yield _finding("ok", _name(settings), "exists")
             yield from _fit(stream, template)
         yield from _others(api, settings, template)
@@ -98,7 +100,7 @@ def _to_be_made(settings: JetStreamSettings) -> Finding:
     )
 
 
-def _fit(stream: Stream, template: Template) -> Iterator[Finding]:
+def _fit(stream: TargetStream, template: Template) -> Iterator[Finding]:
     found = list(problems(stream, template))
     for problem, remedy in found:
         yield _finding("error", f"stream {stream.name}", problem, remedy)
@@ -136,7 +138,7 @@ def _set_aside(api: JetStream, stream: str) -> Iterator[Finding]:
 
 
 def _sanity(
-    stream: Stream, settings: JetStreamSettings, connection: Connection
+    stream: TargetStream, settings: JetStreamSettings, connection: Connection
 ) -> Iterator[Finding]:
     name, config = f"stream {stream.name}", stream.config
     if stream.retention != "limits":
@@ -158,7 +160,7 @@ def _sanity(
 
 
 def _memory(
-    stream: Stream, settings: JetStreamSettings, connection: Connection
+    stream: TargetStream, settings: JetStreamSettings, connection: Connection
 ) -> Iterator[Finding]:
     """Whether the server remembers message ids for as long as the delivery needs, and not more."""
     name, window = f"stream {stream.name}", stream.duplicate_window
@@ -204,7 +206,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _delivery(settings: JetStreamSettings, stream: Stream, connection: Connection) -> Finding:
+def _delivery(settings: JetStreamSettings, stream: TargetStream, connection: Connection) -> Finding:
     try:
         choice = choose(settings.delivery, stream, connection.version)
     except PenstockError as error:
@@ -214,7 +216,9 @@ def _delivery(settings: JetStreamSettings, stream: Stream, connection: Connectio
     return _finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
 
 
-def _durability(settings: JetStreamSettings, stream: Stream, connection: Connection) -> Finding:
+def _durability(
+    settings: JetStreamSettings, stream: TargetStream, connection: Connection
+) -> Finding:
     if settings.durability == "default":
         return _finding(
             "ok", "durability", "default: a power loss can take what was acknowledged last, unless "

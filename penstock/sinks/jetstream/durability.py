@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import orjson
 
 from penstock.errors import SettingsError
-from penstock.sinks.jetstream.client.connection import version_of
+from penstock.nats.connection import version_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.stream import Stream
+from penstock.sinks.jetstream.stream import TargetStream
 
 __all__ = ["Ask", "synced", "varz"]
 
@@ -37,7 +37,7 @@ def varz(url: str, timeout: float) -> Mapping[str, Any]:
     return document
 
 
-def synced(settings: JetStreamSettings, stream: Stream, server: str, ask: Ask = varz) -> str:
+def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: Ask = varz) -> str:
     """Why an acknowledgement of this stream means that the message is on disk.
 
     `server` is the name of the one we are connected to, which holds the stream when nobody says

@@ -13,11 +13,10 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.nats.api import ApiError, error_of
 from penstock.page import Page
 from penstock.position import Place
-from penstock.sinks.jetstream.cleaning import summary
-from penstock.sinks.jetstream.client.api import ApiError, error_of
-from penstock.sinks.jetstream.encoding.message import (
+from penstock.sinks.encoding.message import (
     EVENT_ID,
     MSG_ID,
     POSITION,
@@ -25,13 +24,13 @@ from penstock.sinks.jetstream.encoding.message import (
     Messages,
     Origin,
 )
-from penstock.sinks.jetstream.encoding.part import Part
-from penstock.sinks.jetstream.poison.dead_letter import Letter, page_of, row_of
+from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.poison.dead_letters import Kept
-from penstock.sinks.jetstream.poison.suspension import Event, State, Suspension
-from penstock.sinks.jetstream.poison.suspensions import now
-from penstock.sinks.jetstream.publishing.shard import Mark, read_mark
+from penstock.sinks.jetstream.publishing.shard import ShardState, read_mark
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.poison.cleaning import now, summary
+from penstock.sinks.poison.dead_letter import Letter, page_of, row_of
+from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
 
 __all__ = ["Decode", "Mending"]
 
@@ -107,13 +106,13 @@ class Mending:
             for record in known
             if str(record.table) == table
             and backend in (None, record.backend)
-            and record.state is not State.FOLLOWING
+            and record.state is not SuspensionState.FOLLOWING
         ]
         if len(found) != 1:
             raise _no_such(table, backend, found, known)
 
         def ask(record: Suspension) -> Suspension:
-            if record.state is State.FOLLOWING:
+            if record.state is SuspensionState.FOLLOWING:
                 return record  # it resumed meanwhile
             return record.after(Event.ASKED, now())
 
@@ -168,12 +167,12 @@ class Mending:
             found = api.next(stream, subject, found.sequence + 1)
         return None
 
-    def _mark(self, origin: Origin) -> Mark:
+    def _mark(self, origin: Origin) -> ShardState:
         session = self._session
         return read_mark(session.api, session.settings.stream, session.template, origin)
 
 
-def _as_at(headers: bytes, mark: Mark | None) -> bytes:
+def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
     """Headers that say how far the stream is, and not where their change belongs."""
     if mark is None:
         return headers
@@ -211,7 +210,7 @@ def _no_such(table: str, backend: str | None, found: list[Suspension], known: An
         return SettingsError(
             f"several backends have a suspended table {table}: {names}", hint="say --backend"
         )
-    suspended = [str(each.table) for each in known if each.state is not State.FOLLOWING]
+    suspended = [str(each.table) for each in known if each.state is not SuspensionState.FOLLOWING]
     whose = f" of the backend {backend}" if backend else ""
     return SettingsError(
         f"no table {table}{whose} is suspended",

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.errors import PenstockError, SettingsError
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.sinks.encoding.encode import Encoder
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.durability import synced
-from penstock.sinks.jetstream.encoding.encode import Encoder
-from penstock.sinks.jetstream.encoding.encoders import encoder
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
-from penstock.sinks.jetstream.poison.suspension import Table
 from penstock.sinks.jetstream.poison.suspensions import Suspensions
-from penstock.sinks.jetstream.publishing.chain import Pace
-from penstock.sinks.jetstream.publishing.flow import Flow
+from penstock.sinks.jetstream.publishing.chain import SyncPace
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
-from penstock.sinks.jetstream.stream import Stream, choose, ensure, remembering
-from penstock.sinks.jetstream.subject import Template, parse_template
+from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
+from penstock.sinks.poison.suspension import Table
+from penstock.sinks.subject import Template, parse_template
 
 __all__ = ["Session", "borrowed"]
 
@@ -39,14 +39,14 @@ class Session:
         self.template: Template = parse_template(settings.subject)
         self.connection = Connection(settings)
         self.api = JetStream(self.connection)
-        self.stream: Stream | None = None
+        self.stream: TargetStream | None = None
         self.delivery: Delivery = settings.delivery
         self.reason = ""
         self.durability_reason = ""
         self.made = False
         self.flow = Flow(settings)
         self._stepped_down = ""
-        self._pace = Pace()
+        self._pace = SyncPace()
         self.encoder: Encoder
         self.unlimited: Encoder  # tells what is too large from what cannot be encoded
         self.limit = 0
@@ -60,7 +60,7 @@ class Session:
         return self.stream is not None
 
     @property
-    def pace(self) -> Pace | None:
+    def pace(self) -> SyncPace | None:
         """Of chains, if a chain of plain messages is as exact as an atomic batch here."""
         if self.stream is None or self.settings.durability == "fsync":
             return None
@@ -90,7 +90,7 @@ class Session:
         self.suspensions = Suspensions(self.api, self.settings)
         self.stream = self._remembering(stream)
 
-    def _remembering(self, stream: Stream) -> Stream:
+    def _remembering(self, stream: TargetStream) -> TargetStream:
         if self.delivery != "deduplicated":
             return stream
         try:
@@ -135,7 +135,7 @@ class Session:
         self.stream = None
         self.connection.close()
 
-    def _limit(self, stream: Stream) -> int:
+    def _limit(self, stream: TargetStream) -> int:
         """Bytes that one message may have, ours: what the publisher adds is kept free."""
         payload = self.connection.max_payload
         return min(stream.largest or payload, payload) - _RESERVED

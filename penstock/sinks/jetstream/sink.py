@@ -10,9 +10,9 @@ from penstock.finding import Finding
 from penstock.page import Page
 from penstock.position import PartitionId
 from penstock.sinks import Notify, Receipt, Record, ignore
+from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
-from penstock.sinks.jetstream.encoding.message import Origin
 from penstock.sinks.jetstream.mending import Mending
 from penstock.sinks.jetstream.publishing.shard import NotAlone, read_mark
 from penstock.sinks.jetstream.session import borrowed

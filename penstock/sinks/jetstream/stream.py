@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.errors import SettingsError
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamSettings
-from penstock.sinks.jetstream.subject import Template, covers
+from penstock.sinks.subject import Template, covers
 
 __all__ = [
-    "ATOMIC_SINCE", "Choice", "Stream", "choose", "ensure", "is_exact", "is_widened",
+    "ATOMIC_SINCE", "Choice", "TargetStream", "choose", "ensure", "is_exact", "is_widened",
     "missing_subjects", "problems", "remembering", "wanted",
 ]  # fmt: skip
 
@@ -23,7 +23,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class TargetStream:
     """What STREAM.INFO says, as far as it matters to a writer."""
 
     name: str
@@ -32,7 +32,7 @@ class Stream:
     servers: tuple[str, ...] = ()  # who has a copy; nobody says so outside of a cluster
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> "Stream":
+    def of(cls, info: Mapping[str, Any]) -> "TargetStream":
         """From the answer to STREAM.INFO or STREAM.CREATE."""
         cluster = info.get("cluster") or {}
         names = [cluster.get("leader"), *(one["name"] for one in cluster.get("replicas") or ())]
@@ -100,35 +100,35 @@ def wanted(
 
 def ensure(
     connection: Connection, api: JetStream, settings: JetStreamSettings, template: Template
-) -> tuple[Stream, bool]:
+) -> tuple[TargetStream, bool]:
     """The stream, and whether we made it just now. Raises SettingsError when one that exists does
     not fit, Unavailable."""
     info = api.stream(settings.stream)
     made = info is None
     if info is None:
         info = api.create(wanted(settings, template, connection.version))
-    stream = Stream.of(info)
+    stream = TargetStream.of(info)
     for problem, remedy in problems(stream, template):
         raise SettingsError(f"the stream {stream.name} {problem}", hint=remedy)
     return stream, made
 
 
-def is_widened(stream: Stream, settings: JetStreamSettings) -> bool:
+def is_widened(stream: TargetStream, settings: JetStreamSettings) -> bool:
     """Whether `remembering` changes it."""
     return settings.duplicate_window is None and stream.duplicate_window == LEAST_WINDOW
 
 
-def remembering(api: JetStream, stream: Stream, settings: JetStreamSettings) -> Stream:
+def remembering(api: JetStream, stream: TargetStream, settings: JetStreamSettings) -> TargetStream:
     """The stream, for a delivery that relies on message ids: one that was made for exactly-once,
     to forget them at once, remembers them for the usual time from now on. Raises SettingsError,
     Unavailable."""
     if not is_widened(stream, settings):
         return stream
     window = int(settings.remembers(exact=False) * _NANOSECONDS)
-    return Stream.of(api.update({**stream.config, "duplicate_window": window}))
+    return TargetStream.of(api.update({**stream.config, "duplicate_window": window}))
 
 
-def problems(stream: Stream, template: Template) -> Iterator[tuple[str, str]]:
+def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, str]]:
     """What keeps a stream from taking our messages: (problem, remedy)."""
     if missing_subjects(stream, template):
         subjects = ", ".join(stream.config.get("subjects") or ()) or "none"
@@ -148,7 +148,7 @@ def problems(stream: Stream, template: Template) -> Iterator[tuple[str, str]]:
         )
 
 
-def missing_subjects(stream: Stream, template: Template) -> bool:
+def missing_subjects(stream: TargetStream, template: Template) -> bool:
     """True when some subject of the template would not be stored."""
     return not any(covers(one, template.wildcard) for one in stream.config.get("subjects") or ())
 
@@ -161,12 +161,12 @@ class Choice(NamedTuple):
     remedy: str = ""
 
 
-def is_exact(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> bool:
+def is_exact(asked: Delivery, stream: TargetStream, version: tuple[int, ...]) -> bool:
     """Whether the delivery will be exactly-once."""
     return asked in ("auto", "exactly-once") and not _obstacle(stream, version)[0]
 
 
-def choose(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> Choice:
+def choose(asked: Delivery, stream: TargetStream, version: tuple[int, ...]) -> Choice:
     """The delivery; raises SettingsError when what was asked for cannot be."""
     if asked in ("deduplicated", "at-least-once"):
         return Choice(asked, "as configured")
@@ -178,7 +178,7 @@ def choose(asked: Delivery, stream: Stream, version: tuple[int, ...]) -> Choice:
     return Choice("deduplicated", obstacle, remedy)
 
 
-def _obstacle(stream: Stream, version: tuple[int, ...]) -> tuple[str, str]:
+def _obstacle(stream: TargetStream, version: tuple[int, ...]) -> tuple[str, str]:
     shown = ".".join(map(str, version))
     if version < ATOMIC_SINCE:
         return f"nats-server {shown} has no atomic batches", "2.12.1 and later have them"

@@ -9,22 +9,22 @@ import pyarrow as pa
 
 from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
+from penstock.nats.connection import Connection
 from penstock.position import PartitionId, Place, position_to_json
 from penstock.sinks import Notify, Receipt
-from penstock.sinks.jetstream.cleaning import Poison
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.part import Part
-from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, Limits
-from penstock.sinks.jetstream.publishing.breaker import BreakerState
-from penstock.sinks.jetstream.publishing.gather import Gather
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.flow.breaker import BreakerState
+from penstock.sinks.intake.gather import Gather
+from penstock.sinks.intake.order import Order
+from penstock.sinks.intake.pull import Pull
+from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual
-from penstock.sinks.jetstream.publishing.order import Order
 from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
-from penstock.sinks.jetstream.publishing.pull import Pull
 from penstock.sinks.jetstream.publishing.shard import NotAlone
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.jetstream.settings import Batch
+from penstock.sinks.poison.cleaning import Cleaner
+from penstock.sinks.settings import BatchSettings
 
 __all__ = ["Write"]
 
@@ -42,7 +42,7 @@ class Write:
         self._session, self._notify = session, notify
         self._tally = Tally()
         self._order = Order()
-        self._poison = Poison(session, notify)
+        self._poison = Cleaner(session, notify)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
         self._flow = session.flow
@@ -338,7 +338,7 @@ def _publisher(session: Session, tally: Tally) -> Publisher:
             # A message of several changes has the batch's limits itself.
             limits=_limits(settings.batch)
             if settings.messages == "change"
-            else Limits(company=_COMPANY),
+            else FlightLimits(company=_COMPANY),
             pace=session.pace,
             alone=stream.is_ours(session.template),
             replicated=stream.replicated,
@@ -353,10 +353,10 @@ def _publisher(session: Session, tally: Tally) -> Publisher:
     )
 
 
-def _limits(batch: Batch) -> Limits:
-    """What the settings say of a batch; see `Batch` for what their defaults mean."""
-    usual, most = Batch(), Limits()
-    return Limits(
+def _limits(batch: BatchSettings) -> FlightLimits:
+    """What the settings say of a batch; see `BatchSettings` for what their defaults mean."""
+    usual, most = BatchSettings(), FlightLimits()
+    return FlightLimits(
         size=LARGEST if batch.max_size == usual.max_size else batch.max_size,
         bytes=most.bytes if batch.max_bytes == usual.max_bytes else batch.max_bytes,
     )

@@ -17,8 +17,8 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.handover.options import Mode
 from penstock.spark.datasource import register
-from penstock.spark.options import Mode
 from penstock.spark.session.launch import make_home
 from penstock.spark.session.pythons import Pythons
 

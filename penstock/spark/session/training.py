@@ -39,16 +39,16 @@ class Exercise(DataSource):
         """One column."""
         return "row binary"
 
-    def streamReader(self, schema: Any) -> "Reader":
+    def streamReader(self, schema: Any) -> "TrainingReader":
         """The planner's side."""
-        return Reader()
+        return TrainingReader()
 
     def streamWriter(self, schema: Any, overwrite: bool) -> "Writer":
         """The tasks' side."""
         return Writer()
 
 
-class Reader(DataSourceStreamReader):
+class TrainingReader(DataSourceStreamReader):
     """Says once that there is a row."""
 
     def initialOffset(self) -> dict[str, int]:

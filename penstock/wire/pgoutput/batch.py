@@ -14,10 +14,10 @@ from penstock.change import Images, schema
 from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import Place
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
-__all__ = ["FILTERED", "NO_RELATION", "Constants", "Row", "assemble"]
+__all__ = ["FILTERED", "NO_RELATION", "ChangeRow", "Constants", "assemble"]
 
 # In place of a relation's index: a change that the tables filter drops.
 FILTERED = -1
@@ -25,7 +25,7 @@ FILTERED = -1
 NO_RELATION = 0
 
 
-class Row(NamedTuple):
+class ChangeRow(NamedTuple):
     """One change; `unit` and `relation` are indexes into the page's constants. (Decoding makes
     plain tuples of this shape: a NamedTuple costs three times as much.)"""
 
@@ -49,7 +49,7 @@ class Constants:
     cursors: list[str] = field(default_factory=list)
     transactions: list[str | None] = field(default_factory=list)
     committed_at: list[int | None] = field(default_factory=list)
-    relations: list[Layout | None] = field(default_factory=lambda: [None])
+    relations: list[RowLayout | None] = field(default_factory=lambda: [None])
 
     def add_unit(self, lsn: int, xid: int | None, committed_at: int | None) -> int:
         """A new unit's index."""
@@ -64,7 +64,7 @@ class Constants:
         lsn = parse_lsn(self.cursors[index])
         return lsn, None if xid is None else int(xid), self.committed_at[index]
 
-    def add_relation(self, layout: Layout) -> int:
+    def add_relation(self, layout: RowLayout) -> int:
         """A new relation's index; FILTERED if nobody wants it."""
         if not layout.kept:
             return FILTERED
@@ -102,7 +102,7 @@ def _batch(
     *, backend: str, database: str, images: Images,
 ) -> pa.RecordBatch:  # fmt: skip
     size = len(rows)
-    columns = dict(zip(Row._fields, zip(*rows, strict=True), strict=True))
+    columns = dict(zip(ChangeRow._fields, zip(*rows, strict=True), strict=True))
     target = schema(images)
     image = target.field("after").type
     text, time = pa.string(), target.field("committed_at").type

@@ -20,7 +20,7 @@ from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.era import in_era, without_era
 from penstock.wire.pgoutput.images import key_text, packer
 from penstock.wire.pgoutput.kernel import Kernel, Unfit
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import era_of
 from penstock.wire.pgoutput.poison import Poison
 from penstock.wire.pgoutput.scan import Scan
@@ -65,7 +65,7 @@ class _Known(NamedTuple):
 
     packed: bytes
     context: Context
-    layouts: dict[bytes, Layout]
+    layouts: dict[bytes, RowLayout]
 
 
 class PgoutputDecoder:
@@ -75,7 +75,7 @@ class PgoutputDecoder:
     def __init__(self, settings: DecoderSettings) -> None:
         self.settings = settings
         self.unknown_types: set[str] = set()
-        self._layouts: dict[bytes, Layout] = {}
+        self._layouts: dict[bytes, RowLayout] = {}
         # The last page's: between transactions they are mostly all the same.
         self._last = _Known(b"", Context(), {})
         self._tenant = _tenant(settings)
@@ -138,13 +138,13 @@ class PgoutputDecoder:
             "poison": Poison(context, pack=pack, text_images=text_images) if tolerant else None,
         }
 
-    def _resolve(self, raw: bytes, known: _Known) -> Layout:
+    def _resolve(self, raw: bytes, known: _Known) -> RowLayout:
         layout = known.layouts.get(raw)
         if layout is None:
             layout = known.layouts[raw] = self._checked(raw, known.context)
         return layout
 
-    def _checked(self, raw: bytes, context: Context) -> Layout:
+    def _checked(self, raw: bytes, context: Context) -> RowLayout:
         layout = self._layouts.get(raw)
         if layout is None or not layout.holds(context.types, context.keys):
             if len(self._layouts) >= _LAYOUTS:
@@ -153,15 +153,15 @@ class PgoutputDecoder:
             self.unknown_types |= layout.unknown
         return layout
 
-    def _read(self, raw: bytes, context: Context) -> Layout:
+    def _read(self, raw: bytes, context: Context) -> RowLayout:
         settings = self.settings
         keys, images, tables = context.keys, settings.images, settings.tables
         try:
-            return Layout.of(raw, types=context.types, keys=keys, images=images, tables=tables)
+            return RowLayout.of(raw, types=context.types, keys=keys, images=images, tables=tables)
         except Malformed as fault:
             if settings.on_error == "stop":
                 raise
-            return Layout.undecodable(raw, fault, keys=keys, images=images, tables=tables)
+            return RowLayout.undecodable(raw, fault, keys=keys, images=images, tables=tables)
 
 
 def _tenant(settings: DecoderSettings) -> Tenant | None:

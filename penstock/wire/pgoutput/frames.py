@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 
 from penstock.errors import Malformed
-from penstock.wire.pgoutput.reader import PG_EPOCH_US, Reader
+from penstock.wire.pgoutput.reader import PG_EPOCH_US, ByteReader
 
 __all__ = [
     "PrimaryKeepalive",
@@ -43,7 +43,7 @@ class PrimaryKeepalive:
 
 def decode_frame(data: bytes) -> XLogData | PrimaryKeepalive:
     """What one CopyData message holds, without its `d` and length; raises Malformed."""
-    reader = Reader(data)
+    reader = ByteReader(data)
     tag = reader.tag()
     if tag == b"w":
         return XLogData(

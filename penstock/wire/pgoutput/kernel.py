@@ -16,9 +16,9 @@ from penstock.errors import Malformed
 from penstock.native import library
 from penstock.page import Page
 from penstock.wire.pgoutput.batch import FILTERED
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn
-from penstock.wire.pgoutput.plan import Given, Plan, Setup, State, Text, Unit, plan_of, text
+from penstock.wire.pgoutput.plan import Given, Plan, ScanState, Setup, Text, Unit, plan_of, text
 from penstock.wire.pgoutput.stepped import Stepped
 
 __all__ = ["Kernel", "Unfit"]
@@ -101,7 +101,7 @@ class Kernel:
 
     def _run(self, handle: int, page: Page, scan: Stepped) -> pa.RecordBatch | None:
         functions, payload = self._functions, page.payload
-        state = State.from_address(handle)
+        state = ScanState.from_address(handle)
         plans: list[Plan] = []  # as long as the kernel looks at them
         self._tell(handle, state, scan, plans)
         while (said := functions.penstock_page_run(handle)) == _MESSAGE:
@@ -119,7 +119,7 @@ class Kernel:
         batch: pa.RecordBatch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
         return batch
 
-    def _tell(self, handle: int, state: State, scan: Stepped, plans: list[Plan]) -> None:
+    def _tell(self, handle: int, state: ScanState, scan: Stepped, plans: list[Plan]) -> None:
         """The kernel learns what `scan` learned: transactions, relations, and rows."""
         functions, units = self._functions, scan.constants
         for number in range(state.units, len(units.cursors)):
@@ -133,13 +133,13 @@ class Kernel:
         scan.rows.clear()
         state.unit, state.ordinal, state.commit_lsn = scan.unit, scan.ordinal, scan.commit_lsn
 
-    def _plan(self, layout: Layout) -> Plan:
+    def _plan(self, layout: RowLayout) -> Plan:
         plan: Plan = layout.plan or plan_of(layout, self._images, self._field)
         layout.plan = plan
         return plan
 
 
-def _ask(state: State, scan: Stepped) -> None:
+def _ask(state: ScanState, scan: Stepped) -> None:
     """`scan` learns what the kernel saw."""
     for number in range(len(scan.constants.cursors), state.units):
         unit = state.all_units[number]
@@ -172,7 +172,7 @@ def _given(row: Sequence[Any]) -> Given:
     return given
 
 
-def _agrees(page: Page, state: State) -> bool:
+def _agrees(page: Page, state: ScanState) -> bool:
     """Are these the changes that the page says it has?"""
     if state.seen != page.count or not state.seen:
         return not page.count and not state.seen

@@ -9,14 +9,14 @@ from penstock.errors import Malformed
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.images import Pack, key_text, packer
 from penstock.wire.pgoutput.messages import Relation, decode_message
-from penstock.wire.pgoutput.reader import Reader
+from penstock.wire.pgoutput.reader import ByteReader
 from penstock.wire.pgoutput.values import Converter, Types, converter
-from penstock.wire.pgoutput.values.kinds import Kind, kind_of
+from penstock.wire.pgoutput.values.kinds import ValueKind, kind_of
 
-__all__ = ["Layout"]
+__all__ = ["RowLayout"]
 
 
-class Layout:
+class RowLayout:
     """How the rows of one Relation message are decoded.
 
     `columns` are (name, converter) in the order of the wire; `key` names the columns that identify
@@ -52,7 +52,7 @@ class Layout:
             for column in relation.columns
         ]
         # For the native kernel, and what it made of this layout.
-        self.kinds: list[Kind | None] = [
+        self.kinds: list[ValueKind | None] = [
             kind_of(column.type_oid, seen) for column in relation.columns
         ]
         self.plan: Any = None
@@ -80,7 +80,7 @@ class Layout:
         keys: dict[int, tuple[str, ...]],
         images: Images,
         tables: Collection[tuple[str, str]] | None,
-    ) -> "Layout":
+    ) -> "RowLayout":
         """From a raw Relation message without a streamed xid; raises Malformed."""
         relation = decode_message(raw)
         if not isinstance(relation, Relation):
@@ -99,10 +99,10 @@ class Layout:
         keys: dict[int, tuple[str, ...]],
         images: Images,
         tables: Collection[tuple[str, str]] | None,
-    ) -> "Layout":
+    ) -> "RowLayout":
         """In place of `of` when that raised `fault`: knows the table's OID, and its name as well
         as it can be written. Raises Malformed if there is no OID."""
-        reader = Reader(raw, lenient=True)
+        reader = ByteReader(raw, lenient=True)
         reader.tag()
         oid = reader.uint32()
         try:

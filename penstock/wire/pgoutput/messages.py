@@ -22,7 +22,7 @@ from penstock.wire.pgoutput.model import (
     Insert,
     LogicalMessage,
     Message,
-    Origin,
+    OriginMessage,
     Prepare,
     Relation,
     RollbackPrepared,
@@ -37,7 +37,7 @@ from penstock.wire.pgoutput.model import (
     Unchanged,
     Update,
 )
-from penstock.wire.pgoutput.reader import Reader
+from penstock.wire.pgoutput.reader import ByteReader
 
 __all__ = [
     "UNCHANGED",
@@ -52,7 +52,7 @@ __all__ = [
     "Insert",
     "LogicalMessage",
     "Message",
-    "Origin",
+    "OriginMessage",
     "Prepare",
     "Relation",
     "RollbackPrepared",
@@ -78,7 +78,7 @@ def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False
     message that ends early, bytes behind its end, names that are not UTF-8 (unless
     `lenient`, which escapes them).
     """
-    reader = Reader(data, lenient=lenient)
+    reader = ByteReader(data, lenient=lenient)
     tag = reader.tag()
     if tag in _STREAMABLE:
         xid = reader.uint32() if streamed else None
@@ -91,11 +91,11 @@ def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False
     return message
 
 
-def _tuple(reader: Reader) -> TupleData:
+def _tuple(reader: ByteReader) -> TupleData:
     return TupleData(tuple(_column_value(reader) for _ in range(_count(reader.int16()))))
 
 
-def _column_value(reader: Reader) -> ColumnValue:
+def _column_value(reader: ByteReader) -> ColumnValue:
     match reader.tag():
         case b"n":
             return None
@@ -115,11 +115,11 @@ def _count(number: int) -> int:
     return number
 
 
-def _begin(reader: Reader) -> Begin:
+def _begin(reader: ByteReader) -> Begin:
     return Begin(final_lsn=reader.lsn(), committed_at=reader.timestamp(), xid=reader.uint32())
 
 
-def _logical_message(reader: Reader, xid: int | None) -> LogicalMessage:
+def _logical_message(reader: ByteReader, xid: int | None) -> LogicalMessage:
     return LogicalMessage(
         xid=xid,
         transactional=bool(reader.uint8() & 1),
@@ -129,7 +129,7 @@ def _logical_message(reader: Reader, xid: int | None) -> LogicalMessage:
     )
 
 
-def _commit(reader: Reader) -> Commit:
+def _commit(reader: ByteReader) -> Commit:
     return Commit(
         flags=reader.uint8(),
         commit_lsn=reader.lsn(),
@@ -138,11 +138,11 @@ def _commit(reader: Reader) -> Commit:
     )
 
 
-def _origin(reader: Reader) -> Origin:
-    return Origin(commit_lsn=reader.lsn(), name=reader.string())
+def _origin(reader: ByteReader) -> OriginMessage:
+    return OriginMessage(commit_lsn=reader.lsn(), name=reader.string())
 
 
-def _relation(reader: Reader, xid: int | None) -> Relation:
+def _relation(reader: ByteReader, xid: int | None) -> Relation:
     return Relation(
         xid=xid,
         oid=reader.uint32(),
@@ -160,7 +160,7 @@ def _replica_identity(tag: bytes) -> str:
     return tag.decode()
 
 
-def _column(reader: Reader) -> Column:
+def _column(reader: ByteReader) -> Column:
     return Column(
         key=bool(reader.uint8() & 1),
         name=reader.string(),
@@ -169,7 +169,7 @@ def _column(reader: Reader) -> Column:
     )
 
 
-def _type(reader: Reader, xid: int | None) -> Type:
+def _type(reader: ByteReader, xid: int | None) -> Type:
     return Type(
         xid=xid,
         oid=reader.uint32(),
@@ -178,13 +178,13 @@ def _type(reader: Reader, xid: int | None) -> Type:
     )
 
 
-def _insert(reader: Reader, xid: int | None) -> Insert:
+def _insert(reader: ByteReader, xid: int | None) -> Insert:
     relation = reader.uint32()
     _expect(reader.tag(), b"N")
     return Insert(xid=xid, relation=relation, new=_tuple(reader))
 
 
-def _update(reader: Reader, xid: int | None) -> Update:
+def _update(reader: ByteReader, xid: int | None) -> Update:
     relation = reader.uint32()
     kind = reader.tag()
     old = None
@@ -196,7 +196,7 @@ def _update(reader: Reader, xid: int | None) -> Update:
     return Update(xid=xid, relation=relation, old_kind="", old=None, new=_tuple(reader))
 
 
-def _delete(reader: Reader, xid: int | None) -> Delete:
+def _delete(reader: ByteReader, xid: int | None) -> Delete:
     relation = reader.uint32()
     kind = _old_kind(reader.tag())
     return Delete(xid=xid, relation=relation, old_kind=kind, old=_tuple(reader))
@@ -214,7 +214,7 @@ def _expect(tag: bytes, wanted: bytes) -> None:
         raise Malformed(f"a row message has {tag!r} where {wanted!r} belongs")
 
 
-def _truncate(reader: Reader, xid: int | None) -> Truncate:
+def _truncate(reader: ByteReader, xid: int | None) -> Truncate:
     count = _count(reader.int32())
     return Truncate(
         xid=xid,
@@ -223,11 +223,11 @@ def _truncate(reader: Reader, xid: int | None) -> Truncate:
     )
 
 
-def _stream_start(reader: Reader) -> StreamStart:
+def _stream_start(reader: ByteReader) -> StreamStart:
     return StreamStart(xid=reader.uint32(), first=bool(reader.uint8()))
 
 
-def _stream_commit(reader: Reader) -> StreamCommit:
+def _stream_commit(reader: ByteReader) -> StreamCommit:
     return StreamCommit(
         xid=reader.uint32(),
         flags=reader.uint8(),
@@ -237,11 +237,11 @@ def _stream_commit(reader: Reader) -> StreamCommit:
     )
 
 
-def _stream_abort(reader: Reader) -> StreamAbort:
+def _stream_abort(reader: ByteReader) -> StreamAbort:
     return StreamAbort(xid=reader.uint32(), subxid=reader.uint32())
 
 
-def _begin_prepare(reader: Reader) -> BeginPrepare:
+def _begin_prepare(reader: ByteReader) -> BeginPrepare:
     return BeginPrepare(
         prepare_lsn=reader.lsn(),
         end_lsn=reader.lsn(),
@@ -251,7 +251,7 @@ def _begin_prepare(reader: Reader) -> BeginPrepare:
     )
 
 
-def _prepare(reader: Reader) -> Prepare:
+def _prepare(reader: ByteReader) -> Prepare:
     return Prepare(
         flags=reader.uint8(),
         prepare_lsn=reader.lsn(),
@@ -262,7 +262,7 @@ def _prepare(reader: Reader) -> Prepare:
     )
 
 
-def _commit_prepared(reader: Reader) -> CommitPrepared:
+def _commit_prepared(reader: ByteReader) -> CommitPrepared:
     return CommitPrepared(
         flags=reader.uint8(),
         commit_lsn=reader.lsn(),
@@ -273,7 +273,7 @@ def _commit_prepared(reader: Reader) -> CommitPrepared:
     )
 
 
-def _rollback_prepared(reader: Reader) -> RollbackPrepared:
+def _rollback_prepared(reader: ByteReader) -> RollbackPrepared:
     return RollbackPrepared(
         flags=reader.uint8(),
         prepare_end_lsn=reader.lsn(),
@@ -285,7 +285,7 @@ def _rollback_prepared(reader: Reader) -> RollbackPrepared:
     )
 
 
-def _stream_prepare(reader: Reader) -> StreamPrepare:
+def _stream_prepare(reader: ByteReader) -> StreamPrepare:
     return StreamPrepare(
         flags=reader.uint8(),
         prepare_lsn=reader.lsn(),
@@ -297,7 +297,7 @@ def _stream_prepare(reader: Reader) -> StreamPrepare:
 
 
 # These carry the xid between Stream Start and Stream Stop.
-_STREAMABLE: Mapping[bytes, Callable[[Reader, int | None], Message]] = {
+_STREAMABLE: Mapping[bytes, Callable[[ByteReader, int | None], Message]] = {
     b"M": _logical_message,
     b"R": _relation,
     b"Y": _type,
@@ -307,7 +307,7 @@ _STREAMABLE: Mapping[bytes, Callable[[Reader, int | None], Message]] = {
     b"T": _truncate,
 }
 
-_CONTROL: Mapping[bytes, Callable[[Reader], Message]] = {
+_CONTROL: Mapping[bytes, Callable[[ByteReader], Message]] = {
     b"B": _begin,
     b"C": _commit,
     b"O": _origin,

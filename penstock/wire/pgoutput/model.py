@@ -21,7 +21,7 @@ __all__ = [
     "Insert",
     "LogicalMessage",
     "Message",
-    "Origin",
+    "OriginMessage",
     "Prepare",
     "Relation",
     "RollbackPrepared",
@@ -96,7 +96,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class OriginMessage:
     """Where a replicated transaction was committed first."""
 
     commit_lsn: int
@@ -268,7 +268,7 @@ class StreamPrepare:
 
 
 Message = (
-    Begin | LogicalMessage | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate
-    | StreamStart | StreamStop | StreamCommit | StreamAbort
+    Begin | LogicalMessage | Commit | OriginMessage | Relation | Type | Insert | Update | Delete
+    | Truncate | StreamStart | StreamStop | StreamCommit | StreamAbort
     | BeginPrepare | Prepare | CommitPrepared | RollbackPrepared | StreamPrepare
 )  # fmt: skip

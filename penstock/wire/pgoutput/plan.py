@@ -7,9 +7,9 @@ import orjson
 import ormsgpack
 
 from penstock.change import Images
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 
-__all__ = ["Given", "Plan", "Setup", "State", "Text", "Unit", "plan_of", "text"]
+__all__ = ["Given", "Plan", "ScanState", "Setup", "Text", "Unit", "plan_of", "text"]
 
 _ARRAY, _KEY = 1, 2
 _NOT_HERE = -1
@@ -59,7 +59,7 @@ class Unit(ctypes.Structure):
     )  # fmt: skip
 
 
-class State(ctypes.Structure):
+class ScanState(ctypes.Structure):
     """Where the kernel is, and what it has; see page.h."""
 
     _fields_ = (
@@ -90,7 +90,7 @@ def text(value: str | bytes | None) -> Text:
     return Text(data, len(data))
 
 
-def plan_of(layout: Layout, images: Images, tenant: str | None) -> Plan:
+def plan_of(layout: RowLayout, images: Images, tenant: str | None) -> Plan:
     """`tenant` is the column that says whose a row is. The plan keeps what it points to."""
     names = [name for name, _ in layout.columns]
     places = [names.index(name) for name in layout.key]
@@ -108,7 +108,7 @@ def plan_of(layout: Layout, images: Images, tenant: str | None) -> Plan:
     return plan
 
 
-def _possible(layout: Layout, names: Sequence[str], identifying: Sequence[int]) -> bool:
+def _possible(layout: RowLayout, names: Sequence[str], identifying: Sequence[int]) -> bool:
     kinds = layout.kinds
     return (
         layout.fault is None
@@ -118,7 +118,7 @@ def _possible(layout: Layout, names: Sequence[str], identifying: Sequence[int]) 
     )
 
 
-def _column(layout: Layout, number: int, images: Images) -> _Column:
+def _column(layout: RowLayout, number: int, images: Images) -> _Column:
     name, kind = layout.columns[number][0], layout.kinds[number]
     assert kind is not None
     flags = (_ARRAY if kind.delimiter else 0) | (_KEY if name in layout.old_key else 0)

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.wire.pgoutput.batch import Constants
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.images import Pack
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import parse_lsn
 from penstock.wire.pgoutput.rows import NO_COLUMNS, Diagnosis
 from penstock.wire.pgoutput.values.binary import as_base64
@@ -38,7 +38,7 @@ class Poison:
         raw: bytes,
         *,
         constants: Constants,
-        layout: Layout | None,
+        layout: RowLayout | None,
         tenant: str | None,
     ) -> tuple[Any, ...]:
         """A row shaped like `batch.Row`. `place` is its unit, relation and ordinal; `raw` the
@@ -54,7 +54,7 @@ class Poison:
         return (*place, "ERROR", tenant, *rest)
 
     def _alone(
-        self, place: tuple[Any, ...], constants: Constants, layout: Layout | None
+        self, place: tuple[Any, ...], constants: Constants, layout: RowLayout | None
     ) -> Context:
         """The context of a page that holds this change only."""
         unit, _, ordinal = place

@@ -7,7 +7,7 @@ import struct
 
 from penstock.errors import Malformed
 
-__all__ = ["PG_EPOCH_US", "Reader"]
+__all__ = ["PG_EPOCH_US", "ByteReader"]
 
 # PostgreSQL counts microseconds from 2000-01-01 UTC; this is that moment since 1970.
 PG_EPOCH_US = 946_684_800_000_000
@@ -19,7 +19,7 @@ _INT64 = struct.Struct(">q")
 _UINT64 = struct.Struct(">Q")
 
 
-class Reader:
+class ByteReader:
     """Takes values off the front of `data`; network byte order. Every method raises Malformed.
 
     `lenient`: names that are not UTF-8 are escaped instead (`caf\\xe9`).

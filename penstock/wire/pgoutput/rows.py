@@ -9,7 +9,7 @@ import struct
 from typing import Any, NamedTuple, assert_never
 
 from penstock.errors import Malformed
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.messages import (
     UNCHANGED,
     Binary,
@@ -73,7 +73,7 @@ class Diagnosis(NamedTuple):
     error: Malformed
 
 
-def explain(message: Message, layout: Layout) -> Diagnosis:
+def explain(message: Message, layout: RowLayout) -> Diagnosis:
     """Why a row message could not be read."""
     table = f"{layout.namespace}.{layout.name}"
     if layout.fault is not None:
@@ -102,7 +102,7 @@ def explain(message: Message, layout: Layout) -> Diagnosis:
     return Diagnosis("broken-row", Malformed(f"a row of {table} can't be decoded"))
 
 
-def _broken_column(data: TupleData, layout: Layout) -> tuple[str, str, str, str] | None:
+def _broken_column(data: TupleData, layout: RowLayout) -> tuple[str, str, str, str] | None:
     for (name, convert), value in zip(layout.columns, data.columns, strict=True):
         if value is None or value is UNCHANGED:
             continue

@@ -10,7 +10,7 @@ from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.images import Pack
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.messages import (
     Begin,
     BeginPrepare,
@@ -20,7 +20,7 @@ from penstock.wire.pgoutput.messages import (
     Insert,
     LogicalMessage,
     Message,
-    Origin,
+    OriginMessage,
     Prepare,
     Relation,
     RollbackPrepared,
@@ -42,7 +42,7 @@ from penstock.wire.pgoutput.waiting import BrokenRow, Tenant, Waiting
 __all__ = ["PADDING", "Resolve", "Scan"]
 
 # A raw Relation message (without a streamed xid) -> its layout.
-Resolve = Callable[[bytes], Layout]
+Resolve = Callable[[bytes], RowLayout]
 
 # CopyData `d`, its length, XLogData `w`, 24 bytes of LSNs and time, then the message: its tag, and
 # the first uint32 behind it (behind the xid when streamed).
@@ -93,7 +93,7 @@ class Scan:
         self._pack = pack
         self._text_images = text_images
         self._poison = poison
-        self._layouts: dict[int, tuple[int, Layout]] = {}
+        self._layouts: dict[int, tuple[int, RowLayout]] = {}
         self._waiting: dict[int, Waiting] = {}
         self._unit = -1  # outside of a transaction
         self._commit_lsn = 0
@@ -208,7 +208,7 @@ class Scan:
         self._ordinal += 1
         return None
 
-    def _old(self, at: int, layout: Layout) -> tuple[int, dict[str, Any]]:
+    def _old(self, at: int, layout: RowLayout) -> tuple[int, dict[str, Any]]:
         """An old row: all of it (O), or its replica identity (K), which is null elsewhere."""
         tag = self._data[at]
         if tag not in (_KEY, _OLD):
@@ -221,7 +221,7 @@ class Scan:
     def _owner(self, row: dict[str, Any]) -> str | None:
         return self._tenant(row) if self._tenant else None
 
-    def _layout(self, oid: int) -> tuple[int, Layout]:
+    def _layout(self, oid: int) -> tuple[int, RowLayout]:
         if self._unit < 0:
             raise Malformed("a change comes outside of a transaction")
         try:
@@ -234,7 +234,7 @@ class Scan:
         self.rows.append((self._unit, FILTERED, self._ordinal, *_NOTHING))
         self._ordinal += 1
 
-    def _explain(self, at: int, stop: int, layout: Layout) -> Diagnosis:
+    def _explain(self, at: int, stop: int, layout: RowLayout) -> Diagnosis:
         start = at - self._body + _MESSAGE
         try:
             message = decode_message(self._data[start:stop], streamed=self._streamed)
@@ -242,14 +242,14 @@ class Scan:
             return Diagnosis("broken-row", error)
         return explain(message, layout)
 
-    def _broken(self, index: int, at: int, stop: int, layout: Layout) -> None:
+    def _broken(self, index: int, at: int, stop: int, layout: RowLayout) -> None:
         """The next row can't be read."""
         if self._poison is None:
             raise self._explain(at, stop, layout).error from None
         self.rows.append(self._poisoned((self._unit, index, self._ordinal), at, stop, layout))
 
     def _poisoned(
-        self, place: tuple[Any, ...], at: int, stop: int, layout: Layout | None
+        self, place: tuple[Any, ...], at: int, stop: int, layout: RowLayout | None
     ) -> tuple[Any, ...]:
         assert self._poison is not None
         assert layout is not None
@@ -279,7 +279,7 @@ class Scan:
                 self._truncate(message)
             case LogicalMessage():
                 self._message(message)
-            case Origin() | Type():
+            case OriginMessage() | Type():
                 pass
             case (
                 StreamStart() | StreamStop() | StreamCommit() | StreamAbort() | StreamPrepare()
@@ -312,7 +312,7 @@ class Scan:
                         tenant=self._owner({}),
                     )
                 )
-            case Origin() | Type():
+            case OriginMessage() | Type():
                 pass
             case _:
                 raise error

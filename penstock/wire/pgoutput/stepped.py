@@ -3,7 +3,7 @@
 from typing import Any
 
 from penstock.wire.pgoutput.context import Context
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.scan import PADDING, Resolve, Scan
 
 __all__ = ["Stepped"]
@@ -17,7 +17,7 @@ class Stepped(Scan):
         # Not through `self`: no garbage is collected while a worker's epoch runs, so no cycles.
         fresh = self._fresh = list[int]()
 
-        def announce(raw: bytes) -> Layout:
+        def announce(raw: bytes) -> RowLayout:
             layout = resolve(raw)
             fresh.append(layout.oid)
             return layout
@@ -30,7 +30,7 @@ class Stepped(Scan):
         self._waiting.clear()
         self.run()
 
-    def announced(self) -> list[tuple[int, Layout]]:
+    def announced(self) -> list[tuple[int, RowLayout]]:
         """The relations since the last call, and their indexes."""
         found = [self._layouts[oid] for oid in self._fresh]
         self._fresh.clear()

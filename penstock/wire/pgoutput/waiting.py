@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.wire.pgoutput.bulk import WORTH_IT, read_columns
 from penstock.wire.pgoutput.images import Pack
-from penstock.wire.pgoutput.layout import Layout
+from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, read_tuple
 
 __all__ = ["BrokenRow", "Poisoned", "Tenant", "Waiting"]
@@ -19,7 +19,7 @@ __all__ = ["BrokenRow", "Poisoned", "Tenant", "Waiting"]
 Tenant = Callable[[dict[str, Any]], str | None]
 # A row that can't be read (its unit, relation and ordinal; its tuple's start; its message's end;
 # its layout) -> the row that takes its place.
-Poisoned = Callable[[tuple[Any, ...], int, int, Layout], tuple[Any, ...]]
+Poisoned = Callable[[tuple[Any, ...], int, int, RowLayout], tuple[Any, ...]]
 
 _NEW = b"N"[0]
 
@@ -38,7 +38,7 @@ class Waiting:
 
     __slots__ = ("_slots", "_starts", "_stops", "layout")
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RowLayout) -> None:
         self.layout = layout
         self._slots: list[int] = []
         self._starts: list[int] = []

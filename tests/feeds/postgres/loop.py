@@ -1,8 +1,8 @@
 """A framer with everything around it, and small streams for it."""
 
-from penstock.feeds.postgres.collecting import Collector, Limits
+from penstock.feeds.postgres.collecting import Collector, PageLimits
 from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.pages import Known
+from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import Progress
 from penstock.feeds.postgres.streams import Streams
 from penstock.page import Page
@@ -31,7 +31,7 @@ class Loop:
             Collector(
                 PartitionId("s"),
                 after=after,
-                limits=Limits(size=size, rows=rows),
+                limits=PageLimits(size=size, rows=rows),
                 describe=self._describe,
                 relations={},
             ),
@@ -40,9 +40,9 @@ class Loop:
         )
         self.pages: list[Page] = []
 
-    def _describe(self, raw: bytes) -> Known:
+    def _describe(self, raw: bytes) -> KnownRelation:
         self.described.append(raw)
-        return Known(raw=raw)
+        return KnownRelation(raw=raw)
 
     def feed(self, *parts: bytes) -> "Loop":
         for part in parts:

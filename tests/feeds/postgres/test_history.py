@@ -7,7 +7,7 @@ import pytest
 from penstock.feeds.postgres.history import (
     CAUSES,
     HINTS,
-    Known,
+    KnownHistory,
     can_anchor,
     era_behind,
     judge,
@@ -35,7 +35,7 @@ SLOT = Slot(
     sender_timeout=60.0,
     current=5000,
 )
-KNOWN = Known(system="7", timeline=2, flushed=1200, publication="p")
+KNOWN = KnownHistory(system="7", timeline=2, flushed=1200, publication="p")
 HERE = System(identifier="7", timeline=2)
 PROMOTED = System(identifier="7", timeline=3)
 
@@ -45,13 +45,15 @@ def at(lsn: int, era: str = "") -> Place:
 
 
 # name -> (what is stored, our place, slot, system, where the log ends, forks, diverged, the cause)
-_CASES: dict[str, tuple[Known, Place | None, Slot | None, System, int, dict[int, int], bool, str]]
+_CASES: dict[
+    str, tuple[KnownHistory, Place | None, Slot | None, System, int, dict[int, int], bool, str]
+]
 _CASES = {
     "all is well": (KNOWN, at(1100), SLOT, HERE, 5000, {}, False, ""),
-    "nothing was stored": (Known(), None, SLOT, HERE, 5000, {}, False, ""),
-    "a position of an older penstock": (Known(), at(1100), SLOT, HERE, 5000, {}, False, ""),
+    "nothing was stored": (KnownHistory(), None, SLOT, HERE, 5000, {}, False, ""),
+    "a position of an older penstock": (KnownHistory(), at(1100), SLOT, HERE, 5000, {}, False, ""),
     "an older position and a slot that is further": (
-        Known(), at(900), SLOT, HERE, 5000, {}, False, "",
+        KnownHistory(), at(900), SLOT, HERE, 5000, {}, False, "",
     ),
     "the slot is where we left it": (
         KNOWN, at(1100), replace(SLOT, confirmed=1200), HERE, 5000, {}, False, "",
@@ -65,7 +67,7 @@ _CASES = {
         KNOWN, None, None, HERE, 5000, {}, False, "slot_missing",
     ),
     "the slot is gone, and nobody knows whose it was": (
-        Known(), at(1100), None, HERE, 5000, {}, False, "slot_missing",
+        KnownHistory(), at(1100), None, HERE, 5000, {}, False, "slot_missing",
     ),
     "the slot's log was removed": (
         KNOWN, at(1100), replace(SLOT, wal_status="lost"), HERE, 5000, {}, False, "slot_lost",
@@ -168,7 +170,7 @@ def test_another_log_begins_an_era_that_sorts_behind_all_before(cause: str) -> N
 def test_a_mark_survives_its_store() -> None:
     known = replace(KNOWN, era="e0002-")
     assert known_of(known.to_json(), None) == known
-    assert known_of({}, None) == known_of(None, None) == Known()
+    assert known_of({}, None) == known_of(None, None) == KnownHistory()
 
 
 def test_a_position_tells_its_era_without_a_mark() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Unavailable
-from penstock.feeds.postgres.streams import Stream, Streams
+from penstock.feeds.postgres.streams import StreamedTransaction, Streams
 
 
-def content(stream: Stream) -> bytes:
+def content(stream: StreamedTransaction) -> bytes:
     pieces = []
     while piece := stream.read(0):
         pieces.append(piece)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from penstock.demo.servers import Nats
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import orjson
 
 from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import hpub
 
 __all__ = ["Raw", "mending", "reload"]
 

@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from penstock.demo.servers import Nats
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import hpub
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream.settings import JetStreamSettings
 
 pytestmark = pytest.mark.live

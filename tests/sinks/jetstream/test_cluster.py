@@ -13,9 +13,9 @@ import pytest
 
 from penstock.demo.servers import Nats, free_port
 from penstock.errors import LeaseLost, PenstockError, SettingsError
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
 from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]

@@ -12,7 +12,7 @@ from penstock.demo.servers import Nats, free_port
 from penstock.errors import PenstockError, SettingsError
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.durability import synced
-from penstock.sinks.jetstream.stream import Stream
+from penstock.sinks.jetstream.stream import TargetStream
 
 ALWAYS = {"sync_always": True, "sync_interval": 120_000_000_000}
 USUAL = {"sync_interval": 120_000_000_000}
@@ -27,8 +27,8 @@ def settings_for(*servers: str, **others: Any) -> JetStreamSettings:
     )
 
 
-def stream_of(*servers: str, **config: Any) -> Stream:
-    return Stream("S", {"storage": "file", **config}, 0, servers)
+def stream_of(*servers: str, **config: Any) -> TargetStream:
+    return TargetStream("S", {"storage": "file", **config}, 0, servers)
 
 
 def asking(**servers: Any) -> Any:
@@ -78,7 +78,7 @@ def test_a_server_that_syncs_always_is_enough() -> None:
     ],
 )
 def test_what_does_not_sync_or_cannot_be_asked_is_refused_with_the_remedy(
-    settings: JetStreamSettings, stream: Stream, servers: Any, says: str
+    settings: JetStreamSettings, stream: TargetStream, servers: Any, says: str
 ) -> None:
     with pytest.raises(SettingsError, match=says) as caught:
         synced(settings, stream, "a", asking(**servers))

@@ -257,8 +257,8 @@ def test_a_stream_without_room_is_waited_for(
     own_nats: Any, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
 ) -> None:
     """discard: new, and full: the pipeline waits, and goes on once there is room."""
-    from penstock.sinks.jetstream.client.api import JetStream
-    from penstock.sinks.jetstream.client.connection import Connection
+    from penstock.nats.api import JetStream
+    from penstock.nats.connection import Connection
 
     server: Nats = own_nats()
     settings = settings_of(server.url, delivery="deduplicated")
@@ -295,8 +295,8 @@ def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
 def test_a_change_larger_than_the_stream_takes_is_rejected(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any
 ) -> None:
-    from penstock.sinks.jetstream.client.api import JetStream
-    from penstock.sinks.jetstream.client.connection import Connection
+    from penstock.nats.api import JetStream
+    from penstock.nats.connection import Connection
 
     connection = Connection(JetStreamSettings(url=nats.url))
     connection.open()

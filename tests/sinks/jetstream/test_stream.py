@@ -8,11 +8,11 @@ import pytest
 from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.finding import Finding
+from penstock.nats.api import ApiError, JetStream, error_of
+from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.stream import Stream, choose, wanted
-from penstock.sinks.jetstream.subject import parse_template
+from penstock.sinks.jetstream.stream import TargetStream, choose, wanted
+from penstock.sinks.subject import parse_template
 
 pytestmark = pytest.mark.live
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
@@ -242,8 +242,8 @@ def test_check_counts_what_was_asked_for_and_cannot_be_as_an_error(
     assert any("does not allow atomic batches" in message for message in errors)
 
 
-def stream_of(**config: Any) -> Stream:
-    return Stream("S", {"allow_atomic": True, "retention": "limits", **config}, 0)
+def stream_of(**config: Any) -> TargetStream:
+    return TargetStream("S", {"allow_atomic": True, "retention": "limits", **config}, 0)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def stream_of(**config: Any) -> Stream:
     ],
 )
 def test_auto_chooses_the_best_there_is_and_says_why(
-    stream: Stream, version: tuple[int, ...], delivery: str, says: str
+    stream: TargetStream, version: tuple[int, ...], delivery: str, says: str
 ) -> None:
     choice = choose("auto", stream, version)
     assert choice.delivery == delivery

@@ -1,1 +1,1 @@
-"""What cannot be published: `sift` tells it apart, `dead_letters` and `suspensions` keep it."""
+"""Where dead letters and the records of suspended tables are kept: streams beside the main one."""

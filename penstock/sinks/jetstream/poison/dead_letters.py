@@ -14,18 +14,18 @@ from typing import Any
 import orjson
 
 from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.nats.api import ApiError, JetStream, Stored, error_of
+from penstock.nats.connection import Connection
 from penstock.position import Place
-from penstock.sinks.jetstream.client.api import ApiError, JetStream, Stored, error_of
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.encoding.message import (
+from penstock.sinks.encoding.message import (
     MSG_ID,
     POSITION,
     REPLAYED,
     read_position,
 )
-from penstock.sinks.jetstream.poison.dead_letter import Letter
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.subject import escape
+from penstock.sinks.poison.dead_letter import Letter
+from penstock.sinks.subject import escape
 
 __all__ = ["DeadLetters", "Kept", "dead_stream", "ensure_stream", "headers_with", "subject_of"]
 

@@ -7,17 +7,16 @@ expects the one that it has read to be the last still.
 
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from penstock.errors import Malformed, Unavailable
-from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
+from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.sinks.jetstream.poison.dead_letters import ensure_stream, headers_with
-from penstock.sinks.jetstream.poison.suspension import State, Suspension, Table
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.subject import escape
+from penstock.sinks.poison.suspension import Suspension, SuspensionState, Table
+from penstock.sinks.subject import escape
 
-__all__ = ["Suspensions", "now", "record_subject", "tables_stream"]
+__all__ = ["Suspensions", "record_subject", "tables_stream"]
 
 _WRONG_SEQUENCE = {10071, 10164}
 _HISTORY = 64  # records of each table that the stream keeps
@@ -146,10 +145,5 @@ def _new(table: Table) -> Suspension:
         backend=table.backend,
         schema=table.schema,
         collection=table.collection,
-        state=State.FOLLOWING,
+        state=SuspensionState.FOLLOWING,
     )
-
-
-def now() -> str:
-    """This moment as ISO 8601 in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -16,21 +16,27 @@ from typing import Any
 import orjson
 
 from penstock.errors import LeaseLost, Unavailable
+from penstock.nats.api import ApiError, JetStream, error_of
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg, status_of
 from penstock.position import Place
-from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import Msg, status_of
-from penstock.sinks.jetstream.encoding.message import Messages, Origin, read_position
-from penstock.sinks.jetstream.encoding.part import Part
-from penstock.sinks.jetstream.publishing.chain import Pace, chain_frames, may_end_anywhere
-from penstock.sinks.jetstream.publishing.flow import Flow
-from penstock.sinks.jetstream.publishing.order import behind
+from penstock.sinks.encoding.message import Messages, Origin, read_position
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.flow.flow import Flow
+from penstock.sinks.intake.order import behind
+from penstock.sinks.jetstream.publishing.chain import SyncPace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
-from penstock.sinks.jetstream.publishing.shard import Batch, Mark, Shard, read_mark, shared
+from penstock.sinks.jetstream.publishing.shard import (
+    FlightBatch,
+    Shard,
+    ShardState,
+    read_mark,
+    shared,
+)
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
-from penstock.sinks.jetstream.subject import Template
+from penstock.sinks.subject import Template
 
-__all__ = ["LARGEST", "Atomic", "Limits"]
+__all__ = ["LARGEST", "Atomic", "FlightLimits"]
 
 LARGEST = 1000  # messages that the server takes in a batch
 _WRONG_ID = 10070
@@ -47,7 +53,7 @@ _PATIENCE = 5  # refusals in a row, without anything stored, that we take for ba
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FlightLimits:
     """`depth` batches in flight, each of at most `size` messages and `bytes` bytes.
 
     While one is in flight, what is queued waits for `company`, in bytes: each batch costs the
@@ -81,15 +87,15 @@ class Atomic:
         *,
         stream: str,
         template: Template,
-        limits: Limits | None = None,
-        pace: Pace | None = None,
+        limits: FlightLimits | None = None,
+        pace: SyncPace | None = None,
         alone: bool = False,
         replicated: bool = False,
     ) -> None:
         self._pace = pace
         self._tally, self._stream, self._template = tally, stream, template
         self._flow = flow
-        self._limits = limits or Limits()
+        self._limits = limits or FlightLimits()
         self._connection: Connection | None = None
         self._api: JetStream | None = None
         self._shards: dict[Origin, Shard] = {}
@@ -250,7 +256,7 @@ class Atomic:
         most = 1 if self._refused >= _ALONE else scaled(self._limits.size)
         pieces = shard.take(most, scaled(self._limits.bytes))
         chain = self._may_chain and shard.ids and may_end_anywhere(pieces)
-        batch = Batch(self._numbers, pieces, chain, time.monotonic())
+        batch = FlightBatch(self._numbers, pieces, chain, time.monotonic())
         self._numbers += 1
         shard.flight.append(batch)
         shard.sent = batch.last
@@ -291,7 +297,7 @@ class Atomic:
         shard.stored, shard.known, shard.refusal = mark.place, True, 0
         shard.prefix, shard.last_id = False, None
 
-    def _guard(self, shard: Shard, mark: Mark) -> None:
+    def _guard(self, shard: Shard, mark: ShardState) -> None:
         """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.
 
         A chain may have ended anywhere in what was in flight: what follows is an atomic batch,
@@ -324,7 +330,7 @@ class Atomic:
         self._tally.position[shard.origin.partition] = max(known, place)
 
     def _encode(
-        self, connection: Connection, shard: Shard, batch: Batch, expected: int
+        self, connection: Connection, shard: Shard, batch: FlightBatch, expected: int
     ) -> bytes | memoryview:
         inbox = connection.inbox.encode()
         reply = b"%b.%d " % (inbox, batch.number)
@@ -364,7 +370,7 @@ class Atomic:
                 elif b'"error"' in message.payload or b'"duplicate"' in message.payload:
                     batch.closed = True
 
-    def _flying_as(self, number: int) -> list[tuple[Shard, Batch]]:
+    def _flying_as(self, number: int) -> list[tuple[Shard, FlightBatch]]:
         """The batch in flight that has this number, if it still is."""
         return [
             (shard, batch)

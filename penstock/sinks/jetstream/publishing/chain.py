@@ -10,12 +10,12 @@ unanswered, and one proposal for a batch is cheaper: no chain. Nor where the ser
 sync each message, and a batch only once.
 """
 
-from penstock.sinks.jetstream.encoding.columns import Values
-from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.pieces import Behind, Edge
+from penstock.sinks.encoding.columns import Values
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.pieces import Behind, Edge
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
-__all__ = ["Pace", "chain_frames", "may_end_anywhere"]
+__all__ = ["SyncPace", "chain_frames", "may_end_anywhere"]
 
 # `said` by fours: where the answer goes, what is expected, the end; and then the id before.
 _FRAMES = framing(
@@ -36,7 +36,7 @@ _ENOUGH = 20  # messages of a chain that say something
 _IN_A_ROW = 3  # chains in a row: one may have met a stall of the machine
 
 
-class Pace:
+class SyncPace:
     """How fast chains are stored. `syncs` when they are so slow that the server must sync each
     message, which nothing that it says of itself would tell."""
 

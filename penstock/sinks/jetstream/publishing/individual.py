@@ -18,14 +18,14 @@ from collections import deque
 import orjson
 
 from penstock.errors import Unavailable
-from penstock.sinks.jetstream.client.api import ApiError, JetStream, error_of
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import Msg, status_of
-from penstock.sinks.jetstream.encoding.columns import Values
-from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.part import Part
-from penstock.sinks.jetstream.encoding.pieces import Behind, Count, Edge, Piece
-from penstock.sinks.jetstream.publishing.flow import Flow
+from penstock.nats.api import ApiError, JetStream, error_of
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg, status_of
+from penstock.sinks.encoding.columns import Values
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.encoding.pieces import Behind, Count, Edge, Piece
+from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited, framed, framing
 
 __all__ = ["Individual"]

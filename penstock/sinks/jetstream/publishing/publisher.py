@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg
 from penstock.position import PartitionId, Place
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import Msg
-from penstock.sinks.jetstream.encoding.columns import Columns
-from penstock.sinks.jetstream.encoding.message import Messages
-from penstock.sinks.jetstream.encoding.part import Part
-from penstock.sinks.jetstream.encoding.pieces import Piece, Raw, Size
-from penstock.sinks.jetstream.encoding.weave import Weave
-from penstock.sinks.jetstream.publishing.flow import Flow
+from penstock.sinks.encoding.columns import Columns
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
+from penstock.sinks.encoding.weave import Weave
+from penstock.sinks.flow.flow import Flow
 
 __all__ = ["LOOK", "Publisher", "Tally", "awaited", "edges", "framed", "framing"]
 
@@ -101,11 +101,11 @@ def framing(
     """HPUB of each message, for `framed`. `reply` is the reply subject, empty or with a space
     behind it; `extra` header lines and the empty line that ends the headers; they may use columns
     by `names`."""
-    start = [b"HPUB ", Raw("subject"), b" ", *reply]
+    start = [b"HPUB ", RawPiece("subject"), b" ", *reply]
     first, count = len(start) + 4, 1 + len(extra)
     pieces = [
         *start, Size(first, first + count), b" ", Size(first, first + count + 1), b"\r\n",
-        Raw("headers"), *extra, Raw("body"), b"\r\n",
+        RawPiece("headers"), *extra, RawPiece("body"), b"\r\n",
     ]  # fmt: skip
     return Weave(pieces, ("subject", "headers", "body", *names), batch=False)
 

@@ -13,12 +13,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from penstock.errors import SettingsError
+from penstock.nats.api import JetStream
 from penstock.position import Place
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.encoding.message import Messages, Origin, read_position
-from penstock.sinks.jetstream.subject import Template
+from penstock.sinks.encoding.message import Messages, Origin, read_position
+from penstock.sinks.subject import Template
 
-__all__ = ["Batch", "Mark", "NotAlone", "Shard", "read_mark"]
+__all__ = ["FlightBatch", "NotAlone", "Shard", "ShardState", "read_mark"]
 
 
 class NotAlone(SettingsError):
@@ -27,7 +27,7 @@ class NotAlone(SettingsError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class ShardState:
     """How far a shard is. `stream_sequence` is the stream's last, `shard_sequence` the shard's;
     0 is nothing stored. `place` None: nothing that is still there. `emptied`: the whole stream is
     empty, and was not always."""
@@ -38,7 +38,7 @@ class Mark:
     emptied: bool = False
 
 
-def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -> Mark:
+def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -> ShardState:
     """Reads the shard's last message back; raises NotAlone, Unavailable, SettingsError."""
     # The sequence first: what is stored between the two questions makes the fence refuse us,
     # and never lets us pass with a place that is too old.
@@ -48,7 +48,7 @@ def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -
     last = api.last(stream, subject)
     if last is None:
         emptied = info is not None and sequence > 0 and not info["state"]["messages"]
-        return Mark(stream_sequence=sequence, shard_sequence=0, place=None, emptied=emptied)
+        return ShardState(stream_sequence=sequence, shard_sequence=0, place=None, emptied=emptied)
     position = read_position(last.headers)
     if position is None:
         raise NotAlone(
@@ -58,7 +58,7 @@ def read_mark(api: JetStream, stream: str, template: Template, origin: Origin) -
         )
     if position[0] != origin:
         raise shared(stream, subject, position[0], origin)
-    return Mark(stream_sequence=sequence, shard_sequence=last.sequence, place=position[1])
+    return ShardState(stream_sequence=sequence, shard_sequence=last.sequence, place=position[1])
 
 
 def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
@@ -72,7 +72,7 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
 
 
 @dataclass(slots=True)
-class Batch:
+class FlightBatch:
     """Messages in flight as one unit: all are stored, or none (unless it is a chain)."""
 
     number: int
@@ -99,7 +99,7 @@ class Shard:
 
     origin: Origin
     queue: deque[Messages] = field(default_factory=deque)
-    flight: deque[Batch] = field(default_factory=deque)
+    flight: deque[FlightBatch] = field(default_factory=deque)
     expected: int | None = None  # the sequence that the next batch expects; None: read it back
     behind: int = 0  # the shard's last sequence once everything in flight is stored
     stored: Place | None = None  # the last place known to be stored

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
-from penstock.sinks.jetstream.encoding.columns import Values
-from penstock.sinks.jetstream.encoding.message import EVENT_ID, MSG_ID, Messages
-from penstock.sinks.jetstream.encoding.pieces import Count, Edge
+from penstock.sinks.encoding.columns import Values
+from penstock.sinks.encoding.message import EVENT_ID, MSG_ID, Messages
+from penstock.sinks.encoding.pieces import Count, Edge
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
 __all__ = ["whole_frames", "without_ids"]

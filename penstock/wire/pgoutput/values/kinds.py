@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
 
-__all__ = ["Kind", "kind_of"]
+__all__ = ["ValueKind", "kind_of"]
 
 _NUMBERS: dict[Family, int] = {
     "boolean": 1,
@@ -26,7 +26,7 @@ _DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A scalar's number; or an array's elements', with what parts them."""
 
     number: int
@@ -38,16 +38,16 @@ class Kind:
         return self.number != _DOCUMENT
 
 
-def kind_of(oid: int, types: dict[int, TypeEntry], depth: int = 0) -> Kind | None:
+def kind_of(oid: int, types: dict[int, TypeEntry], depth: int = 0) -> ValueKind | None:
     """What `values.converter` makes of this type, as a kind; None if the kernel has none."""
     family = BUILT_IN.get(oid)
     if family is not None:
-        return Kind(_NUMBERS[family])
+        return ValueKind(_NUMBERS[family])
     if oid in ARRAYS:
-        return Kind(_NUMBERS[BUILT_IN[ARRAYS[oid]]], ";" if oid == _BOX_ARRAY else ",")
+        return ValueKind(_NUMBERS[BUILT_IN[ARRAYS[oid]]], ";" if oid == _BOX_ARRAY else ",")
     entry = types.get(oid)
     if entry is None or entry.kind not in ("d", "a"):
-        return Kind(_NUMBERS["text"])
+        return ValueKind(_NUMBERS["text"])
     if depth > _DEPTH:
         return None
     inner = kind_of(entry.inner, types, depth + 1)
@@ -55,4 +55,4 @@ def kind_of(oid: int, types: dict[int, TypeEntry], depth: int = 0) -> Kind | Non
         return inner
     # An array of a domain over an array: its elements are quoted arrays.
     plain = not inner.delimiter and len(entry.delimiter) == 1 and entry.delimiter.isascii()
-    return Kind(inner.number, entry.delimiter) if plain else None
+    return ValueKind(inner.number, entry.delimiter) if plain else None

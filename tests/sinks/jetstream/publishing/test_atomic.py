@@ -10,10 +10,10 @@ import pytest
 
 from penstock.demo.servers import Nats
 from penstock.errors import LeaseLost, SettingsError
+from penstock.nats.api import JetStream
 from penstock.position import PartitionId, Place
+from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.encoding.part import Part
 
 pytestmark = pytest.mark.live
 
@@ -303,7 +303,7 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any, monkeypatch: Any
 ) -> None:
     """The server's buffer was full, so sending read what was there. No poll shows it any more."""
-    from penstock.sinks.jetstream.client.connection import Connection
+    from penstock.nats.connection import Connection
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
     from penstock.sinks.jetstream.write import _publisher

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.demo.servers import Nats
 from penstock.errors import Rejected
+from penstock.nats.api import JetStream
 from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.publishing.chain import Pace
+from penstock.sinks.jetstream.publishing.chain import SyncPace
 
 pytestmark = pytest.mark.live
 
@@ -93,7 +93,7 @@ def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
 
 
 def test_a_pace_of_syncs_is_told_from_a_stall() -> None:
-    pace = Pace()
+    pace = SyncPace()
     now = 0.0
     for slow in (True, True, False, True, True, True):
         assert not pace.syncs
@@ -103,21 +103,21 @@ def test_a_pace_of_syncs_is_told_from_a_stall() -> None:
 
 
 def test_a_pace_is_judged_without_the_wait_behind_other_chains() -> None:
-    pace = Pace()
+    pace = SyncPace()
     for number in range(10):
         pace.note(1000, 0.0, 0.02 * (number + 1))  # all sent at once, 20 us a message
     assert not pace.syncs
 
 
 def test_a_few_messages_say_nothing_of_the_pace() -> None:
-    pace = Pace()
+    pace = SyncPace()
     for number in range(10):
         pace.note(1, float(number), number + 0.5)
     assert not pace.syncs
 
 
 def test_what_a_busy_machine_adds_to_each_answer_is_no_sync() -> None:
-    pace = Pace()
+    pace = SyncPace()
     for number in range(10):
         pace.note(100, float(number), number + 0.06)  # 600 us a message, mostly of waiting
     assert not pace.syncs

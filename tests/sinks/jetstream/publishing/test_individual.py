@@ -7,11 +7,11 @@ import pytest
 
 from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg
+from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.client.api import JetStream
-from penstock.sinks.jetstream.client.connection import Connection
-from penstock.sinks.jetstream.client.protocol import Msg
-from penstock.sinks.jetstream.publishing.flow import Flow
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
 

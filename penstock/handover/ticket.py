@@ -1,0 +1,83 @@
+"""A ticket: what Spark carries in place of pages. The task that writes (with a transform, the one
+that makes stubs) shows it at the planner's outlet and gets the pages there: they do not pass
+through the JVM, and without a transform through no second worker.
+
+A ticket has an end (`until`: a micro-batch that can be planned again) or a time (`seconds`: an
+epoch, whose end is known only when it is over).
+"""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import ormsgpack
+import pyarrow as pa
+
+from penstock.errors import Malformed
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+
+__all__ = ["TICKETS", "Ticket", "head_of", "page_of", "punch", "tickets"]
+
+# The row that a split becomes: the pickled decoder that reads the pages, and the pickled ticket.
+_COLUMNS: list["pa.Field[Any]"] = [
+    pa.field("decoder", pa.binary(), nullable=False),
+    pa.field("ticket", pa.binary(), nullable=False),
+]
+TICKETS = pa.schema(_COLUMNS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ticket:
+    """The changes of one partition behind `after`: up to `until`, or for `seconds` and then for as
+    long as more of them wait, but at most for `most` seconds.
+
+    `address` is the outlet's (`unix:PATH` or `tcp:HOST:PORT`), `key` opens it.
+    """
+
+    address: str
+    key: bytes = field(repr=False)
+    partition: PartitionId
+    after: Place | None
+    until: Place | None = None
+    seconds: float = 0.0
+    most: float = 0.0
+
+
+def punch(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
+    """The ticket as a row of TICKETS."""
+    return pa.RecordBatch.from_pydict(
+        {"decoder": [decoder], "ticket": [pickle.dumps(ticket)]}, schema=TICKETS
+    )
+
+
+def tickets(batch: pa.RecordBatch) -> Iterator[tuple[Ticket, bytes]]:
+    """The inverse of `punch`: each ticket and its pickled decoder."""
+    for row in batch.to_pylist():
+        yield pickle.loads(row["ticket"]), row["decoder"]  # noqa: S301 - made by punch
+
+
+def head_of(page: Page) -> bytes:
+    """All of a page but its payload, which follows it over the socket as it is."""
+    fields = (
+        page.partition, str(page.first), str(page.last), page.count, page.captured_at, page.context,
+    )  # fmt: skip
+    return ormsgpack.packb(fields)
+
+
+def page_of(head: bytes, payload: bytes) -> Page:
+    """The inverse of `head_of`; raises Malformed."""
+    try:
+        partition, first, last, count, captured_at, context = ormsgpack.unpackb(head)
+    except (ValueError, TypeError) as error:
+        raise Malformed("what came from the planner is no page") from error
+    return Page(
+        partition=PartitionId(partition),
+        first=Place.parse(first),
+        last=Place.parse(last),
+        count=count,
+        captured_at=captured_at,
+        context=context,
+        payload=payload,
+    )

@@ -1,0 +1,3 @@
+"""A synchronous NATS client: connection, protocol, authentication, JetStream's API. It knows no
+sink.
+"""

@@ -1,0 +1,330 @@
+"""One connection to a NATS server: a socket, its timeouts, and requests over an inbox of ours.
+
+Synchronous and owned by one thread. It does not reconnect by itself: whoever publishes knows what
+was not acknowledged, so an error ends the connection and its owner opens the next one.
+"""
+
+import secrets
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
+from penstock.nats import protocol
+from penstock.nats.auth import Address, addresses, identify
+from penstock.nats.protocol import Err, Event, Info, Msg, Parser, Ping, Pong
+from penstock.nats.settings import NatsSettings
+
+__all__ = ["Connection", "version_of"]
+
+_CHUNK = 1 << 18
+_LOOK = 0.1  # seconds between calls of `watch`
+_READ = select.POLLIN | select.POLLHUP | select.POLLERR
+_REFUSED = ("authorization violation", "authentication", "user authentication", "account")
+
+
+class Connection:
+    """An open connection; `open` makes it usable, and any error makes it useless.
+
+    Every wait ends after `settings.timeout` seconds without progress, so a server that hangs (a
+    stopped process, a dropped network) is Unavailable like one that is gone.
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self._settings = settings
+        self._timeout = settings.timeout
+        self._socket: socket.socket | None = None
+        self._parser = Parser()
+        self._messages: deque[Msg] = deque()
+        self._pongs = 0
+        self._progress = -1, 0.0
+        self._requests = 0
+        self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
+        self.watch: Callable[[], None] = _nothing  # called while the server keeps us waiting
+        self.inbox = f"_INBOX.{secrets.token_hex(11)}"
+        self.info: dict[str, Any] = {}
+        self.address = ""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The server's version, such as (2, 12, 1)."""
+        return version_of(str(self.info.get("version", "0")))
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes that headers and body of one message may have."""
+        return int(self.info.get("max_payload", 1 << 20))
+
+    def open(self) -> None:
+        """Connects to the first server of the list that lets us; raises Unavailable or, when one
+        refused us and none took us, SettingsError."""
+        refusal: SettingsError | None = None
+        failures = []
+        for address in addresses(self._settings):
+            try:
+                self._handshake(address)
+            except SettingsError as error:
+                refusal = error
+            except (OSError, Unavailable, Malformed) as error:
+                failures.append(f"{address}: {_reason(error)}")
+            else:
+                return
+            self.close()
+        if refusal is not None:
+            raise refusal
+        raise Unavailable(
+            f"no NATS server can be reached ({'; '.join(failures)})",
+            hint="is nats-server running, and is the sink's url right?",
+        )
+
+    @property
+    def descriptor(self) -> int | None:
+        """The socket's, to wait for it beside other things; None when it is closed. What came in
+        is read by `receive`, all of it."""
+        return None if self._socket is None else self._socket.fileno()
+
+    def close(self) -> None:
+        """Drops the socket; what was in flight may or may not have been stored."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Hands all of `data` to the kernel, reading meanwhile: a server that waits for us to
+        read its acknowledgements never waits for ever. Raises Unavailable, SettingsError."""
+        sock = self._open_socket()
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[sock.send(view) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._wait_for_room()
+                self._read()
+            except ssl.SSLWantReadError:
+                self._wait(write=False)
+            except OSError as error:
+                raise self._lost(error) from error
+
+    def _wait_for_room(self) -> None:
+        deadline = time.monotonic() + self._timeout
+        while not self._wait(write=True, timeout=min(_LOOK, self._timeout)):
+            self.watch()
+            if time.monotonic() >= deadline:
+                raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
+
+    def receive(self, timeout: float | None = None) -> list[Msg]:
+        """The messages that are there; waits up to `timeout` seconds (0 does not wait; None is
+        the settings' timeout) for a first one. Raises Unavailable, SettingsError."""
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        self._read()
+        while not self._messages and (left := deadline - time.monotonic()) > 0:
+            if self._wait(write=False, timeout=left):
+                self._read()
+        messages = list(self._messages)
+        self._messages.clear()
+        return messages
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `receive` has some already: `send` read them. No poll shows these."""
+        return bool(self._messages)
+
+    def request(
+        self,
+        subject: str,
+        payload: bytes = b"",
+        timeout: float | None = None,
+        *,
+        headers: bytes = b"",
+    ) -> Msg:
+        """One question, one answer; other messages stay for `receive`. `headers` are whole, or
+        none. Raises Unavailable (no answer), SettingsError (may not ask). An answer with status
+        503 means nobody listens."""
+        self._requests += 1
+        reply = f"{self.inbox}.r{self._requests}"
+        if headers:
+            self.send(protocol.hpub(subject.encode(), reply.encode(), headers, payload))
+        else:
+            self.send(protocol.pub(subject, reply, payload))
+        deadline = time.monotonic() + (timeout or self._timeout)
+        kept: list[Msg] = []
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                found = None
+                self.watch()
+                for message in self.receive(min(left, _LOOK)):
+                    if message.subject == reply.encode():
+                        found = message
+                    else:  # behind the answer, too
+                        kept.append(message)
+                if found is not None:
+                    return found
+        finally:
+            self._messages.extendleft(reversed(kept))
+        raise Unavailable(f"{self.address} does not answer on {subject}")
+
+    def expect_anew(self) -> None:
+        """Something is about to be sent while no answer is due: silence so far was no fault."""
+        self._progress = -1, time.monotonic()
+
+    def expect(self, progress: int) -> None:
+        """Called while an answer is due, with a number that grows with the answers: raises
+        Unavailable when it did not for `settings.timeout` seconds."""
+        now = time.monotonic()
+        if progress != self._progress[0]:
+            self._progress = progress, now
+        elif now - self._progress[1] > self._timeout:
+            raise Unavailable(f"{self.address} acknowledges nothing any more")
+
+    def ping(self) -> None:
+        """Makes sure that the server is there and has read what we sent before; raises
+        Unavailable, SettingsError."""
+        before = self._pongs
+        self.send(protocol.PING)
+        deadline = time.monotonic() + self._timeout
+        while self._pongs == before:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Unavailable(f"{self.address} does not answer a ping in {self._timeout} s")
+            if self._wait(write=False, timeout=left):
+                self._read()
+
+    def _handshake(self, address: Address) -> None:
+        self._parser, self._pongs = Parser(), 0
+        self._messages.clear()
+        self.address = str(address)
+        raw = socket.create_connection((address.host, address.port), timeout=self._timeout)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = raw
+        self.info = dict(self._first_info(raw).fields)
+        if address.tls or self.info.get("tls_required"):
+            self._socket = raw = self._encrypt(raw, address)
+        raw.setblocking(False)
+        options = {
+            "verbose": False, "pedantic": False, "headers": True, "no_responders": True,
+            "lang": "python", "name": "penstock", "version": "1", "protocol": 1, "echo": False,
+            **identify(self._settings, address, str(self.info.get("nonce", ""))),
+        }  # fmt: skip
+        self.send(protocol.connect(options) + protocol.sub(f"{self.inbox}.*", 1))
+        self.ping()
+
+    def _first_info(self, raw: socket.socket) -> Info:
+        # Byte for byte up to the line's end: behind it the TLS handshake may begin.
+        line = bytearray()
+        while not line.endswith(b"\r\n"):
+            byte = raw.recv(1)
+            if not byte:
+                raise Unavailable(f"{self.address} closed the connection")
+            line += byte
+        match Parser().feed(bytes(line)):
+            case [Info() as info]:
+                return info
+            case _:
+                raise Malformed(f"{self.address} is not a NATS server")
+
+    def _encrypt(self, raw: socket.socket, address: Address) -> ssl.SSLSocket:
+        settings = self._settings
+        try:
+            context = ssl.create_default_context(cafile=settings.tls_ca)
+            if settings.tls_cert:
+                context.load_cert_chain(settings.tls_cert, settings.tls_key)
+            return context.wrap_socket(raw, server_hostname=address.host)
+        except ssl.SSLCertVerificationError as error:
+            raise SettingsError(
+                f"the certificate of {address} is not trusted: {error.verify_message}",
+                hint="set `tls_ca` to the authority that signed it",
+            ) from None
+        except FileNotFoundError:
+            raise SettingsError(
+                "a TLS file cannot be read", hint="check tls_ca, tls_cert and tls_key"
+            ) from None
+
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise Unavailable("the connection is closed")
+        return self._socket
+
+    def _wait(self, *, write: bool, timeout: float | None = None) -> bool:
+        """True when the socket is ready; without a timeout of its own, not being so is an error."""
+        poll = select.poll()
+        poll.register(self._open_socket(), _READ | (select.POLLOUT if write else 0))
+        ready = poll.poll((self._timeout if timeout is None else timeout) * 1000)
+        if not write:
+            self.quiet_at = time.monotonic()
+        if not ready and timeout is None:
+            raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
+        return bool(ready)
+
+    def _read(self) -> None:
+        """Takes in whatever has arrived."""
+        sock = self._open_socket()
+        while True:
+            try:
+                data = sock.recv(_CHUNK)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self.quiet_at = time.monotonic()
+                return
+            except ssl.SSLWantWriteError:
+                self._wait(write=True)
+                continue
+            except OSError as error:
+                raise self._lost(error) from error
+            if not data:
+                raise Unavailable(f"{self.address} closed the connection")
+            for event in self._parser.feed(data):
+                self._handle(event)
+            if len(data) < _CHUNK and not isinstance(sock, ssl.SSLSocket):
+                return
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Msg():
+                self._messages.append(event)
+            case Ping():
+                self.send(protocol.PONG)
+            case Pong():
+                self._pongs += 1
+            case Info(fields):
+                self.info.update(fields)
+            case Err(text):
+                raise error_of(text, self.address)
+
+    def _lost(self, error: OSError) -> Unavailable:
+        return Unavailable(f"the connection to {self.address} is lost: {_reason(error)}")
+
+
+def _nothing() -> None:
+    """Nobody watches."""
+
+
+def error_of(text: str, address: str) -> PenstockError:
+    """What an -ERR of the server means for us."""
+    lower = text.lower()
+    if lower.startswith("permissions violation"):
+        return SettingsError(
+            f"{address} denies what penstock needs: {text}",
+            hint="allow the user to publish the stream's subjects and $JS.API.>, and to subscribe "
+            "to _INBOX.>",
+        )
+    if any(lower.startswith(word) for word in _REFUSED):
+        return SettingsError(
+            f"{address} refuses our credentials: {text}",
+            hint="check user and password (or token, nkey, credentials) of the sink",
+        )
+    return Unavailable(f"{address} ended the connection: {text}")
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """`2.12.1-beta` -> (2, 12, 1)."""
+    numbers = text.split("-", maxsplit=1)[0].split(".")
+    return tuple(int(number) for number in numbers if number.isdecimal())
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, PenstockError):
+        return error.message
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,131 @@
+"""What operators see of a running service: the board, the ops server, the METRICS line."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from penstock import __version__
+from penstock.config import Pipeline
+from penstock.errors import SettingsError
+from penstock.handover.run_folder import BOARD
+from penstock.ops.board import Board
+from penstock.ops.health import Thresholds
+from penstock.ops.logs import MetricsLine
+from penstock.ops.respond import Response, respond
+from penstock.ops.server import OpsServer
+from penstock.ops.status import Status, assess
+from penstock.sinks import TellsOfStreams
+
+__all__ = ["Operations", "open_board"]
+
+log = structlog.get_logger("penstock")
+
+
+def open_board(pipeline: Pipeline, run: Path) -> Board:
+    """The board that the planner and the tasks report to, in the run folder."""
+    return Board(run / BOARD, bounds=_thresholds(pipeline).bounds)
+
+
+class Operations:
+    """Serves /health and the rest, and logs the METRICS line, from `listen` until it is left.
+
+    `standby` says whom we wait for, None while the pipeline is ours.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        board: Board,
+        *,
+        stop: Callable[[], None],
+        standby: Callable[[], str | None],
+        bridge_metrics: bool,
+    ) -> None:
+        self._pipeline = pipeline
+        self._board = board
+        self._stop = stop
+        self._standby = standby
+        self._bridge_metrics = bridge_metrics
+        sink = pipeline.sink.sink()
+        self._stream_info = sink.stream_info if isinstance(sink, TellsOfStreams) else None
+        self._open = ExitStack()
+        self._server: OpsServer | None = None
+        self._refused = ""
+
+    def __enter__(self) -> Self:
+        self._open.enter_context(MetricsLine(self.status))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def status(self) -> Status:
+        """How the pipeline is now."""
+        pipeline, board = self._pipeline, self._board
+        return assess(
+            board.snapshot(),
+            name=pipeline.name,
+            version=__version__,
+            backends=[backend.name for backend in pipeline.backends],
+            started=board.started,
+            now=time.monotonic(),
+            thresholds=_thresholds(pipeline),
+            standby=self._standby(),
+        )
+
+    def listen(self, *, patience: float = 0.0) -> None:
+        """Listens from now on; waits `patience` seconds for a port that is taken, and raises
+        SettingsError then."""
+        deadline = time.monotonic() + patience
+        while self._server is None:
+            try:
+                self._listen()
+            except SettingsError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.1)
+
+    def try_to_listen(self) -> None:
+        """The same for an instance that waits: the other one, on this host, may have the port."""
+        if self._server is not None:
+            return
+        try:
+            self._listen()
+        except SettingsError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log.warning("the ops server waits for its port", error=error.message)
+
+    def _listen(self) -> None:
+        ops = self._pipeline.ops
+        server = OpsServer(bind=ops.bind, port=ops.port, answer=self._answer, shutdown=self._stop)
+        self._server = self._open.enter_context(server)
+        log.info("ops server listens", url=server.url)
+
+    def _answer(
+        self, method: str, path: str, query: Mapping[str, str], origin: str | None
+    ) -> Response:
+        return respond(
+            method,
+            path,
+            query,
+            self.status(),
+            stream_info=self._stream_info,
+            bridge=self._bridge_metrics,
+            origin=origin,
+        )
+
+
+def _thresholds(pipeline: Pipeline) -> Thresholds:
+    ops = pipeline.ops
+    return Thresholds(stalled_after=ops.stalled_after, lag_bytes=ops.lag_limit)

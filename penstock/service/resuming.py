@@ -1,0 +1,69 @@
+"""Where a backend goes on: behind the stored position; without one, behind what the sink has.
+
+Only a first start may make what is missing at the source: a slot made anew behind a position would
+be a silent hole. A sink that has changes, or once had, says that it is no first start.
+"""
+
+from pathlib import Path
+
+import structlog
+
+from penstock.config import Backend
+from penstock.handover.run_folder import write_seed
+from penstock.position import PartitionId
+from penstock.reading.positions import Positions
+from penstock.sinks import Record, Sink, TellsPlaces
+
+__all__ = ["resume"]
+
+log = structlog.get_logger("penstock")
+
+
+def resume(backend: Backend, positions: Positions, sink: Sink, run: Path) -> None:
+    """Says in the log and the run folder where the backend goes on, or makes what a first start
+    needs. May be called again. Raises Unavailable, SettingsError and what `Positions.load` does."""
+    records = _records(backend, sink)
+    begun = {name: record for name, record in records.items() if record.begun}
+    if positions.is_known():
+        _warn_of_repetition(backend, begun)
+    elif begun:
+        write_seed(run, backend.name, {n: r.place for n, r in begun.items() if r.place})
+        _warn_of_no_position(backend, begun)
+    else:
+        backend.feed().prepare()
+
+
+def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:
+    if not isinstance(sink, TellsPlaces):
+        return {}
+    partitions = [lineage.partition for lineage in backend.feed().partitions()]
+    return {name: sink.record(backend.name, name) for name in partitions}
+
+
+def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> None:
+    for partition, record in begun.items():
+        if record.emptied:
+            log.warning(
+                "the sink has nothing left of what it stored: resuming behind the stored position;"
+                " what was delivered behind that comes again",
+                backend=backend.name,
+                partition=partition,
+            )
+
+
+def _warn_of_no_position(backend: Backend, begun: dict[PartitionId, Record]) -> None:
+    for partition, record in begun.items():
+        if record.place is not None:
+            log.warning(
+                "no position is stored, and the sink has changes: resuming behind them",
+                backend=backend.name,
+                partition=partition,
+                place=str(record.place),
+            )
+        else:
+            log.warning(
+                "no position is stored, and the sink, which had changes, does not say how far it"
+                " is: resuming where the source remembers us to be; some may come again",
+                backend=backend.name,
+                partition=partition,
+            )

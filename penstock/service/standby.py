@@ -1,0 +1,114 @@
+"""Waiting until the pipeline is ours: another instance has its lease, or reads its source.
+
+Costs a look at the store, or at the slots, a few times a second: no Spark, no JVM, unless
+`spark.standby: warm` asks to have it ready.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from penstock.backoff import delays
+from penstock.config import Pipeline
+from penstock.errors import PenstockError, Unavailable
+from penstock.feeds import Holder, TellsItsReader
+from penstock.reading.positions import Positions
+from penstock.service.ownership import Ownership
+
+__all__ = ["Standby"]
+
+# Seconds between two looks, at the store and at the source.
+LOOK = 0.5
+
+log = structlog.get_logger("penstock")
+
+
+class Standby:
+    """`reason` says whom we wait for, for /health and /status; None while we do not wait."""
+
+    def __init__(self, pipeline: Pipeline, ownership: Ownership, stop: threading.Event) -> None:
+        self.reason: str | None = None
+        # Whether we ever waited: what the other instance held may take a moment to be free.
+        self.waited = False
+        self._pipeline = pipeline
+        self._ownership = ownership
+        self._stop = stop
+        self._positions: dict[int, Positions] = {}  # by the backend's number
+
+    def wait(self, meanwhile: Callable[[], None]) -> bool:
+        """Returns True once the pipeline is ours, False when we were told to stop.
+
+        `meanwhile` is called at every look. Raises SettingsError.
+        """
+        waits = delays()
+        while not self._stop.is_set():
+            try:
+                reason = self._look()
+                waits = delays()
+            except Unavailable as error:
+                log.warning("not available; trying again", error=str(error))
+                meanwhile()
+                self._stop.wait(next(waits))
+                continue
+            if reason is None:
+                if self.reason is not None:
+                    log.warning("taking over", instance=self._ownership.instance)
+                self.reason = None
+                return True
+            self._tell(reason)
+            meanwhile()
+            self._stop.wait(LOOK)
+        return False
+
+    def _tell(self, reason: str) -> None:
+        self.waited = True
+        if reason != self.reason:
+            log.warning(f"standby: {reason}")
+        self.reason = reason
+
+    def _look(self) -> str | None:
+        """Why we must wait; None if we need not."""
+        if (owner := self._ownership.attempt()) is not None:
+            return f"another instance owns the pipeline: {owner.text}"
+        held = [self._holders(number) for number in range(len(self._pipeline.backends))]
+        # One whose slot is taken by somebody else must not hold up the others.
+        if not all(held):
+            return None
+        return "; ".join(f"{each.text}, which is not ours" for holders in held for each in holders)
+
+    def _holders(self, number: int) -> Sequence[Holder]:
+        backend = self._pipeline.backends[number]
+        feed = backend.feed()
+        if not isinstance(feed, TellsItsReader):
+            return ()
+        try:
+            holders = feed.holders()
+        except PenstockError:
+            return ()  # the start will say what is wrong, or wait
+        before = self._ownership.predecessor
+        if before is not None and holders:
+            # First the rows, without which its planner may not connect again.
+            self._claim(number)
+        for holder in holders:
+            if before is not None and before.readers.get(backend.name) == holder.reader:
+                # Its lease is ours: it is frozen, or cut off, or has not noticed.
+                log.warning(
+                    "ending the reader of an instance that lost its lease",
+                    backend=backend.name,
+                    reader=holder.reader,
+                    instance=before.instance,
+                )
+                feed.evict(holder)
+        return holders
+
+    def _claim(self, number: int) -> None:
+        if number not in self._positions:
+            self._positions[number] = Positions.of(
+                self._pipeline.positions,
+                self._pipeline.name,
+                self._pipeline.backends[number].name,
+                self._pipeline.checkpoint,
+                owner=self._ownership.instance,
+            )
+        self._positions[number].claim()

@@ -1,0 +1,103 @@
+"""Several changes as one Arrow record batch: `encoding: arrow`, with `messages: batch`.
+
+The columns of a change go out as they came in, with no copy but the one into the message. What the
+changes of a message share is in the schema's metadata.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.sinks.encoding.encode import fitting
+from penstock.sinks.encoding.grouping import Group, Sizes, grouped
+from penstock.sinks.encoding.layout import SHARED, schema_of
+from penstock.sinks.encoding.message import Headers, Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.encoding.routes import Routed, Routes
+from penstock.sinks.encoding.several import collected, largest_body
+from penstock.sinks.subject import Template
+
+__all__ = ["COLUMNS", "Tabular"]
+
+VERSION = b"1"
+CONTENT_TYPE = b"application/vnd.apache.arrow.stream"
+# The message's column -> the change's.
+COLUMNS: Mapping[str, str] = {
+    "event_id": "event_id", "cursor": "cursor", "ordinal": "ordinal", "document_id": "document_id",
+    "key": "key", "data": "after", "before": "before", "unchanged": "unchanged",
+    "transaction": "transaction", "committed_at": "committed_at", "captured_at": "captured_at",
+}  # fmt: skip
+_TEXTS = ("event_id", "cursor", "document_id", "key", "after", "before", "transaction")
+_EACH = 96  # bytes of a row beside its texts: offsets, validity, times
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
+_KEPT = 10_000
+
+
+class Tabular:
+    """An `Encoder`: a message is an IPC stream of one record batch."""
+
+    def __init__(
+        self, template: Template, *, ids: bool, limit: int, most: int, largest: int
+    ) -> None:
+        self._limit, self._most = limit, most
+        self._largest = largest_body(limit, largest)
+        self._headers = Headers(ids=ids, version=VERSION, content_type=CONTENT_TYPE, counted=True)
+        self._routes = Routes(lambda route: (template.render(route).encode(), b""))
+        self._schemas: dict[tuple[Any, ...], bytes] = {}
+
+    def encode(self, part: Part) -> Messages:
+        """See Encoder."""
+        batch, routed = part.batch, self._routes.of(part.columns)
+        tables = [route.table for route in routed.routes]
+        groups = grouped(
+            routed.kinds, tables, _sizes(batch), most=self._most, largest=self._largest
+        )
+        shown = pa.RecordBatch.from_arrays(
+            [batch.column(name) for name in COLUMNS.values()], names=list(COLUMNS)
+        )
+        bodies = [self._body(shown, group, routed) for group in groups]
+        return fitting(
+            collected(part, groups, routed, bodies=bodies, headers=self._headers), self._limit
+        )
+
+    def _body(self, shown: pa.RecordBatch, group: Group, routed: Routed) -> bytes:
+        start, stop = group.runs[0]
+        one_run = len(group.runs) == 1
+        part = shown.slice(start, stop - start) if one_run else shown.take(group.rows())
+        return b"".join([self._schema(shown, group, routed), part.serialize(), _END])
+
+    def _schema(self, shown: pa.RecordBatch, group: Group, routed: Routed) -> bytes:
+        values = routed.routes[group.kind].values
+        images = images_of_column(shown)
+        key = images, *values.values()
+        if key not in self._schemas:
+            if len(self._schemas) >= _KEPT:
+                self._schemas.clear()
+            shared = {**values, "schema": schema_of(values)}
+            said = {name: str(shared[name]) for name in SHARED if shared[name] is not None}
+            schema = shown.schema.with_metadata({**said, "images": images})
+            self._schemas[key] = schema.serialize().to_pybytes()
+        return self._schemas[key]
+
+
+def images_of_column(shown: pa.RecordBatch) -> str:
+    """How `key`, `data` and `before` are encoded."""
+    return "msgpack" if pa.types.is_binary(shown.schema.field("data").type) else "json"
+
+
+def _sizes(batch: pa.RecordBatch) -> Sizes:
+    """About the bytes of each row in a record batch."""
+    sizes = np.full(len(batch), _EACH, np.int64)
+    for name in _TEXTS:
+        column = batch.column(name)
+        ends: Any = np.frombuffer(memoryview(column.buffers()[1]), np.int32)  # type: ignore[arg-type]
+        ends = ends[column.offset : column.offset + len(batch) + 1]
+        sizes += ends[1:] - ends[:-1]
+    unchanged: Any = batch.column("unchanged")
+    if len(unchanged.flatten()):
+        sizes += np.array(
+            [sum(map(len, one or ())) + 4 * len(one or ()) for one in unchanged.to_pylist()]
+        )
+    return sizes

@@ -1,0 +1,153 @@
+"""`layout: debezium`: the envelope of Debezium's PostgreSQL connector, as JSON without schemas.
+
+For consumers that exist already. Where penstock knows less or otherwise than Debezium, see
+docs/reference/messages.md.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import __version__
+from penstock.change import IMAGES
+from penstock.sinks.encoding.columns import BINARY, Column, Columns, Numbers, Values
+from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.layout import schema_of
+from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
+from penstock.sinks.encoding.routes import Route, Routed
+
+__all__ = ["UNAVAILABLE", "Debezium"]
+
+# What Debezium sends for a column that the source did not send.
+UNAVAILABLE = "__debezium_unavailable_value"
+_OPERATIONS = {
+    "INSERT": "c", "UPDATE": "u", "REPLACE": "u", "DELETE": "d", "READ": "r", "TRUNCATE": "t",
+}  # fmt: skip
+_LSN = re.compile(r"([0-9A-F]{8})/([0-9A-F]{8})")
+# Written once for each distinct value: the column `NAME` numbers them, `NAMEs` are they.
+_FEW = ("source_ms", "ms", "transaction", "lsn", "image")
+_NULL = b"null"
+
+
+class Debezium:
+    """A `Layout`, of JSON only. Several changes are an array of envelopes."""
+
+    content_type = b"application/json"
+    version = b"debezium-1"
+    extra_names = (*(each for name in _FEW for each in (f"_{name}", f"_{name}s")), "_old", "_new")
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+    def shared(self, route: Mapping[str, Any]) -> bytes:
+        """See Layout."""
+        document = route["relation_id"] is None and route["namespace"] == route["database"]
+        source = {
+            "version": __version__,
+            "connector": "mongodb" if document else "postgresql",
+            "name": route["backend"],
+            "snapshot": "true" if route["operation"] == "READ" else "false",
+            "db": route["database"],
+            "schema": schema_of(route) or "",
+            "table": route["collection"] or "",
+            "xmin": None,
+        }
+        operation = _OPERATIONS.get(route["operation"], "m")  # SUSPEND is said in words, too
+        return b'"op":"%b","source":%b,' % (operation.encode(), orjson.dumps(source)[:-1])
+
+    def change(self) -> tuple[Piece | bytes, ...]:
+        """See Layout."""
+        return (
+            b"{", Pick("kind", "fields"),
+            b'"sequence":', PlacePiece("cursor", "ordinal", "json"),
+            b',"ts_ms":', _few("source_ms"),
+            b',"txId":', _few("transaction"),
+            b',"lsn":', _few("lsn"),
+            b'},"before":', RawPiece("_old", null=_NULL),
+            b",", _few("image"), RawPiece("_new", null=_NULL),
+            b',"ts_ms":', _few("ms"), b',"transaction":null}',
+        )  # fmt: skip
+
+    def element(self) -> tuple[Piece | bytes, ...]:
+        """See Layout."""
+        return self.change()
+
+    def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
+        """See Layout."""
+        return self.dialect.list_start(count), self.dialect.list_end
+
+    def extras(
+        self, columns: Columns, routed: Routed, images: Mapping[str, Column]
+    ) -> dict[str, Any]:
+        """See Layout."""
+        operations = [route.values["operation"] for route in routed.routes]
+        keys = [b'"after":' if one in _OPERATIONS else b'"message":' for one in operations]
+        deleted = np.array([one == "DELETE" for one in operations])[routed.kinds]
+        found = {
+            "source_ms": _distinct(columns["committed_at"].cast(pa.int64()), _milliseconds),
+            "ms": _distinct(columns["captured_at"].cast(pa.int64()), _milliseconds),
+            "transaction": _distinct(columns["transaction"], _number),
+            "lsn": _distinct(columns["cursor"], _lsn),
+            "image": (routed.kinds, Values(keys)),
+        }
+        image = images or {name: columns[name] for name in IMAGES}
+        extras: dict[str, Any] = {}
+        for name, (numbers, values) in found.items():
+            extras |= {f"_{name}": numbers, f"_{name}s": values}
+        return {
+            **extras,
+            "_old": _old(image["before"], image["key"], deleted),
+            "_new": _new(image["after"], columns["unchanged"]),
+        }
+
+
+def _few(name: str) -> Pick:
+    return Pick(f"_{name}", f"_{name}s")
+
+
+def _distinct(column: Column, say: Callable[[Any], bytes]) -> tuple[Numbers, Values]:
+    encoded = column.dictionary_encode(null_encoding="encode")
+    values = [_NULL if one is None else say(one) for one in encoded.dictionary.to_pylist()]
+    return np.asarray(encoded.indices, np.int32), Values(values)
+
+
+def _milliseconds(micros: int) -> bytes:
+    return b"%d" % (micros // 1000)
+
+
+def _number(text: str) -> bytes:
+    return text.encode() if text.isdecimal() and text.isascii() else orjson.dumps(text)
+
+
+def _lsn(cursor: str) -> bytes:
+    match = _LSN.fullmatch(cursor)
+    return b"%d" % (int(match[1], 16) << 32 | int(match[2], 16)) if match else _NULL
+
+
+def _old(before: Column, key: Column, deleted: "np.ndarray[Any, np.dtype[np.bool_]]") -> Column:
+    """Of a deleted row Debezium sends the key, where there is no more."""
+    before, key = before.cast(BINARY), key.cast(BINARY)
+    if before.null_count and deleted.any():
+        return pc.if_else(pa.array(deleted, pa.bool_()), pc.coalesce(before, key), before)
+    return before
+
+
+def _new(after: Column, unchanged: Column) -> Column:
+    after = after.cast(BINARY)
+    if not len(unchanged.flatten()):
+        return after
+    rows = zip(after.to_pylist(), unchanged.to_pylist(), strict=True)
+    return pa.array([_completed(image, names) for image, names in rows], BINARY)
+
+
+def _completed(image: bytes | None, names: list[str] | None) -> bytes | None:
+    """An image with a placeholder for each column that was not sent."""
+    if image is None or not names:
+        return image
+    added = orjson.dumps(dict.fromkeys(names, UNAVAILABLE))
+    return added if image == b"{}" else image[:-1] + b"," + added[1:]

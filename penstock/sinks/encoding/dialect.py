@@ -1,0 +1,93 @@
+"""The two encodings of a message body: MessagePack and JSON.
+
+A body is woven from pieces of columns; no row is a Python object.
+"""
+
+from typing import Any, Literal, Protocol
+
+import orjson
+import ormsgpack
+
+from penstock.change import Images
+from penstock.sinks.encoding.pieces import Form
+
+__all__ = ["Dialect", "dialect"]
+
+
+class Dialect(Protocol):
+    """How values look in a body."""
+
+    content_type: bytes
+    images: Images
+    form: Form
+    nil: bytes
+    end: bytes
+    list_end: bytes
+    separator: bytes
+
+    def start(self, fields: int) -> bytes:
+        """What a map of that many fields begins with; `end` ends it."""
+        ...
+
+    def list_start(self, count: int) -> bytes:
+        """What an array of that many values begins with; `list_end` ends it, and `separator`
+        stands between its values."""
+        ...
+
+    def name(self, name: str, *, first: bool = False) -> bytes:
+        """A field's name with what stands around it."""
+        ...
+
+    def value(self, value: Any) -> bytes:
+        """Any plain value."""
+        ...
+
+
+class _MessagePack:
+    content_type = b"application/msgpack"
+    images: Images = "msgpack"
+    form: Form = "msgpack"
+    nil = b"\xc0"
+    end = list_end = separator = b""
+
+    def start(self, fields: int) -> bytes:
+        return b"\xde" + fields.to_bytes(2, "big")
+
+    def list_start(self, count: int) -> bytes:
+        return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
+
+    def name(self, name: str, *, first: bool = False) -> bytes:
+        return ormsgpack.packb(name)
+
+    def value(self, value: Any) -> bytes:
+        return ormsgpack.packb(value)
+
+
+class _Json:
+    content_type = b"application/json"
+    images: Images = "json"
+    form: Form = "json"
+    nil = b"null"
+    end = b"}"
+    list_end = b"]"
+    separator = b","
+
+    def start(self, fields: int) -> bytes:
+        return b"{"
+
+    def list_start(self, count: int) -> bytes:
+        return b"["
+
+    def name(self, name: str, *, first: bool = False) -> bytes:
+        return (b"" if first else b",") + orjson.dumps(name) + b":"
+
+    def value(self, value: Any) -> bytes:
+        return orjson.dumps(value)
+
+
+_DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
+
+
+def dialect(encoding: Literal["msgpack", "json"]) -> Dialect:
+    """The dialect of an encoding of values."""
+    return _DIALECTS[encoding]

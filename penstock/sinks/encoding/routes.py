@@ -1,0 +1,129 @@
+"""Which rows of a batch go to the same subject: their route, and what it determines of a message.
+
+Few routes repeat again and again, so what a route determines is worked out once and kept.
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.sinks.encoding import kernel as native
+from penstock.sinks.encoding.columns import (
+    Column,
+    Columns,
+    Numbers,
+    Values,
+    address,
+    slot,
+)
+
+__all__ = ["ROUTE", "Route", "Routed", "Routes"]
+
+ROUTE = (
+    "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
+    "partition",
+)  # fmt: skip
+_KEPT = 10_000
+_KEY_BYTES = 1 << 16
+_SLOTS = (ctypes.c_int32 * len(ROUTE))(*(slot(name, (), batch=True) for name in ROUTE))
+_WIDTHS = (ctypes.c_int32 * len(ROUTE))(*(8 if name == "relation_id" else 0 for name in ROUTE))
+
+
+class Route(NamedTuple):
+    """What all changes of a route have in common; `table` is equal for routes of one table, and
+    None where changes belong to none."""
+
+    subject: bytes
+    fields: bytes
+    table: tuple[Any, ...] | None
+    values: Mapping[str, Any]
+
+
+class Routed(NamedTuple):
+    """The routes of some rows: `kinds` is the number of each row's route."""
+
+    kinds: Numbers
+    routes: tuple[Route, ...]
+    subjects: Values
+    fields: Values
+
+
+class Routes:
+    """Finds the routes of batches. `make` gives (subject, fields) of a route's values."""
+
+    def __init__(self, make: Callable[[Mapping[str, Any]], tuple[bytes, bytes]]) -> None:
+        self._make = make
+        self._known: dict[tuple[Any, ...], Route] = {}
+        self._sets: dict[bytes, tuple[tuple[Route, ...], Values, Values]] = {}
+        self._key = ctypes.create_string_buffer(_KEY_BYTES)
+
+    def of(self, columns: Columns) -> Routed:
+        """The routes of a batch's rows, numbered in the order of their first rows."""
+        if columns.native is None:
+            assert columns.batch is not None
+            kinds, firsts = _kinds([columns.batch.column(name) for name in ROUTE])
+            return Routed(kinds, *self._described(columns, firsts))
+        kinds, firsts = _native_kinds(columns)
+        key = self._native_key(columns, firsts)
+        found = self._sets.get(key) if key else None
+        if found is None:
+            found = self._described(columns, firsts)
+            if key:
+                self._sets = {} if len(self._sets) >= _KEPT else self._sets
+                self._sets[key] = found
+        return Routed(kinds, *found)
+
+    def _native_key(self, columns: Columns, firsts: Numbers) -> bytes:
+        """The values of the routes as one key; empty when they are too many."""
+        size = native.kernel().penstock_weave_keys(
+            columns.native, _SLOTS, _WIDTHS, len(ROUTE), address(firsts), len(firsts),
+            self._key, _KEY_BYTES,
+        )  # fmt: skip
+        return ctypes.string_at(self._key, max(size, 0))
+
+    def _described(
+        self, columns: Columns, firsts: Numbers
+    ) -> tuple[tuple[Route, ...], Values, Values]:
+        batch, rows = columns.batch, firsts.astype(np.int64)
+        assert batch is not None
+        keys = zip(*(batch.column(name).take(rows).to_pylist() for name in ROUTE), strict=True)
+        routes = tuple(self._known.get(key) or self._new(key) for key in keys)
+        subjects = Values([route.subject for route in routes])
+        return routes, subjects, Values([route.fields for route in routes])
+
+    def _new(self, key: tuple[Any, ...]) -> Route:
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        values = dict(zip(ROUTE, key, strict=True))
+        subject, fields = self._make(values)
+        table = values["database"], values["namespace"], values["collection"]
+        # A logical message is in no table, and stands for a moment of all of them.
+        alone = values["operation"] == "MESSAGE" or values["collection"] is None
+        self._known[key] = route = Route(subject, fields, None if alone else table, values)
+        return route
+
+
+def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
+    kinds, firsts = np.empty(columns.rows, np.int32), np.empty(columns.rows, np.int32)
+    found = native.kernel().penstock_weave_kinds(
+        columns.native, _SLOTS, _WIDTHS, len(ROUTE), columns.rows, address(kinds), address(firsts)
+    )
+    if found < 0:
+        raise MemoryError
+    return kinds, firsts[:found]
+
+
+def _kinds(columns: list[Column]) -> tuple[Numbers, Numbers]:
+    """(number of each row's combination of values, first row of each combination)."""
+    kinds = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        if (count := len(encoded.dictionary)) > 1:
+            kinds = kinds * count + np.asarray(encoded.indices)
+            # Small again, so that no number of columns can overflow.
+            kinds = np.unique(kinds, return_inverse=True)[1]
+    _, firsts, inverse = np.unique(kinds, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    return np.argsort(order).astype(np.int32)[inverse], firsts[order].astype(np.int32)

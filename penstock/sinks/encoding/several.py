@@ -1,0 +1,107 @@
+"""A batch of changes -> messages that hold several changes each: `messages: batch`."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.sinks.encoding.columns import BINARY, Column, Columns
+from penstock.sinks.encoding.encode import (
+    body_weaves,
+    fitting,
+    routed_columns,
+    routes_of,
+    sizes_of,
+)
+from penstock.sinks.encoding.grouping import Group, ends_of, grouped
+from penstock.sinks.encoding.layout import Layout
+from penstock.sinks.encoding.message import Headers, Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.encoding.routes import Routed
+from penstock.sinks.subject import Template
+
+__all__ = ["Several", "collected", "largest_body"]
+
+# Bytes that a message's headers and the shared part of its body are taken to need at most.
+_AROUND = 4096
+
+
+class Several:
+    """An `Encoder`: up to `most` changes and `largest` bytes of one route are one message."""
+
+    def __init__(
+        self, template: Template, layout: Layout, *, ids: bool, limit: int, most: int, largest: int
+    ) -> None:
+        self._layout, self._limit, self._most = layout, limit, most
+        self._largest = largest_body(limit, largest)
+        self._routes = routes_of(template, layout)
+        self._headers = Headers(
+            ids=ids, version=layout.version, content_type=layout.content_type, counted=True
+        )
+        separator = layout.dialect.separator
+        self._skip = len(separator)
+        self._rows = body_weaves(layout, (separator, *layout.element()))
+
+    def encode(self, part: Part) -> Messages:
+        """See Encoder."""
+        routed = self._routes.of(part.columns)
+        columns, images = routed_columns(part.columns, routed, self._layout)
+        rows = self._rows[images].run(columns)
+        tables = [route.table for route in routed.routes]
+        groups = grouped(
+            routed.kinds, tables, sizes_of(rows), most=self._most, largest=self._largest
+        )
+        bodies = list(self._bodies(rows, groups, routed))
+        return fitting(
+            collected(part, groups, routed, bodies=bodies, headers=self._headers), self._limit
+        )
+
+    def _bodies(self, rows: Column, groups: Sequence[Group], routed: Routed) -> Iterator[bytes]:
+        _, ends, data = rows.buffers()
+        bounds, view = np.frombuffer(ends, np.int32), memoryview(data)
+        for group in groups:
+            head, tail = self._layout.around(routed.routes[group.kind], group.count)
+            parts = [view[bounds[start] : bounds[stop]] for start, stop in group.runs]
+            # No separator before the first.
+            parts[0] = parts[0][self._skip :]
+            yield b"".join([head, *parts, tail])
+
+
+def largest_body(limit: int, largest: int) -> int:
+    """Bytes that the changes of one message may have together."""
+    return max(min(largest, limit - _AROUND), 1)
+
+
+def collected(
+    part: Part, groups: Sequence[Group], routed: Routed, *,
+    bodies: Sequence[bytes], headers: Headers,
+) -> Messages:  # fmt: skip
+    """Messages of groups and their bodies."""
+    event_id, cursor, ordinal = (
+        _taken(part.batch.column(name), [group.last for group in groups])
+        for name in ("event_id", "cursor", "ordinal")
+    )
+    count = _binary([b"%d" % group.count for group in groups])
+    woven = headers.of(
+        part.origin,
+        Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count),
+    )
+    return Messages(
+        part.origin, cursor, ordinal, event_id,
+        _binary([routed.routes[group.kind].subject for group in groups]), woven, _binary(bodies),
+        sizes_of(woven) + np.array([len(body) for body in bodies], np.int64),
+        np.array([group.count for group in groups], np.int64), ends_of(groups),
+    )  # fmt: skip
+
+
+def _taken(column: Column, rows: Sequence[int]) -> Column:
+    # A slice costs a tenth of `take`, and one message is what there mostly is.
+    return column.slice(rows[0], 1) if len(rows) == 1 else column.take(pa.array(rows, pa.int64()))
+
+
+def _binary(values: Sequence[bytes]) -> Column:
+    ends = array("i", accumulate(map(len, values), initial=0))
+    data = pa.py_buffer(values[0] if len(values) == 1 else b"".join(values))
+    return pa.Array.from_buffers(BINARY, len(values), [None, pa.py_buffer(ends.tobytes()), data], 0)

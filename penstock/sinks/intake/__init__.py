@@ -1,0 +1,1 @@
+"""What comes before any sink: batches are pulled from an iterator, gathered and put in order."""

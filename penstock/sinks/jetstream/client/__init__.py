@@ -1,1 +1,0 @@
-"""The NATS client: a connection, the protocol in bytes, and JetStream's API."""

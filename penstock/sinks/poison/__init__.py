@@ -1,0 +1,1 @@
+"""What any sink does with changes that it cannot store: dead letters and suspended tables."""

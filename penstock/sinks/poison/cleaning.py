@@ -1,0 +1,355 @@
+"""What becomes of changes that cannot be published: the order in which things are made durable.
+
+Before anything of a batch is handed to the publisher, its dead letters are stored, its tables are
+suspended, and what is skipped is counted, each acknowledged by the server. So the position passes
+a bad change only when it is safe elsewhere, and while it cannot be, nothing goes on.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from penstock.change import OnError, images_of, unreadable
+from penstock.errors import Rejected
+from penstock.position import PartitionId, Place
+from penstock.sinks import Notify
+from penstock.sinks.encoding.encode import Encoder
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part, place_of
+from penstock.sinks.poison import sift
+from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
+from penstock.sinks.poison.sift import Fault
+from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
+from penstock.sinks.settings import SinkSettings
+
+__all__ = ["Cleaner", "Keeps", "LetterStore", "RecordStore", "now", "summary"]
+
+
+class _Verdict(NamedTuple):
+    """A table that is suspended from `row` on."""
+
+    row: int
+    table: Table
+    letter: Letter
+
+
+class LetterStore(Protocol):
+    """Where a sink keeps dead letters."""
+
+    def store(self, letter: Letter) -> bool:
+        """Makes a letter durable, once; False when it was there. Raises Unavailable,
+        SettingsError."""
+        ...
+
+
+class RecordStore(Protocol):
+    """Where a sink keeps what it knows of suspended tables. Everything raises Unavailable."""
+
+    def all(self) -> Mapping[Table, Suspension]:
+        """Every record, as known here."""
+        ...
+
+    def look(self) -> None:
+        """Takes in what others stored since."""
+        ...
+
+    def refreshed(self, record: Suspension) -> Suspension:
+        """The record as it is stored now, or was a moment ago."""
+        ...
+
+    def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
+        """Stores what `step` makes of a table's record; `step` may run again."""
+        ...
+
+
+class Keeps(Protocol):
+    """What a `Cleaner` needs of the sink that it works for, while that is connected."""
+
+    @property
+    def settings(self) -> SinkSettings:
+        """The policy."""
+        ...
+
+    @property
+    def encoder(self) -> Encoder:
+        """Raises Rejected for what cannot be encoded or is too large."""
+        ...
+
+    @property
+    def unlimited(self) -> Encoder:
+        """The same without a limit of size."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Bytes that one message may have."""
+        ...
+
+    @property
+    def dead_letters(self) -> LetterStore:
+        """Where letters go."""
+        ...
+
+    @property
+    def suspensions(self) -> RecordStore:
+        """Where tables are recorded."""
+        ...
+
+    @property
+    def streaks(self) -> dict[Table, int]:
+        """Changes in a row that were too large, by table."""
+        ...
+
+
+class Cleaner:
+    """Of one write. `passed` are the last places that were seen to, by partition: published when
+    everything handed to the publisher is, or safe elsewhere."""
+
+    def __init__(self, session: Keeps, notify: Notify) -> None:
+        self.passed: dict[PartitionId, Place] = {}
+        self._session = session
+        self._notify = notify
+        self._policy: OnError = session.settings.on_error
+        self._looked = False
+
+    def clean(self, part: Part) -> list[Messages]:
+        """The messages of what can be published; the rest is seen to.
+
+        May be called again with the same part when it raised Unavailable. Raises Rejected where
+        the policy is `stop`, SettingsError.
+        """
+        if not self._looked:
+            self._session.suspensions.look()
+            self._looked = True
+        batch = part.batch
+        while True:
+            hidden, marks = self._hide(batch)
+            bad = [fault for fault in self._faults(batch) if fault.row not in hidden]
+            if bad or hidden:
+                gone = {fault.row for fault in bad} | (hidden - marks.keys())
+                rows = (row for row in range(len(batch)) if row not in gone)
+                kept = sift.marked(batch, rows, marks)
+                messages, unfit = self._encode(Part.of(kept), batch) if len(kept) else ([], [])
+            else:
+                messages, unfit = self._encode(part, batch)
+            if not (bad or hidden or unfit or any(self._session.streaks.values())):
+                return messages
+            letters = self._letters(batch, sorted([*bad, *unfit]))
+            verdict, streaks = self._judge(batch, letters, hidden)
+            if verdict is not None:
+                self._store(letter for row, letter in letters if row <= verdict.row)
+                self._suspend(batch, verdict)
+                continue
+            self._store(letter for _, letter in letters)
+            self._session.streaks.update(streaks)
+            if letters or hidden:
+                self.passed[part.origin.partition] = part.last
+            return messages
+
+    def _faults(self, batch: pa.RecordBatch) -> list[Fault]:
+        """What is known to be bad without encoding it."""
+        if not batch.column("key").null_count:  # then it has neither
+            return []
+        found = [*sift.keyless(batch), *(Fault(row, "", "") for row in unreadable(batch))]
+        if found and self._policy == "stop":
+            row = min(found).row
+            (values,) = batch.slice(row, 1).to_pylist()
+            place = place_of(batch, row)
+            what = min(found).error or error_letter(values, images_of(batch.schema)).error
+            raise Rejected(
+                f"the change at {place} of {values['partition']} cannot be published: {what}",
+                hint="on_error: dead-letter or suspend would set it aside",
+            )
+        return found
+
+    def _encode(self, part: Part, whole: pa.RecordBatch) -> tuple[list[Messages], list[Fault]]:
+        """The messages of all rows that have one, and the others as rows of `whole`."""
+        try:
+            return [self._session.encoder.encode(part)], []
+        except Rejected as error:
+            if self._policy == "stop":
+                raise
+            if len(part) == 1:
+                return [], [Fault(_row_in(whole, part.batch), self._reason(part), str(error))]
+        middle = len(part) // 2
+        left, first = self._encode(Part.of(part.batch.slice(0, middle)), whole)
+        right, second = self._encode(Part.of(part.batch.slice(middle)), whole)
+        return left + right, first + second
+
+    def _reason(self, row: Part) -> str:
+        try:
+            self._session.unlimited.encode(row)
+        except Rejected:
+            return sift.UNENCODABLE
+        return sift.TOO_LARGE
+
+    def _letters(self, batch: pa.RecordBatch, faults: Iterable[Fault]) -> list[tuple[int, Letter]]:
+        letters, images = [], images_of(batch.schema)
+        for row, reason, error in faults:
+            (values,) = batch.slice(row, 1).to_pylist()
+            if reason:
+                letters.append((row, row_letter(values, images, reason, error)))
+            else:
+                letters.append((row, error_letter(values, images)))
+        return letters
+
+    def _store(self, letters: Iterable[Letter]) -> None:
+        counts = Counter(
+            letter.reason for letter in letters if self._session.dead_letters.store(letter)
+        )
+        if counts:
+            self._notify({"dead_letters": dict(counts)})
+
+    # Tables.
+
+    def _judge(
+        self, batch: pa.RecordBatch, letters: list[tuple[int, Letter]], hidden: set[int]
+    ) -> tuple[_Verdict | None, dict[Table, int]]:
+        """The first table to be suspended, if any; how many of its changes in a row were too
+        large, for each table that had one."""
+        streaks: dict[Table, int] = {}
+        known, limit = self._session.streaks, self._session.settings.suspend_after
+        by_row = dict(letters)
+        if not by_row and not any(known.values()):
+            return None, streaks
+        names = batch.select(["backend", "namespace", "collection"]).to_pylist()
+        concerned = {sift.table_of(names[row]) for row in by_row}
+        concerned |= {table for table, count in known.items() if count}
+        for row, values in enumerate(names):
+            table = sift.table_of(values)
+            if table not in concerned or row in hidden or not table.collection:
+                continue
+            letter = by_row.get(row)
+            large = letter is not None and letter.reason == sift.TOO_LARGE
+            streaks[table] = streaks.get(table, known.get(table, 0)) + 1 if large else 0
+            if letter is not None and (
+                self._policy == "suspend"
+                or letter.reason in sift.IMMEDIATE
+                or streaks[table] >= limit
+            ):
+                return _Verdict(row, table, letter), streaks
+        return None, streaks
+
+    def _suspend(self, batch: pa.RecordBatch, verdict: _Verdict) -> None:
+        row, table, letter = verdict
+        (values,) = batch.slice(row, 1).to_pylist()
+
+        def step(record: Suspension) -> Suspension:
+            if record.state is not SuspensionState.FOLLOWING:
+                return record
+            suspended = record.after(
+                Event.POISONED,
+                now(),
+                relation_id=letter.relation_id,
+                reason=letter.reason,
+                error=letter.error,
+                columns=sift.columns_of(values),
+                limit=self._session.limit,
+            )
+            return suspended.skip(letter.partition, [letter.place])
+
+        self._session.streaks[table] = 0
+        self._tell(self._session.suspensions.change(table, step))
+
+    def _hide(self, batch: pa.RecordBatch) -> tuple[set[int], dict[int, Suspension]]:
+        """The rows that are not published because their table is suspended; those of them that a
+        marker stands for. Counts them, and lets tables resume."""
+        hidden: set[int] = set()
+        marks: dict[int, Suspension] = {}
+        records = self._session.suspensions.all()
+        if not records:
+            return hidden, marks
+        first = place_of(batch, 0)
+        for record in records.values():
+            if not _concerns(record, first):
+                continue
+            rows = sift.rows_of(batch, record)
+            if rows:
+                found = self._skip(batch, rows, self._session.suspensions.refreshed(record))
+                hidden |= found.keys()
+                marks |= {row: mark for row, mark in found.items() if mark is not None}
+        return hidden, marks
+
+    def _skip(
+        self, batch: pa.RecordBatch, rows: list[int], record: Suspension
+    ) -> dict[int, Suspension | None]:
+        """What of these rows of a table is hidden, each with the record if it begins a hole."""
+        partition = batch.column("partition")[0].as_py()
+        places = {row: place_of(batch, row) for row in rows}
+        fresh = [
+            row
+            for row, place in places.items()
+            if record.hides(partition, place) and not record.skipped_before(partition, place)
+        ]
+        resumes = self._resumes(batch, fresh, record)
+        skipped = [places[row] for row in fresh if resumes is None or row < resumes]
+        if fresh:
+
+            def step(known: Suspension) -> Suspension:
+                if known.state is SuspensionState.FOLLOWING:
+                    return known
+                counted = known.skip(partition, skipped)
+                if resumes is None:
+                    return counted
+                asked = known.state is SuspensionState.RESUMING
+                return counted.after(Event.CHANGE if asked else Event.MENDED, now())
+
+            record = self._session.suspensions.change(record.table, step)
+            self._tell(record)
+        return {
+            row: record if record.begins(partition, place) else None
+            for row, place in places.items()
+            if record.hides(partition, place)
+        }
+
+    def _resumes(self, batch: pa.RecordBatch, fresh: list[int], record: Suspension) -> int | None:
+        """The first of the rows with which a suspended table is followed again."""
+        if record.state is SuspensionState.RESUMING:
+            return fresh[0] if fresh else None
+        if record.state is SuspensionState.FOLLOWING:
+            return None
+        return next((row for row in fresh if self._mended(batch, row, record)), None)
+
+    def _mended(self, batch: pa.RecordBatch, row: int, record: Suspension) -> bool:
+        (values,) = batch.slice(row, 1).to_pylist()
+        return sift.is_mended(record, values, self._session.limit)
+
+    def _tell(self, record: Suspension) -> None:
+        self._notify({"tables": [summary(record)]})
+
+
+def _concerns(record: Suspension, first: Place) -> bool:
+    """Whether changes from `first` on may be hidden."""
+    return record.state is not SuspensionState.FOLLOWING or any(
+        Place.parse(hole.last) >= first for hole in record.holes
+    )
+
+
+def _row_in(whole: pa.RecordBatch, row: pa.RecordBatch) -> int:
+    """Where a row is in the batch that it was taken from."""
+    ids = whole.column("event_id").to_pylist()
+    return int(ids.index(row.column("event_id")[0].as_py()))
+
+
+def now() -> str:
+    """This moment as ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def summary(record: Suspension) -> dict[str, Any]:
+    """A record as the status page shows it; plain JSON."""
+    holes = record.holes
+    return {
+        "backend": record.backend,
+        "table": str(record.table),
+        "state": record.state.value,
+        "reason": record.reason,
+        "error": record.error,
+        "since": record.since,
+        "skipped": record.skipped,
+        "first_skipped": holes[-1].first if holes else None,
+        "last_skipped": holes[-1].last if holes else None,
+    }

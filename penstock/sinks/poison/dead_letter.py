@@ -1,0 +1,184 @@
+"""A dead letter: one change that could not be decoded, encoded or stored, and why. Pure.
+
+Its body is JSON whatever the stream's encoding: it is read by people, with any NATS client.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+
+from penstock.change import IMAGES, images_of, schema
+from penstock.errors import Malformed
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+
+__all__ = ["Letter", "RawChange", "error_letter", "page_of", "row_letter", "row_of"]
+
+# What `raw` is: the source's bytes of the change, or the change as JSON.
+RawChange = Literal["source", "change"]
+_TIMES = ("committed_at", "captured_at")
+# Bytes of the body besides `raw` and `context`, at most, and of a name or an error in it.
+_ROOM = 6_000
+_LONGEST_TEXT = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """What is known of the change. `reason` is machine-readable; `error` has no row data.
+
+    `raw` is what `kind` says, and `raw_bytes` its size before it was cut to fit. `context` is what
+    a page that holds only this change has as context; `images` how the images of a change are
+    encoded. Times are ISO 8601.
+    """
+
+    event_id: str
+    backend: str
+    partition: str
+    position: str
+    reason: str
+    error: str
+    kind: RawChange
+    raw: bytes
+    raw_bytes: int
+    context: bytes = b""
+    images: str = "json"
+    operation: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    collection: str | None = None
+    relation_id: int | None = None
+    transaction: str | None = None
+    committed_at: str | None = None
+    captured_at: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Its place in the partition."""
+        return Place.parse(self.position)
+
+    @property
+    def table(self) -> str:
+        """`schema.table`, as far as it is known."""
+        return ".".join(name for name in (self.schema, self.collection) if name)
+
+    @property
+    def truncated(self) -> bool:
+        """True when only the first bytes of `raw` are there."""
+        return len(self.raw) < self.raw_bytes
+
+    def body(self, limit: int) -> bytes:
+        """The message's body, of at most `limit` bytes: `raw` is cut if need be."""
+        context = self.context if 4 * len(self.context) // 3 + _ROOM < limit else b""
+        room = max(0, limit - _ROOM - 4 * len(context) // 3 - 4)
+        raw = self.raw[: room // 4 * 3]
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        texts = {k: v[:_LONGEST_TEXT] for k, v in fields.items() if isinstance(v, str)}
+        cut = len(raw) < self.raw_bytes
+        more = {"raw": _text(raw), "context": _text(context), "truncated": cut}
+        return orjson.dumps({**fields, **texts, **more})
+
+    @classmethod
+    def parse(cls, body: bytes) -> "Letter":
+        """The inverse of `body`; raises Malformed."""
+        try:
+            fields = orjson.loads(body)
+            fields.pop("truncated")
+            for name in ("raw", "context"):
+                fields[name] = base64.b64decode(fields[name])
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise Malformed("a message is no dead letter") from error
+
+
+def error_letter(row: Mapping[str, Any], images: str) -> Letter:
+    """Of a change with the operation ERROR, a row of a batch whose images are such."""
+    load: Any = ormsgpack.unpackb if images == "msgpack" else orjson.loads
+    image = load(row["after"])
+    raw, context = (_bytes(image.get(name) or b"") for name in ("raw", "context"))
+    return Letter(
+        **_known(row),
+        reason=str(image["reason"]),
+        error=str(image["error"]),
+        kind="source",
+        raw=raw,
+        raw_bytes=len(raw),
+        context=context,
+    )
+
+
+def row_letter(row: Mapping[str, Any], images: str, reason: str, error: str) -> Letter:
+    """Of a change that was decoded and cannot be encoded or stored."""
+    raw = orjson.dumps(dict(row), default=_text)
+    return Letter(
+        **_known(row),
+        reason=reason,
+        error=error,
+        kind="change",
+        raw=raw,
+        raw_bytes=len(raw),
+        images=images,
+        operation=row["operation"],
+    )
+
+
+def page_of(letter: Letter) -> Page:
+    """A page of the letter's change alone, for its feed's decoder. Raises Malformed."""
+    return Page(
+        partition=PartitionId(letter.partition),
+        first=letter.place,
+        last=letter.place,
+        count=1,
+        captured_at=_microseconds(letter.captured_at),
+        context=letter.context,
+        payload=letter.raw,
+    )
+
+
+def row_of(letter: Letter) -> pa.RecordBatch:
+    """The letter's change, as a batch of one. Raises Malformed."""
+    target = schema("msgpack" if letter.images == "msgpack" else "json")
+    try:
+        row = orjson.loads(letter.raw)
+        for name in _TIMES:
+            row[name] = None if row[name] is None else datetime.fromisoformat(row[name])
+        if images_of(target) == "msgpack":
+            for name in IMAGES:
+                row[name] = None if row[name] is None else base64.b64decode(row[name])
+        return pa.RecordBatch.from_pylist([row], schema=target)
+    except (ValueError, TypeError, KeyError, pa.ArrowInvalid) as error:
+        raise Malformed("a dead letter does not hold its change") from error
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "event_id": row["event_id"],
+        "backend": row["backend"],
+        "partition": row["partition"],
+        "position": str(Place(row["cursor"], row["ordinal"])),
+        "database": row["database"],
+        "schema": row["namespace"],
+        "collection": row["collection"],
+        "relation_id": row["relation_id"],
+        "transaction": row["transaction"],
+        **{name: row[name] and row[name].isoformat() for name in _TIMES},
+    }
+
+
+def _microseconds(time: str | None) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1e6) if time else 0
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return base64.b64decode(value) if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError

@@ -1,0 +1,82 @@
+"""Settings that sinks share: batches, flow control, message bodies, and what becomes of poison."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from penstock.change import OnError
+from penstock.settings import Duration, Settings, Size
+
+__all__ = [
+    "BatchSettings",
+    "BreakerSettings",
+    "Encoding",
+    "LayoutName",
+    "Packing",
+    "PressureSettings",
+    "SinkSettings",
+]
+
+Encoding = Literal["msgpack", "json", "arrow"]
+Packing = Literal["change", "batch"]
+LayoutName = Literal["penstock", "debezium", "cloudevents"]
+
+
+class BatchSettings(Settings):
+    """When a batch goes out: whichever limit is reached first.
+
+    The limits stop gathering. Under `exactly-once` they also bound what is sent as one, with one
+    exception: where `max_size` or `max_bytes` has its default, a backlog goes in batches of up to
+    1,000 changes or 4 MiB, which is what servers do fastest.
+    """
+
+    max_size: int = Field(default=500, ge=1, le=1000)  # changes; 1,000 is the server's limit
+    max_wait: Duration = Field(default=0.1, ge=0)  # seconds that a change may wait for company
+    max_bytes: Size = Field(default=256 * 1024, ge=1)  # a larger single change goes alone
+
+
+class PressureSettings(Settings):
+    """When the server counts as slow. Seconds that it takes to acknowledge what is its turn;
+    exactly at a threshold counts as above it."""
+
+    slow_threshold: Duration = Field(default=0.1, gt=0)  # smaller batches, longer waits
+    critical_threshold: Duration = Field(default=0.5, gt=0)  # pause, and alert
+    pause: Duration = Field(default=1, ge=0)  # seconds
+
+    @model_validator(mode="after")
+    def _rising(self) -> "PressureSettings":
+        if self.critical_threshold < self.slow_threshold:
+            raise ValueError("critical_threshold must not be below slow_threshold")
+        return self
+
+
+class BreakerSettings(Settings):
+    """When a server that fails is left alone, and for how long."""
+
+    threshold: int = Field(default=5, ge=1)  # failures in a row
+    timeout: Duration = Field(default=30, gt=0)  # seconds until a probe
+
+
+class SinkSettings(Settings):
+    """What the shelf of a sink that sends messages understands."""
+
+    encoding: Encoding = "msgpack"
+    layout: LayoutName = "penstock"
+    messages: Packing = "change"  # what a message is: a change, or several of one route
+    batch: BatchSettings = BatchSettings()
+    pressure: PressureSettings = PressureSettings()
+    breaker: BreakerSettings = BreakerSettings()
+
+    # What becomes of a change that cannot be encoded or stored, or came as an ERROR; `penstock run`
+    # has one for each backend instead.
+    on_error: OnError = "stop"
+    # Changes of one table in a row that are too large, until the table is suspended.
+    suspend_after: int = Field(default=10, ge=1)
+
+    @model_validator(mode="after")
+    def _body(self) -> "SinkSettings":
+        if self.layout != "penstock" and self.encoding != "json":
+            raise ValueError(f"layout {self.layout} is JSON: set encoding: json")
+        if self.encoding == "arrow" and self.messages != "batch":
+            raise ValueError("encoding arrow is for several changes: set messages: batch")
+        return self

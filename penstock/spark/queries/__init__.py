@@ -1,0 +1,1 @@
+"""The streaming queries of `penstock run`, in the service process: one for each backend."""

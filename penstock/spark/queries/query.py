@@ -1,0 +1,174 @@
+"""One streaming query for each backend: source -> transforms -> sink, and why one ended.
+
+A query of its own lets one backend fail, wait and restart without the others. Its checkpoint is
+thrown away with the run: positions are in the lease store, and a start resumes from there.
+"""
+
+import re
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import penstock.errors
+from penstock.change import COLUMNS, IMAGES, Images, schema
+from penstock.config import Backend, Pipeline, options_from_settings
+from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.handover.options import Mode
+from penstock.spark.queries.columns import no_changes, unread, with_unread
+from penstock.spark.session.session import is_local
+from penstock.tasks.late.side_files import CARRIER, stub_schema
+
+__all__ = ["failure", "images", "mode", "start_query"]
+
+# Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
+_ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
+
+
+def mode(pipeline: Pipeline) -> Mode:
+    """How changes go through Spark: as rows if a transform must see them, else as tickets; these
+    stay open while changes come, unless somebody wants micro-batches (an interval as trigger)."""
+    spark = pipeline.spark
+    if pipeline.transform or spark.mode == "rows":
+        return "rows"
+    is_open = spark.trigger == "realtime" or (spark.trigger == 0 and spark.mode == "auto")
+    return "realtime" if is_open else "packed"
+
+
+def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
+    """How images are encoded on their way: as the sink wants them, if no transform sees them, for
+    these columns are `late`."""
+    packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
+    unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
+    return "msgpack" if packed and unseen else "json"
+
+
+def start_query(
+    spark: SparkSession, pipeline: Pipeline, backend: Backend, *, run: Path, attempt: int
+) -> StreamingQuery:
+    """Starts a backend's query; returns at once."""
+    slots = spark.sparkContext.defaultParallelism
+    late = _late(spark, pipeline)
+    depot = _depot(run, backend, attempt, late)
+    source = _source(pipeline, backend, run, slots) | _outlet(spark) | depot
+    source |= _bounds(pipeline, late) | {"images": images(pipeline, late)}
+    frame = spark.readStream.format("penstock").options(**source).load()
+    if late:
+        read = stub_schema(schema(), late).names
+        frame = _transformed(spark, pipeline, with_unread(frame)).select(*read)
+    else:
+        frame = _transformed(spark, pipeline, frame)
+    checkpoint = run / f"checkpoint-{backend.name}-{attempt}"
+    trigger = pipeline.spark.trigger
+    milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)
+    return (
+        frame.writeStream.format("penstock")
+        .options(**_sink(pipeline, run) | _policy(pipeline, backend) | depot)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=f"{milliseconds} milliseconds")
+        .queryName(backend.name)
+        .start()
+    )
+
+
+def failure(query_error: Exception | None) -> PenstockError:
+    """Why a query ended, as one of our errors; anything we did not raise is Unavailable: the
+    query is started again from the stored position (a worker or a task died)."""
+    text = str(query_error)
+    found = _ERROR.findall(text)
+    if not found:
+        return Unavailable(f"the Spark query failed: {_first_line(text)}")
+    name, message = found[-1]
+    kind: Any = getattr(penstock.errors, name, Unavailable)
+    error: PenstockError = kind(message.strip())
+    return error
+
+
+def _source(pipeline: Pipeline, backend: Backend, run: Path, slots: int) -> dict[str, str]:
+    return options_from_settings(backend.settings) | {
+        "backend": backend.type,
+        "mode": mode(pipeline),
+        "epoch": f"{pipeline.spark.epoch}s",
+        "slots": str(slots // len(pipeline.backends)),
+        "buffer": str(pipeline.spark.buffer),
+        "pipeline": pipeline.name,
+        "positions": pipeline.positions,
+        "checkpoint.interval": f"{pipeline.checkpoint.interval}s",
+        "checkpoint.event_count": str(pipeline.checkpoint.event_count),
+        "runtime": str(run),
+        "on_error": backend.on_error,
+    }
+
+
+def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
+    """Of a micro-batch. Between two of them nothing is written: those of stubs, which take hardly
+    any of the JVM's memory, are twice as large if nobody says how large."""
+    spark = pipeline.spark
+    found = {"max_events": spark.max_events, "max_bytes": spark.max_bytes}
+    return {
+        name: str(bound * 2 if late and name not in spark.model_fields_set else bound)
+        for name, bound in found.items()
+    }
+
+
+def _outlet(spark: SparkSession) -> dict[str, str]:
+    """On a cluster, executors reach the planner where they reach the driver."""
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        return {}
+    return {"outlet": context.getConf().get("spark.driver.host", "") or ""}
+
+
+def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
+    """What the sink does with poison, if it can do anything but stop."""
+    known = "on_error" in type(pipeline.sink.settings).model_fields
+    return {"on_error": backend.on_error} if known else {}
+
+
+def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:
+    options = options_from_settings(pipeline.sink.settings)
+    return options | {"sink": pipeline.sink.type, "runtime": str(run)}
+
+
+def _late(spark: SparkSession, pipeline: Pipeline) -> frozenset[str]:
+    """The columns that can go around the JVM. On a cluster none: its hosts share no folder."""
+    if mode(pipeline) != "rows" or not is_local(str(spark.sparkContext.master)):
+        return frozenset()
+    source = no_changes(spark)
+    made = _transformed(spark, pipeline, source)
+    if any(made.columns.count(name) != 1 for name in COLUMNS):
+        return frozenset()  # the sink says what is wrong with that
+    late = unread(source, made)
+    return late if CARRIER in late else frozenset()
+
+
+def _depot(run: Path, backend: Backend, attempt: int, late: Collection[str]) -> dict[str, str]:
+    """For late columns: which, and a folder for them; what a failed attempt left there goes."""
+    if not late:
+        return {}
+    shutil.rmtree(run / f"depot-{backend.name}-{attempt - 1}", ignore_errors=True)
+    return {
+        "late": ",".join(sorted(late)),
+        "depot": str(run / f"depot-{backend.name}-{attempt}"),
+    }
+
+
+def _transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+    for step in pipeline.transform:
+        frame.createOrReplaceTempView("changes")
+        try:
+            frame = spark.sql(step.sql)
+        except PySparkException as error:
+            raise SettingsError(
+                f"transform: {_first_line(str(error))}", hint=f"in the statement: {step.sql}"
+            ) from error
+    return frame
+
+
+def _first_line(text: str) -> str:
+    """The first that says something: Spark begins a syntax error with an empty one."""
+    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "it ended")

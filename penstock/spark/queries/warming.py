@@ -1,0 +1,102 @@
+"""A throw-away query that keeps Spark warm on standby: made-up changes, kept nowhere.
+
+It starts every kind of Python worker that the pipeline's own queries need, has them import what
+those need, and lets the JVM load its classes. It goes on at a slow pace, because Spark ends workers
+that were idle for a minute, where it keeps any. It reads no source and writes to no sink.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.config import Pipeline
+from penstock.spark.queries.query import failure, images, mode
+from penstock.spark.queries.supervised import talking_to_java
+
+__all__ = ["Warming"]
+
+# Seconds between two of its micro-batches, and before it is tried again when it failed.
+PACE = 20
+# Seconds that the pipeline's own queries wait for one of its batches.
+PATIENCE = 5.0
+
+log = structlog.get_logger("penstock")
+
+
+class Warming:
+    """`keep` is called a few times a second while an instance waits, then `end` once. It may
+    begin again."""
+
+    def __init__(self, pipeline: Pipeline, run: Path) -> None:
+        self._pipeline = pipeline
+        self._run = run
+        self._query: StreamingQuery | None = None
+        self._warm = False
+        self._at = 0.0
+
+    def keep(self, spark: Callable[[], SparkSession]) -> None:
+        """Sees to it that the query runs; says in the log when all is warm. A failure is told and
+        tried again. Raises EngineLost when the JVM died, and what `spark` raises."""
+        session = spark()
+        try:
+            with talking_to_java():
+                if self._query is None:
+                    if time.monotonic() >= self._at:
+                        self._query = _start(session, self._pipeline, self._run)
+                elif not self._query.isActive:
+                    self._failed(self._query.exception())
+                elif not self._warm and self._query.lastProgress is not None:
+                    self._warm = True
+                    log.info("spark is warm")
+        except (PySparkException, Py4JJavaError) as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception | None) -> None:
+        self._query, self._warm = None, False
+        self._at = time.monotonic() + PACE
+        log.warning("spark is not kept warm; trying again", error=str(failure(error)))
+
+    def end(self) -> None:
+        """Makes way for the pipeline's own queries: how it went is of no account."""
+        query, self._query, self._warm = self._query, None, False
+        if query is None:
+            return
+        with suppress(PySparkException, Py4JError, OSError):
+            # Stopped in the middle of a batch, it would take its workers along.
+            deadline = time.monotonic() + PATIENCE
+            while query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(0.05)
+            query.stop()
+
+
+def _start(spark: SparkSession, pipeline: Pipeline, run: Path) -> StreamingQuery:
+    """Returns at once. One made-up change in each micro-batch."""
+    source = {
+        "backend": "memory",
+        "mode": "rows" if mode(pipeline) == "rows" else "packed",
+        "images": images(pipeline),
+        "changes": str(10**9),
+        "page": "1",
+        "max_events": "1",
+        "buffer": "1KiB",
+        "preload": ",".join(sorted({backend.type for backend in pipeline.backends})),
+    }
+    sink = {"sink": "memory", "keep": "false", "preload": pipeline.sink.type}
+    return (
+        spark.readStream.format("penstock")
+        .options(**source)
+        .load()
+        .writeStream.format("penstock")
+        .options(**sink)
+        .option("checkpointLocation", str(run / "checkpoint of warming"))
+        .trigger(processingTime=f"{PACE} seconds")
+        .queryName("warming")
+        .start()
+    )

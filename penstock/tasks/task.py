@@ -1,0 +1,257 @@
+"""What runs in Spark's tasks: decode, and write. Worker processes are reused between batches."""
+
+import gc
+import logging
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.change import images_of, schema
+from penstock.errors import SettingsError
+from penstock.handover.options import read_sink, read_source
+from penstock.handover.run_folder import BOARD
+from penstock.handover.split import Split, bounded
+from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
+from penstock.ops.board import Reporter
+from penstock.ops.poisoned import report_poison
+from penstock.page import Decoder, Page
+from penstock.position import position_from_json
+from penstock.sinks import Receipt, Sink
+from penstock.tasks.late.side_files import SideFiles, columns_of, stub_schema
+from penstock.tasks.page_client import PageClient
+
+__all__ = [
+    "UNKNOWN_TYPES",
+    "commit_receipts",
+    "read_split",
+    "require_columns",
+    "settle_worker",
+    "tidied",
+    "write_changes",
+]
+
+# The board's entry whose fields are the types that were delivered as their text.
+UNKNOWN_TYPES = "unknown types"
+
+# What a receipt counts.
+_COUNTS = ("published", "duplicates", "size")
+
+# Seconds between two collections of garbage in a task. Pages leave none behind (tests/work holds
+# that), but an epoch may last for hours.
+_COLLECT = 60.0
+
+log = logging.getLogger("penstock")
+# What this process has said of its decoders' unknown types.
+_told: set[str] = set()
+
+
+@cache
+def settle_worker() -> None:
+    """Once in each of Spark's Python workers, behind all imports.
+
+    Not in the planner, which is no worker and must collect its own garbage.
+    """
+    # PySpark's daemon collects garbage after every task. With all imports done, what is alive now
+    # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
+    gc.collect()
+    gc.freeze()
+    # The daemon's collection after each task is enough, with ours in a long one (`tidied`);
+    # more would scan a batch's young rows.
+    gc.disable()
+
+
+@cache
+def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
+    source, feed = read_source(dict(options))
+    decoder = feed.decoder(source.images, source.on_error)
+    return pickle.dumps(decoder), decoder, _board(source.runtime)
+
+
+def _depot(options: Mapping[str, str], task: int) -> SideFiles | None:
+    """Of the task attempt `task`, if columns go around the JVM."""
+    late = columns_of(options.get("late", ""))
+    return SideFiles(Path(options["depot"]), late, task) if late else None
+
+
+@cache
+def _decoder(pickled: bytes) -> Decoder:
+    decoder: Decoder = pickle.loads(pickled)  # noqa: S301 - made by read_split, moved by Spark
+    return decoder
+
+
+@cache
+def _sink(options: frozenset[tuple[str, str]]) -> tuple[Sink, str, Reporter | None]:
+    chosen, sink = read_sink(dict(options))
+    return sink, chosen.sink, _board(chosen.runtime)
+
+
+def _board(runtime: str | None) -> Reporter | None:
+    return Reporter(Path(runtime) / BOARD) if runtime else None
+
+
+def read_split(
+    options: Mapping[str, str], split: Split | Ticket, task: int
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a split as batches; a ticket as it is, or stubs of its changes. `task` is
+    Spark's number of the task attempt."""
+    pickled, decoder, board = _source(frozenset(options.items()))
+    settle_worker()
+    depot = _depot(options, task)
+    if isinstance(split, Ticket) and depot is None:
+        yield punch(split, pickled)
+        return
+    pages = PageClient(split).pages() if isinstance(split, Ticket) else split.pages
+    changes = (
+        batch
+        for page in pages
+        for batch in bounded(page, _decoded(decoder, page, board), split.after, split.until)
+    )
+    yield from changes if depot is None else depot.lay(changes)
+
+
+def write_changes(
+    options: Mapping[str, str], batches: Iterable[pa.RecordBatch], task: int
+) -> Receipt:
+    """Stores the changes of one task and reports how it goes.
+
+    While an epoch runs, what is stored is told to the planner, and counted here: its receipt only
+    counts what is left.
+    """
+    sink, name, board = _sink(frozenset(options.items()))
+    settle_worker()
+    inlets: list[PageClient] = []
+    counted: Counter[str] = Counter()
+
+    def notify(told: Mapping[str, Any]) -> None:
+        position = position_from_json(told.get("position", {}))
+        for inlet in inlets:
+            if inlet.is_open_ended and position:
+                inlet.stored(position)
+        if board is not None:
+            _report(board, name, told, counted)
+
+    depot = _depot(options, task)
+    try:
+        receipt = sink.write(_changes(batches, board, inlets, depot), notify)
+    finally:
+        if depot is not None:
+            depot.clear()
+    for inlet in inlets:
+        inlet.finish()
+    return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
+
+
+def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
+    """What a sink says of itself, on the board; its running totals as what is new of them."""
+    told = report_poison(board, name, told)
+    rest = {key: value for key, value in told.items() if key not in (*_COUNTS, "counts")}
+    fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}
+    counted.update(fresh)
+    if told.get("connected", True):
+        board.report("sink", name, rest)
+    else:
+        board.report("sink", name, {**rest, "last_error": told.get("error", "")})
+        board.add("sink", name, {"errors": 1})
+    if any(fresh.values()):
+        board.add("sink", name, _totals(**fresh))
+    if "counts" in told:
+        board.add("sink", name, told["counts"])
+
+
+def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
+    """The board's names for a receipt's counts."""
+    return {
+        "published": published,
+        "acknowledged": published,
+        "duplicates": duplicates,
+        "bytes": size,
+    }
+
+
+def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
+    """In the driver's commit process: the sink's own commit, and what was done is counted."""
+    sink, name, board = _sink(frozenset(options.items()))
+    sink.commit(receipts)
+    if board is None or not receipts:
+        return
+    numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
+    board.report("sink", name, {**numbers, "connected": True})
+    sums = {key: sum(getattr(receipt, key) for receipt in receipts) for key in _COUNTS}
+    board.add("sink", name, _totals(**sums))
+
+
+def _changes(
+    batches: Iterable[pa.RecordBatch],
+    board: Reporter | None,
+    inlets: list[PageClient],
+    depot: SideFiles | None,
+) -> Iterator[pa.RecordBatch]:
+    """Rows as they are, or with their late columns; of tickets the changes of their pages.
+    `inlets` gets one for each."""
+    for batch in batches:
+        if batch.schema.names == TICKETS.names:
+            for ticket, decoder in tickets(batch):
+                inlet = PageClient(ticket)
+                inlets.append(inlet)
+                yield from _from_pages(ticket, inlet, _decoder(decoder), board)
+        elif batch.num_rows:
+            yield from [_as_changes(batch)] if depot is None else depot.fetch(batch)
+    if depot is not None:
+        yield from depot.rest()
+
+
+def _from_pages(
+    ticket: Ticket, inlet: PageClient, decoder: Decoder, board: Reporter | None
+) -> Iterator[pa.RecordBatch]:
+    for page in tidied(inlet.pages()):
+        decoded = _decoded(decoder, page, board)
+        meant = list(bounded(page, decoded, ticket.after, ticket.until))
+        inlet.handed_on(page, meant)
+        yield from meant
+
+
+def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
+    """The pages as they come; garbage is collected between two of them, every so many seconds."""
+    collected = time.monotonic()
+    for page in pages:
+        yield page
+        if time.monotonic() - collected > every:
+            gc.collect()
+            collected = time.monotonic()
+
+
+def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
+    batches = decoder.decode(page)
+    for name in decoder.unknown_types - _told:
+        _told.add(name)
+        if board is None:
+            log.warning("the type %s is not known and is delivered as its text", name)
+        else:  # the service logs it, once over all workers
+            board.report("pipeline", UNKNOWN_TYPES, {name: True})
+    return batches
+
+
+def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A DataFrame's batch with the columns of a change, in their order and exact types."""
+    chosen = schema(images_of(batch.schema))
+    columns = [batch.column(field.name).cast(field.type) for field in chosen]
+    return pa.RecordBatch.from_arrays(columns, schema=chosen)
+
+
+def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Raises SettingsError unless these are tickets or include every column of a change that is
+    not late."""
+    needed = stub_schema(schema(), columns_of(options.get("late", ""))).names
+    missing = [name for name in needed if name not in names]
+    if missing and list(names) != TICKETS.names:
+        raise SettingsError(
+            f"the DataFrame lacks the columns {', '.join(missing)}",
+            hint="penstock's sink needs every column of the change: transform values, keep columns",
+        )

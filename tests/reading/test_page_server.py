@@ -1,0 +1,280 @@
+"""Outlet and inlet over real sockets: pages for a ticket, and word of what is stored."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Client
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LeaseLost, Malformed, PositionLost, Unavailable
+from penstock.feeds import Following
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.handover.ticket import Ticket, punch, tickets
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+from penstock.reading.page_server import PageServer
+from penstock.reading.planner import Planner, ReadLimits
+from penstock.reading.positions import in_spark
+from penstock.tasks.page_client import PageClient
+
+P0 = PartitionId("p0")
+CHANGES = 500
+END = Place("p0-000000000499", 0)
+ANYWHERE = Ticket(address="", key=b"", partition=P0, after=None)
+
+
+class Served:
+    """A planner over a memory feed with its outlet open."""
+
+    def __init__(self, address: str, feed: MemoryFeed) -> None:
+        self.told: list[Place] = []
+        self.failure: LeaseLost | None = None
+        self.stopping = threading.Event()
+        self.planner = Planner(feed, limits=ReadLimits(), save=in_spark)
+        self.outlet = PageServer(
+            address, self.planner.draw, stored=self.hear, closing=self.stopping.is_set
+        )
+        self.outlet.open()
+        self.planner.open({})
+
+    def hear(self, partition: PartitionId, place: Place) -> None:
+        assert partition == P0
+        if self.failure is not None:
+            raise self.failure
+        self.told.append(place)
+
+    def ticket(
+        self, *, after: Place | None = None, until: Place | None = None, seconds: float = 0.0
+    ) -> Ticket:
+        return Ticket(
+            address=self.outlet.address,
+            key=self.outlet.key,
+            partition=P0,
+            after=after,
+            until=until,
+            seconds=seconds,
+        )
+
+
+@contextmanager
+def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[Served]:
+    """With everything read, unless the feed is one of the test's own."""
+    served = Served(
+        address, feed or MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=64, unit=1))
+    )
+    deadline = time.monotonic() + 60
+    while feed is None and served.planner.status()["buffered_events"] < CHANGES:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    try:
+        yield served
+    finally:
+        served.outlet.close()
+        served.planner.stop()
+
+
+def count(inlet: PageClient) -> int:
+    return sum(page.count for page in inlet.pages())
+
+
+def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
+    ticket = Ticket(address="unix:/x", key=b"secret", partition=P0, after=None, until=END)
+    assert list(tickets(punch(ticket, b"decoder"))) == [(ticket, b"decoder")]
+    assert "secret" not in repr(ticket)
+
+
+@pytest.mark.parametrize("address", ["unix:", "tcp:127.0.0.1"])
+def test_a_ticket_with_an_end_gets_every_page_up_to_it_and_no_more(address: str) -> None:
+    with serving(address) as served:
+        pages = list(PageClient(served.ticket(until=Place("p0-000000000299", 0))).pages())
+        # Pages are whole: the last one may reach beyond the end, and is bounded by the task.
+        assert [page.first for page in pages] == [
+            Place(f"p0-{n:012d}", 0) for n in range(0, 300, 64)
+        ]
+        rest = PageClient(served.ticket(after=pages[-1].last, until=END))
+        assert sum(page.count for page in pages) + count(rest) == CHANGES
+
+
+def test_a_connection_serves_one_ticket_after_the_other() -> None:
+    with serving() as served:
+        before = threading.active_count()
+        for _ in range(5):
+            assert count(PageClient(served.ticket(until=END))) == CHANGES
+        assert threading.active_count() <= before + 1
+
+
+def test_pages_that_come_later_are_waited_for() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=50, unit=1, fail_at=(0, 100, 200)))
+    with serving(feed=feed) as served:
+        assert count(PageClient(served.ticket(until=END))) == CHANGES
+    assert len(feed.failures) == 3
+
+
+def test_an_epoch_ends_after_its_time() -> None:
+    with serving() as served:
+        begun = time.monotonic()
+        inlet = PageClient(served.ticket(seconds=0.5))
+        assert count(inlet) == CHANGES
+        assert 0.5 <= time.monotonic() - begun < 30
+
+
+@contextmanager
+def flowing(pages: int, watch: Callable[[], None] | None = None) -> Iterator[PageServer]:
+    """An outlet that has one page more every 20 ms, so many in all."""
+
+    def draw(
+        partition: PartitionId, after: Place | None, until: Place | None, wait: float
+    ) -> tuple[list[Page], bool]:
+        number = 0 if after is None else after.ordinal + 1
+        time.sleep(0.02)
+        place = Place("p0", number)
+        made = Page(
+            partition=P0, first=place, last=place, count=1, captured_at=0, context=b"", payload=b""
+        )
+        return [made] if number < pages else [], False
+
+    outlet = PageServer("unix:", draw, watch=watch)
+    outlet.open()
+    try:
+        yield outlet
+    finally:
+        outlet.close()
+
+
+def test_pages_do_not_wait_for_whoever_watches() -> None:
+    watching, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        watching.set()
+        over.wait(60)
+
+    with flowing(5, watch) as outlet:
+        key = outlet.key
+        ticket = replace(ANYWHERE, address=outlet.address, key=key, seconds=0.5, most=60.0)
+        pages = PageClient(ticket).pages()
+        assert [next(pages).count for _ in range(5)] == [1] * 5
+        assert watching.wait(60)
+        assert list(pages) == []
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        (LeaseLost("somebody else saved"), LeaseLost),
+        (ZeroDivisionError("somebody else divided"), Malformed),
+    ],
+)
+def test_what_the_watcher_meets_ends_an_epoch(met: Exception, told: type[Exception]) -> None:
+    def watch() -> None:
+        raise met
+
+    with flowing(1000, watch) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=20.0)
+        with pytest.raises(told, match="somebody else"):
+            count(PageClient(ticket))
+
+
+def test_an_epoch_goes_on_while_more_waits() -> None:
+    with flowing(pages=40) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.1, most=60.0)
+        assert len(list(PageClient(ticket).pages())) == 40
+
+
+def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
+    with flowing(pages=10_000) as outlet:
+        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.1, most=0.4)
+        begun = time.monotonic()
+        assert len(list(PageClient(ticket).pages())) < 100
+        assert time.monotonic() - begun >= 0.4
+
+
+def test_an_epoch_ends_when_the_service_stops() -> None:
+    with serving() as served:
+        threading.Timer(0.2, served.stopping.set).start()
+        begun = time.monotonic()
+        assert count(PageClient(served.ticket(seconds=60))) == CHANGES
+        assert time.monotonic() - begun < 30
+
+
+def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
+    with serving() as served:
+        inlet = PageClient(served.ticket(seconds=60))
+        pages = inlet.pages()
+        first = next(pages)
+        decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
+        inlet.handed_on(first, list(decoder.decode(first)))
+        inlet.stored({P0: first.first})  # not all of the page
+        inlet.stored({P0: first.last})
+        deadline = time.monotonic() + 20
+        while not served.told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert served.told == [first.last]
+
+
+def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are() -> None:
+    with serving() as served:
+        inlet = PageClient(served.ticket(seconds=0.3))
+        decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
+        pages = list(inlet.pages())
+        inlet.handed_on(pages[0], [])
+        inlet.handed_on(pages[1], list(decoder.decode(pages[1])))
+        inlet.handed_on(pages[2], [])
+        inlet.stored({})
+        inlet.stored({P0: pages[1].last})
+        inlet.handed_on(pages[3], list(decoder.decode(pages[3])))
+        inlet.finish()
+        assert served.told == [pages[0].last, pages[2].last, pages[3].last]
+        # And the connection is good for the next one.
+        assert count(PageClient(served.ticket(until=END))) == CHANGES
+
+
+def test_what_reading_failed_with_reaches_the_task() -> None:
+    class Gone(MemoryFeed):
+        def follow(self, *args: object, **more: object) -> Following:
+            raise PositionLost("the slot is gone", hint="look at it")
+
+    with serving(feed=Gone(MemoryFeedSettings())) as served, pytest.raises(PositionLost) as caught:
+        count(PageClient(served.ticket(until=END)))
+    assert caught.value.hint == "look at it"
+
+
+def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
+    with serving() as served:
+        served.failure = LeaseLost("somebody else saved")
+        inlet = PageClient(served.ticket(seconds=0.1))
+        for page in inlet.pages():
+            inlet.handed_on(page, [])
+        with pytest.raises(LeaseLost, match="somebody else"):
+            inlet.finish()
+
+
+def test_a_planner_that_is_gone_is_unavailable() -> None:
+    with serving("tcp:127.0.0.1") as served:
+        ticket = served.ticket(until=END)
+    with pytest.raises(Unavailable, match="can't be reached"):
+        count(PageClient(replace(ticket, key=b"another process's door")))
+
+
+def test_nobody_comes_in_without_the_key(tmp_path: Path) -> None:
+    with serving(f"unix:{tmp_path}/outlet") as served:
+        with pytest.raises(Unavailable, match="can't be reached"):
+            count(PageClient(replace(served.ticket(until=END), key=b"guessed")))
+        # One who says nothing keeps nobody from the door.
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(f"{tmp_path}/outlet")
+            assert count(PageClient(served.ticket(until=END))) == CHANGES
+
+
+def test_nonsense_ends_the_conversation_and_nothing_else() -> None:
+    with serving() as served:
+        path = served.outlet.address.removeprefix("unix:")
+        with Client(path, "AF_UNIX", authkey=served.outlet.key) as connection:
+            connection.send_bytes(b"?")
+            assert connection.recv_bytes()[:1] == b"f"
+        assert count(PageClient(served.ticket(until=END))) == CHANGES

@@ -1,0 +1,112 @@
+"""Losses are told once each, and until they were."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import Pipeline, parse_pipeline
+from penstock.demo.servers import Nats
+from penstock.leases.gaps import Gaps
+from penstock.leases.sqlite import SqliteStore
+from penstock.ops.board import Board
+from penstock.service.notices import Notices
+from tests.pipeline.running import messages
+
+pytestmark = pytest.mark.live
+
+GAP = {
+    "id": "1", "cause": "slot_missing", "from": "0A:1", "to": "0B", "policy": "continue",
+    "detail": "gone", "at": "2026-11-21T10:00:00Z",
+}  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[Nats]:
+    with Nats() as made:
+        yield made
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Board]:
+    with Board(tmp_path / "board") as made:
+        yield made
+
+
+def pipeline_of(server: Nats, folder: Path) -> Pipeline:
+    return parse_pipeline(
+        json.dumps({
+            "name": "shop",
+            "backends": [{"name": "default", "type": "memory"}],
+            "sink": {"type": "jetstream", "url": server.url, "timeout": "20s"},
+            "state": str(folder),
+        })
+    )  # fmt: skip
+
+
+def gaps_of(folder: Path) -> Gaps:
+    return Gaps(SqliteStore(folder / "positions.db"), "shop/default")
+
+
+def shown(board: Board, folder: Path) -> None:
+    """What the planner reports."""
+    board.post("source", "default", {"gaps": gaps_of(folder).rows()})
+
+
+def told(server: Nats) -> list[Any]:
+    return [message.body for message in messages(server, "PENSTOCK_EVENTS")]
+
+
+def test_a_gap_is_told_once_by_all_the_services_that_ever_see_it(
+    server: Nats, board: Board, tmp_path: Path
+) -> None:
+    gaps_of(tmp_path).record("slot", GAP)
+    pipeline = pipeline_of(server, tmp_path)
+    for _ in range(2):
+        notices = Notices(pipeline)
+        for now in range(3):
+            shown(board, tmp_path)
+            notices.tick(board, float(now))
+    assert told(server) == [{"pipeline": "shop", "backend": "default", "partition": "slot", **GAP}]
+    assert gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]
+
+
+@pytest.mark.parametrize(("policy", "count"), [("continue", 0), ("fail", 1)])
+def test_a_gap_whose_end_is_not_known_yet_is_told_when_there_will_be_none(
+    server: Nats, board: Board, tmp_path: Path, policy: str, count: int
+) -> None:
+    gaps_of(tmp_path).record("slot", {**GAP, "to": "", "policy": policy})
+    shown(board, tmp_path)
+    Notices(pipeline_of(server, tmp_path)).tick(board, 0.0)
+    assert len(told(server)) == count
+
+
+def test_a_gap_before_which_we_stood_still_is_told_again_when_we_go_on(
+    server: Nats, board: Board, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(server, tmp_path)
+    notices = Notices(pipeline)
+    for policy, end in (("fail", ""), ("continue", ""), ("continue", "0B"), ("continue", "0B")):
+        gaps_of(tmp_path).record("slot", {**GAP, "policy": policy, "to": end})
+        shown(board, tmp_path)
+        notices.tick(board, 0.0)
+    assert [(each["policy"], each["to"]) for each in told(server)] == [
+        ("fail", ""),
+        ("continue", "0B"),
+    ]
+
+
+def test_what_could_not_be_told_is_told_later(server: Nats, board: Board, tmp_path: Path) -> None:
+    gaps_of(tmp_path).record("slot", GAP)
+    shown(board, tmp_path)
+    notices = Notices(pipeline_of(server, tmp_path))
+    server.stop()
+    notices.tick(board, 0.0)
+    assert not gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]
+    server.start()
+    notices.tick(board, 0.0)  # not so soon
+    assert told(server) == []
+    notices.tick(board, 60.0)
+    assert len(told(server)) == 1

@@ -1,0 +1,81 @@
+"""Whatever the settings ask for, the same changes are read back from it.
+
+The reader is `penstock.tail.bodies`, which shares no code with the sink.
+"""
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import Malformed
+from penstock.nats.protocol import headers_of
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.subject import parse_template
+from penstock.tail.bodies import changes_of
+
+TEMPLATE = parse_template("cdc.{collection}.{operation}")
+
+
+def read_back(changes: Any, **fields: Any) -> list[dict[str, Any]]:
+    settings = JetStreamSettings(url="nats://h", **fields)
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(changes))
+    pairs = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
+    return [
+        dict(change)
+        for headers, body in pairs
+        for change in changes_of(headers_of(headers + b"\r\n"), body)
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": "batch"},
+        {"messages": "batch", "encoding": "json"},
+        {"messages": "batch", "encoding": "arrow"},
+        {"messages": "batch", "batch": {"max_size": 1}},
+        {"layout": "cloudevents", "encoding": "json"},
+        {"layout": "cloudevents", "encoding": "json", "messages": "batch"},
+    ],
+)
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_every_form_holds_the_same_changes(fields: Any, images: Any, batch_of: Any) -> None:
+    batch = batch_of(
+        7, 0x16B3748, images=images, unchanged=[[], ["note"], *[[]] * 5], before=None,
+        tenant="acme", transaction=["7", None, *["8"] * 5],
+    )  # fmt: skip
+    assert read_back(batch, **fields) == read_back(batch)
+
+
+@pytest.mark.parametrize("packing", ["change", "batch"])
+def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any) -> None:
+    operations = ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE", "READ"]
+    after = [b"{}", b'{"a":1}', None, None, b'{"prefix":"p","content":"c"}', b'{"a":2}']
+    batch = batch_of(
+        6, 9, operation=operations, after=[one and one.decode() for one in after],
+        unchanged=[[], ["b"], *[[]] * 4], collection=[*["items"] * 4, "p", "items"],
+    )  # fmt: skip
+    found = read_back(batch, layout="debezium", encoding="json", messages=packing)
+    expected = [dict(change) for change in read_back(batch)]
+    for change, plain in zip(found, expected, strict=True):
+        for name in ("tenant", "relation_id", "document_id", "key"):
+            assert change.pop(name) is None
+            key = plain.pop(name)
+            if name == "key" and plain["operation"] == "DELETE":
+                plain["before"] = key
+        for name in ("committed_at", "captured_at"):
+            plain[name] = plain[name][:-4] + "000Z"
+    assert found == expected
+
+
+def test_a_cut_off_arrow_stream_is_malformed(batch_of: Any) -> None:
+    settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch_of(3)))
+    (body,) = messages.bodies.to_pylist()
+    headers = headers_of(messages.headers[0].as_py() + b"\r\n")
+    assert len(changes_of(headers, body)) == 3
+    for size in range(0, len(body) - 64, 97):
+        with pytest.raises(Malformed):
+            changes_of(headers, body[:size])

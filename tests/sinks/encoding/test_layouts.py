@@ -1,0 +1,111 @@
+"""The layouts for consumers that exist already: Debezium's envelope, and CloudEvents."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock import __version__
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.subject import parse_template
+
+TEMPLATE = parse_template("cdc.{collection}.{operation}")
+
+
+def bodies(batch: Any, layout: str, packing: str = "change") -> list[Any]:
+    settings = JetStreamSettings(url="nats://h", layout=layout, messages=packing, encoding="json")  # type: ignore[arg-type]
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch))
+    return [orjson.loads(body) for body in messages.bodies.to_pylist()]
+
+
+def test_an_update_as_debezium_has_it(batch_of: Any) -> None:
+    batch = batch_of(
+        1, 0x1_6B37_48, operation="UPDATE", after='{"id":1,"name":"new"}', before='{"id":1}',
+        unchanged=[["note"]],
+    )  # fmt: skip
+    assert bodies(batch, "debezium") == [
+        {
+            "op": "u",
+            "before": {"id": 1},
+            "after": {"id": 1, "name": "new", "note": "__debezium_unavailable_value"},
+            "source": {
+                "version": __version__,
+                "connector": "postgresql",
+                "name": "default",
+                "snapshot": "false",
+                "db": "shop",
+                "schema": "public",
+                "table": "items",
+                "xmin": None,
+                "sequence": "00000000/016B3748:0",
+                "ts_ms": 1795255323000,
+                "txId": 0x16B3748,
+                "lsn": 0x16B3748,
+            },
+            "ts_ms": 1795255324000,
+            "transaction": None,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "op", "snapshot"),
+    [("INSERT", "c", "false"), ("UPDATE", "u", "false"), ("REPLACE", "u", "false"),
+     ("DELETE", "d", "false"), ("READ", "r", "true"), ("TRUNCATE", "t", "false")],
+)  # fmt: skip
+def test_operations_have_debeziums_letters(
+    operation: str, op: str, snapshot: str, batch_of: Any
+) -> None:
+    (body,) = bodies(batch_of(1, operation=operation), "debezium")
+    assert (body["op"], body["source"]["snapshot"]) == (op, snapshot)
+
+
+def test_a_deleted_row_is_its_key_where_the_source_sends_no_more(batch_of: Any) -> None:
+    batch = batch_of(3, operation=["DELETE", "DELETE", "UPDATE"], before=[None, '{"id":7}', None])
+    assert [body["before"] for body in bodies(batch, "debezium")] == [{"id": 0}, {"id": 7}, None]
+
+
+def test_a_logical_message_has_no_row(batch_of: Any) -> None:
+    batch = batch_of(
+        1, operation="MESSAGE", namespace=None, collection="p", relation_id=None, key=None,
+        after='{"prefix":"p","content":"c"}', transaction=None, committed_at=None,
+    )  # fmt: skip
+    (body,) = bodies(batch, "debezium")
+    assert body["message"] == {"prefix": "p", "content": "c"}
+    assert "after" not in body
+    assert (body["source"]["txId"], body["source"]["ts_ms"]) == (None, None)
+
+
+def test_a_source_without_schemas_is_no_postgresql(batch_of: Any) -> None:
+    batch = batch_of(1, namespace="shop", relation_id=None, transaction="lsid:7", cursor="abc")
+    source = bodies(batch, "debezium")[0]["source"]
+    assert (source["connector"], source["schema"], source["lsn"]) == ("mongodb", "", None)
+    assert source["txId"] == "lsid:7"
+
+
+def test_a_cloud_event_has_the_required_attributes(batch_of: Any) -> None:
+    batch = batch_of(1, 7, backend='my "db"', collection="a/b", document_id=["1"])
+    (event,) = bodies(batch, "cloudevents")
+    data = event.pop("data")
+    assert event == {
+        "specversion": "1.0",
+        "id": 'my "db":00000000/00000007:0',
+        "source": "/my%20%22db%22/shop/public",
+        "type": "penstock.insert",
+        "subject": "a/b",
+        "datacontenttype": "application/json",
+        "time": "2026-11-21T10:02:03.000004Z",
+        "partitionkey": "1",
+        "sequence": "00000000/00000007:0",
+    }
+    assert [data] == bodies(batch, "penstock")
+
+
+@pytest.mark.parametrize("layout", ["debezium", "cloudevents"])
+def test_several_are_an_array_of_the_same(layout: str, batch_of: Any) -> None:
+    batch = batch_of(5, 3, operation=["INSERT", "INSERT", "INSERT", "DELETE", "DELETE"])
+    one, other = bodies(batch, layout, "batch")
+    assert [*one, *other] == bodies(batch, layout)
+    assert (len(one), len(other)) == (3, 2)

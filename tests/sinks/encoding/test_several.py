@@ -1,0 +1,262 @@
+"""`messages: batch` on a real server: whatever crashes where, each change is stored once."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import Rejected
+from penstock.position import PartitionId, Place
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.flow.flow import Flow
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.publishing.atomic import Atomic, FlightLimits
+from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.publishing.shard import FlightBatch, Shard
+from penstock.sinks.subject import parse_template
+from penstock.tail.bodies import changes_of
+
+pytestmark = pytest.mark.live
+
+Change = dict[str, Any]
+ENCODINGS = ["msgpack", "json", "arrow"]
+
+
+@pytest.fixture
+def make(nats: Nats, settings_of: Callable[..., JetStreamSettings]) -> Callable[..., JetStreamSink]:
+    def sink(**fields: Any) -> JetStreamSink:
+        chosen = {"messages": "batch", "delivery": "exactly-once", **fields}
+        return JetStreamSink(settings_of(nats.url, **chosen))
+
+    return sink
+
+
+@pytest.fixture
+def messages(nats: Nats, stream: str, read: Any) -> Callable[[], list[Any]]:
+    """The stream's messages and the changes in each."""
+    return lambda: [(one, changes_of(one.headers, one.data)) for one in read(nats.url, stream)]
+
+
+@pytest.fixture
+def source(batch_of: Any) -> Callable[[int], list[pa.RecordBatch]]:
+    """`source(size)`: the same 96 changes of three tables and a logical message now and then, in
+    transactions of eight, cut into batches of `size`."""
+    operations = ["INSERT", "INSERT", "UPDATE", "INSERT", "DELETE", "UPDATE", "INSERT", "MESSAGE"]
+    tables = ["a", "b", "a", "c", "b", "a", "a", "p"]
+    schema: list[str | None] = [*["public"] * 7, None]
+    whole = pa.Table.from_batches(
+        batch_of(
+            8, n, operation=operations, collection=tables, namespace=schema,
+            after=[orjson.dumps({"n": n, "i": i}).decode() for i in range(8)],
+        )
+        for n in range(1, 13)
+    ).combine_chunks()  # fmt: skip
+    return lambda size: whole.to_batches(max_chunksize=size)
+
+
+def test_a_message_holds_changes_of_one_route(
+    make: Any, messages: Any, batch_of: Any, stream: str
+) -> None:
+    batch = batch_of(6, 9, collection=["a", "b", "a", "b", "a", "a"])
+    receipt = make().write([batch])
+    assert (receipt.published, receipt.duplicates) == (6, 0)
+    assert receipt.position == {PartitionId("shop"): Place("00000000/00000009", 5)}
+    found = messages()
+    assert [message.subject for message, _ in found] == [f"{stream}.b.insert", f"{stream}.a.insert"]
+    assert [[change["position"][-1] for change in changes] for _, changes in found] == [
+        ["1", "3"], ["0", "2", "4", "5"],
+    ]  # fmt: skip
+    message, _ = found[0]
+    del message.headers["Nats-Batch-Id"]
+    assert message.headers == {
+        "Nats-Msg-Id": "default:00000000/00000009:3",
+        "Penstock-Position": "default shop 00000000/00000009:3",
+        "Penstock-Count": "2",
+        "Penstock-Schema": "1",
+        "Content-Type": "application/msgpack",
+        "Nats-Batch-Sequence": "1",
+        "Nats-Expected-Last-Sequence": "0",
+    }
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_the_limits_of_a_batch_are_those_of_a_message(
+    encoding: str, make: Any, messages: Any, batch_of: Any, ids_of: Any
+) -> None:
+    batch = batch_of(1000, 1, images="json" if encoding == "json" else "msgpack")
+    make(encoding=encoding, batch={"max_size": 300}).write([batch])
+    assert [len(changes) for _, changes in messages()] == [300, 300, 300, 100]
+    large = batch_of(20, 2, document_id="x" * 3000)
+    make(encoding=encoding, batch={"max_bytes": 10_000}).write([large])
+    assert [len(changes) for _, changes in messages()[4:]] == [3] * 6 + [2]
+    said = [change["event_id"] for _, changes in messages() for change in changes]
+    assert said == ids_of(batch, large)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_messages_stay_below_what_the_server_takes(
+    encoding: str, make: Any, messages: Any, batch_of: Any
+) -> None:
+    """Its max_payload is 1 MiB; the settings would allow more."""
+    batches = [batch_of(500, n, document_id="x" * 5000) for n in range(1, 4)]
+    make(encoding=encoding, batch={"max_bytes": "64MiB"}).write(batches)
+    found = messages()
+    assert sum(len(changes) for _, changes in found) == 1500
+    assert max(len(message.data) for message, _ in found) > 900_000
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_change_that_is_too_large_alone_is_rejected_by_its_place(
+    encoding: str, make: Any, batch_of: Any
+) -> None:
+    ids = ["small", "s3cret" * 200_000, "small"]
+    with pytest.raises(Rejected, match="00000000/00000009:1 of shop") as caught:
+        make(encoding=encoding).write([batch_of(3, 9, document_id=ids)])
+    assert "s3cret" not in str(caught.value)
+
+
+def check_order(changes: list[Change], expected: list[Change]) -> None:
+    """Each change once, in order per table, and none passed a logical message."""
+    assert sorted(map(_place, changes)) == list(map(_place, expected))
+    for table in ("a", "b", "c", "p"):
+        mine = [_place(one) for one in changes if one["collection"] == table]
+        assert mine == sorted(mine)
+    for number, one in enumerate(changes):
+        if one["operation"] == "MESSAGE":
+            assert sorted(map(_place, changes[:number])) == list(map(_place, expected[:number]))
+
+
+def at_rest(messages: Any) -> Any:
+    """What was on its way has arrived: the server tells of a batch that it is just storing."""
+    found = messages()
+    while len(again := messages()) > len(found):
+        found = again
+    return again
+
+
+def _place(change: Change) -> str:
+    return str(change["position"])
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_after_a_crash_anywhere_every_change_is_stored_once(
+    encoding: str, make: Any, messages: Any, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer dies after every few changes, and the next one cuts them otherwise."""
+
+    def small(*args: Any, **fields: Any) -> Atomic:
+        # As few messages in a batch as can be: each end where one may end is used.
+        return Atomic(*args, **{**fields, "limits": FlightLimits(size=1)})
+
+    monkeypatch.setattr("penstock.sinks.jetstream.write.Atomic", small)
+    everything = [
+        {"position": f"{row['cursor']}:{row['ordinal']}"}
+        for batch in source(96)
+        for row in batch.to_pylist()
+    ]
+    reached = crashes = 0
+    for size in (7, 5, 11, 3, 13, 6, 96):
+        sink = make(encoding=encoding)
+        sink.prepare()
+
+        def dying(size: int = size, reached: int = reached) -> Iterator[pa.RecordBatch]:
+            given = 0
+            for batch in source(size):
+                yield batch
+                given += len(batch)
+                if size < 96 and given > reached + 9:
+                    # Something of it is stored, and perhaps more is on its way.
+                    while sum(len(changes) for _, changes in messages()) <= reached:
+                        yield batch[:0]
+                    raise OSError("killed")
+
+        receipt = None
+        with suppress(OSError):
+            receipt = sink.write(dying())
+        found = at_rest(messages)
+        changes = [change for _, one in found for change in one]
+        # What is there is a prefix, and the last message says where it ends.
+        last = found[-1][0].headers["Penstock-Position"].rpartition(" ")[2]
+        check_order(changes, everything[: len(changes)])
+        assert last == everything[len(changes) - 1]["position"]
+        if receipt is not None:
+            assert receipt.published + receipt.duplicates == 96
+            # What was still on its way when the one before died may have arrived meanwhile.
+            assert receipt.duplicates >= reached
+        reached, crashes = len(changes), crashes + (receipt is None)
+    assert reached == 96
+    assert crashes >= 2
+
+
+def test_a_lost_acknowledgement_does_not_repeat_a_change(
+    proxy: Any, settings_of: Any, messages: Any, source: Any
+) -> None:
+    between = proxy(trigger=b'{"stream":', remaining=1)
+    sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", messages="batch"))
+    receipt = sink.write(source(10))
+    assert between.lost == 1
+    assert (receipt.published, receipt.duplicates) == (96, 0)
+    assert sum(len(changes) for _, changes in messages()) == 96
+
+
+@pytest.mark.parametrize("delivery", ["deduplicated", "at-least-once"])
+def test_single_acknowledgements_count_changes(
+    delivery: str, make: Any, messages: Any, batch_of: Any, ids_of: Any
+) -> None:
+    batches = [batch_of(40, n) for n in range(1, 6)]
+    receipt = make(delivery=delivery, batch={"max_size": 7}).write(batches)
+    assert (receipt.published, receipt.duplicates) == (200, 0)
+    found = [change["event_id"] for _, changes in messages() for change in changes]
+    assert found == ids_of(*batches)
+    if delivery == "deduplicated":
+        again = make(delivery=delivery, batch={"max_size": 7}, window=1).write(batches)
+        assert (again.published, again.duplicates) == (0, 200)
+
+
+def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> None:
+    """Each batch costs the server its time, whatever is in it."""
+    settings = JetStreamSettings(url="nats://h", messages="batch")
+    template = parse_template(settings.subject)
+    messages = encoder(settings, template, ids=True, limit=1 << 20).encode(Part.of(batch_of(500)))
+    size = int(messages.sizes.sum())
+    atomic = Atomic(
+        Tally(),
+        Flow(settings),
+        stream="CDC",
+        template=template,
+        limits=FlightLimits(company=3 * size),
+    )
+    shard = Shard(messages.origin)
+    assert not atomic._is_ready(shard)
+    shard.queue.append(messages)
+    assert atomic._is_ready(shard)  # the server has nothing to do
+    shard.flight.append(FlightBatch(1, [messages]))
+    shard.queue.append(messages)
+    assert not atomic._is_ready(shard)
+    shard.queue.append(messages)
+    assert atomic._is_ready(shard)  # there is enough of it
+
+
+def test_nobody_waits_for_company_that_does_not_come(
+    make: Any, messages: Any, batch_of: Any
+) -> None:
+    """The source goes on only once what it gave is in the stream."""
+    seen: list[int] = []
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for n in range(1, 6):
+            yield batch_of(3, 2 * n)
+            yield batch_of(3, 2 * n + 1)
+            while sum(len(changes) for _, changes in messages()) < 6 * n:
+                yield batch_of(0)
+            seen.append(n)
+
+    sink = make()
+    sink.prepare()
+    assert sink.write(slow()).published == 30
+    assert seen == [1, 2, 3, 4, 5]

@@ -1,0 +1,415 @@
+"""Flow control on real servers: slow ones, dead ones, and what is said of them."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from penstock.demo.servers import Nats, free_port
+from penstock.errors import Unavailable
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.flow.flow import Flow
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.settings import PressureSettings
+
+SURE = ["exactly-once", "deduplicated"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def flow(clock: Clock) -> Flow:
+    return Flow(JetStreamSettings(url="nats://h"), clock)
+
+
+def test_the_queue_before_a_batch_is_not_the_servers_slowness(flow: Flow, clock: Clock) -> None:
+    """Four batches in flight, each answered 90 ms after the one before it: the last waited 360 ms
+    for its answer, and took the server 90."""
+    for _ in range(10):
+        for _ in range(4):
+            flow.sent()
+        for left in (3, 2, 1, 0):
+            clock.now += 0.09
+            flow.answered(clock.now, more=left > 0)
+    assert flow.states["pressure"] == "normal"
+    assert flow.slowest() == pytest.approx(90)
+
+
+def test_a_server_that_is_slow_with_each_is_slow(flow: Flow, clock: Clock) -> None:
+    told: list[Any] = []
+    flow.listen(told.append)
+    for _ in range(3):
+        flow.sent()
+        clock.now += 0.11
+        flow.answered(clock.now, more=False)
+        clock.now += 60  # between two batches nothing is due
+    assert flow.states["pressure"] == "slow"
+    assert told[0]["counts"] == {"pressure_transitions": 1}
+    assert (flow.scaled(1000), flow.scaled(2)) == (250, 1)
+
+
+def test_an_answer_that_nobody_looked_at_counts_from_when_it_can_have_come(
+    flow: Flow, clock: Clock
+) -> None:
+    """We encoded for a second and then found three answers: not the server's fault."""
+    for _ in range(3):
+        flow.sent()
+    sent = clock.now
+    clock.now += 1.0
+    for left in (2, 1, 0):
+        flow.answered(sent, more=left > 0)
+    assert flow.states["pressure"] == "normal"
+    assert flow.slowest() == 0
+
+
+def test_a_new_connection_owes_no_answers(flow: Flow, clock: Clock) -> None:
+    flow.sent()
+    flow.forget()
+    clock.now += 100
+    flow.waiting()
+    assert flow.states["pressure"] == "normal"
+
+
+def test_a_pause_lasts_until_nothing_is_in_flight_and_its_time_is_over(
+    flow: Flow, clock: Clock
+) -> None:
+    flow.sent()
+    clock.now += 2
+    flow.waiting()
+    assert (flow.states["pressure"], flow.pause) == ("critical", 1)
+    clock.now += 1
+    assert flow.held(flying=7)
+    assert not flow.held(flying=0)
+    assert flow.states["pressure"] == "slow"
+
+
+def test_the_thresholds_must_rise() -> None:
+    with pytest.raises(ValidationError, match="critical_threshold must not be below"):
+        PressureSettings(slow_threshold="1s", critical_threshold="500ms")  # type: ignore[arg-type]
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+class Writing:
+    """A write in a thread that goes on until it is told to end."""
+
+    def __init__(self, sink: JetStreamSink, batch_of: Any, size: int = 100) -> None:
+        self.told: list[Any] = []
+        self.batches: list[pa.RecordBatch] = []
+        self.receipt: Any = None
+        self.error: BaseException | None = None
+        self._sink, self._batch_of, self._size = sink, batch_of, size
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _changes(self) -> Iterator[pa.RecordBatch]:
+        while not self._end.wait(0.002):
+            batch = self._batch_of(self._size, len(self.batches) + 1)
+            self.batches.append(batch)
+            yield batch
+
+    def _run(self) -> None:
+        try:
+            self.receipt = self._sink.write(self._changes(), self.told.append)
+        except BaseException as error:
+            self.error = error
+
+    def said(self, machine: str) -> list[str]:
+        return [note[machine] for note in list(self.told) if "counts" in note and machine in note]
+
+    def finish(self) -> Any:
+        self._end.set()
+        self._thread.join(60)
+        assert self.error is None, self.error
+        assert self.receipt is not None, self.told[-5:]
+        return self.receipt
+
+
+@pytest.fixture
+def writing(settings_of: Any, batch_of: Any) -> Iterator[Callable[..., Writing]]:
+    started: list[Writing] = []
+
+    def make(url: str, *, size: int = 100, **settings: Any) -> Writing:
+        sink = JetStreamSink(settings_of(url, **{"timeout": "2s", **settings}))
+        one = Writing(sink, batch_of, size)
+        started.append(one)
+        wait_until(lambda: one.told)
+        return one
+
+    yield make
+    for one in started:
+        one._end.set()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("delivery", [*SURE, "at-least-once"])
+def test_a_healthy_server_is_never_under_pressure(
+    delivery: str, nats: Nats, settings_of: Any, batch_of: Any
+) -> None:
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    told: list[Any] = []
+    receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], told.append)
+    assert receipt.published == 60_000
+    assert not [note for note in told if "counts" in note]
+    assert (receipt.numbers["pressure"], receipt.numbers["breaker"]) == ("normal", "closed")
+    assert receipt.numbers["answer_ms"] >= 0
+
+
+@pytest.mark.live
+@pytest.mark.fault
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_server_that_stutters_is_given_rest_and_gets_everything(
+    delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
+) -> None:
+    """It answers only between freezes of 0.7 s: slow, or worse; and normal afterwards. A batch
+    is more than it can store between two of them, however late we are to freeze it again."""
+    server: Nats = own_nats()
+    pressure = {"pause": "100ms", "slow_threshold": "500ms", "critical_threshold": "2s"}
+    write = writing(server.url, delivery=delivery, size=1000, timeout="20s", pressure=pressure)
+    deadline = time.monotonic() + 90
+    while not write.said("pressure"):
+        assert time.monotonic() < deadline
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(server.pid, signal.SIGCONT)
+        time.sleep(0.0005)
+    wait_until(lambda: write.said("pressure")[-1] == "normal")
+    receipt = write.finish()
+    assert receipt.numbers["pressure"] == "normal"
+    assert [message.event_id for message in read(server.url, stream)] == ids_of(*write.batches)
+
+
+@pytest.mark.live
+@pytest.mark.fault
+@pytest.mark.parametrize("messages", ["change", "batch"])
+@pytest.mark.parametrize("delivery", SURE)
+def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_change(
+    delivery: str, messages: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any,
+    read: Any, stream: str,
+) -> None:  # fmt: skip
+    """The source has no more for now: what waited for company behind a slow answer is all."""
+    server: Nats = own_nats()
+    batches = [batch_of(100, number) for number in range(1, 5)]
+    told: list[Any] = []
+
+    def stored() -> bool:
+        changes = sum(note.get("published", 0) for note in told[-1:])
+        return bool(changes >= 400)
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        yield batches[0]
+        wait_until(lambda: any(note.get("published") == 100 for note in told))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            yield from batches[1:]
+            wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until(stored)
+
+    sink = JetStreamSink(
+        settings_of(
+            server.url, delivery=delivery, messages=messages, timeout="60s",
+            pressure={"pause": "3s"},
+        )
+    )  # fmt: skip
+    assert sink.write(changes(), told.append).published == 400
+    if messages == "change":
+        assert [message.event_id for message in read(server.url, stream)] == ids_of(*batches)
+
+
+@pytest.mark.live
+@pytest.mark.fault
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
+    delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
+) -> None:
+    server: Nats = own_nats()
+    write = writing(server.url, delivery=delivery, timeout="20s", pressure={"pause": "100ms"})
+    wait_until(lambda: len(write.batches) > 30)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "critical" in write.said("pressure"))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert any("hardly answers" in note.get("pressure_reason", "") for note in write.told)
+    wait_until(lambda: write.said("pressure")[-1] == "normal")
+    write.finish()
+    assert not [note for note in write.told if note.get("connected") is False]
+    assert [message.event_id for message in read(server.url, stream)] == ids_of(*write.batches)
+
+
+@pytest.mark.live
+@pytest.mark.fault
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
+    delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
+) -> None:
+    """Under load: what is waiting does not pile up, and everything is delivered afterwards."""
+    server: Nats = own_nats()
+    write = writing(server.url, delivery=delivery, breaker={"threshold": 3, "timeout": "1s"})
+    wait_until(lambda: len(write.batches) > 30)
+    server.kill()
+    wait_until(lambda: "half-open" in write.said("breaker"))
+    waiting, memory = len(write.batches), psutil.Process().memory_info().rss
+    wait_until(lambda: write.said("breaker").count("half-open") >= 3)
+    # Nobody takes more from the source: it keeps its log.
+    assert len(write.batches) - waiting <= 6
+    assert psutil.Process().memory_info().rss - memory < 50 << 20
+    server.start()
+    wait_until(lambda: write.said("breaker")[-1] == "closed")
+    at = len(write.batches)
+    wait_until(lambda: len(write.batches) > at + 5)
+    receipt = write.finish()
+    said = write.said("breaker")
+    assert said[:2] == ["open", "half-open"]
+    assert said == ["open", "half-open"] * (len(said) // 2) + ["closed"]
+    assert receipt.numbers["breaker"] == "closed"
+    assert [message.event_id for message in read(server.url, stream)] == ids_of(*write.batches)
+
+
+@pytest.mark.live
+@pytest.mark.fault
+def test_an_open_breaker_leaves_the_server_alone(settings_of: Any, batch_of: Any) -> None:
+    """A server that hangs up on everybody is called `threshold` times, and then once a timeout."""
+    calls: list[float] = []
+    listener = socket.create_server(("127.0.0.1", free_port()))
+
+    def hang_up() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            calls.append(time.monotonic())
+            client.close()
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+    sink = JetStreamSink(settings_of(url, breaker={"threshold": 3, "timeout": "700ms"}))
+    told: list[Any] = []
+
+    class Enough(Exception):
+        pass
+
+    def notify(note: Any) -> None:
+        told.append(note)
+        if [one.get("breaker") for one in told].count("half-open") == 3:
+            raise Enough
+
+    with pytest.raises(Enough):
+        sink.write([batch_of(1)], notify)
+    listener.close()
+    assert len(calls) == 5
+    gaps = [later - earlier for earlier, later in pairwise(calls[2:])]
+    assert min(gaps) >= 0.7
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("delivery", SURE)
+def test_a_probe_is_one_batch(
+    delivery: str, nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
+) -> None:
+    from penstock.sinks.jetstream.publishing.publisher import Tally
+    from penstock.sinks.jetstream.session import Session
+    from penstock.sinks.jetstream.write import _publisher
+
+    session = Session(settings_of(nats.url, delivery=delivery))
+    session.open()
+    publisher = _publisher(session, Tally())
+    publisher.resume(session.connection, session.api)
+    publisher.probe()  # nothing is queued: nothing to do
+    publisher.add(session.encoder.encode(Part.of(batch_of(1000, 1))))
+    publisher.add(session.encoder.encode(Part.of(batch_of(1000, 2))))
+    publisher.probe()
+    assert publisher.flying == 0
+    assert len(read(nats.url, stream)) == (1000 if delivery == "exactly-once" else 1)
+    publisher.pump(drain=True)
+    assert len(read(nats.url, stream)) == 2000
+    session.close()
+
+
+def sizes_of_batches(messages: list[Any]) -> list[int]:
+    """The first message of each batch says which sequence it expects."""
+    sizes: list[int] = []
+    for message in messages:
+        if "Nats-Expected-Last-Sequence" in message.headers:
+            sizes.append(0)
+        sizes[-1] += 1
+    return sizes
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("batch", "largest"),
+    [({}, 1000), ({"max_size": 200}, 200), ({"max_size": 1000, "max_bytes": "20KiB"}, 60)],
+)
+def test_limits_of_a_batch_that_are_set_hold_for_a_backlog_too(
+    batch: Any, largest: int, nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
+) -> None:
+    sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once", batch=batch))
+    sink.write([batch_of(1000, n) for n in range(1, 4)])
+    sizes = sizes_of_batches(read(nats.url, stream))
+    assert sum(sizes) == 3000
+    assert largest // 2 < max(sizes) <= largest
+
+
+@pytest.mark.live
+def test_a_change_larger_than_a_batch_may_be_goes_alone(
+    nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
+) -> None:
+    sink = JetStreamSink(
+        settings_of(nats.url, delivery="exactly-once", batch={"max_bytes": "20KiB"})
+    )
+    images = ['{"a":"x"}'] * 9
+    images[4] = '{"a":"' + "x" * 40_000 + '"}'
+    assert sink.write([batch_of(9, after=images)]).published == 9
+    assert sizes_of_batches(read(nats.url, stream)) == [4, 1, 4]
+
+
+@pytest.mark.live
+def test_a_write_that_was_given_up_while_the_breaker_was_open_leaves_it_open(
+    settings_of: Any, batch_of: Any
+) -> None:
+    settings = settings_of(
+        f"nats://127.0.0.1:{free_port()}", breaker={"threshold": 1, "timeout": "300ms"}
+    )
+
+    class GiveUp(Exception):
+        pass
+
+    def notify(note: Any) -> None:
+        if note.get("connected") is False:
+            raise GiveUp
+
+    for _ in range(2):
+        with pytest.raises(GiveUp):
+            JetStreamSink(settings).write([batch_of(1)], notify)
+    with pytest.raises(Unavailable):
+        JetStreamSink(settings).prepare()

@@ -1,0 +1,144 @@
+"""The back-pressure monitor: its table, its thresholds, and how it gets worse and better."""
+
+from itertools import product
+
+import pytest
+
+from penstock.sinks.flow.pressure import (
+    BETTER_AFTER,
+    CALM,
+    PACES,
+    TABLE,
+    WORSE_AFTER,
+    Pressure,
+    PressureEvent,
+    PressureState,
+    step,
+)
+
+NORMAL, SLOW, CRITICAL = PressureState
+BRISK, DRAGGING, CHOKING, RESTED = PressureEvent
+NEVER = {(NORMAL, RESTED), (SLOW, RESTED)}
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "then"),
+    [
+        (NORMAL, BRISK, NORMAL),
+        (NORMAL, DRAGGING, SLOW),
+        (NORMAL, CHOKING, CRITICAL),
+        (SLOW, BRISK, NORMAL),
+        (SLOW, DRAGGING, SLOW),
+        (SLOW, CHOKING, CRITICAL),
+        (CRITICAL, BRISK, CRITICAL),
+        (CRITICAL, DRAGGING, CRITICAL),
+        (CRITICAL, CHOKING, CRITICAL),
+        (CRITICAL, RESTED, SLOW),
+    ],
+)
+def test_the_table(state: PressureState, event: PressureEvent, then: PressureState) -> None:
+    assert step(state, event) is then
+
+
+def test_the_table_has_every_pair_but_those_that_cannot_be() -> None:
+    assert set(TABLE) == set(product(PressureState, PressureEvent)) - NEVER
+    assert set(PACES) == set(PressureState)
+
+
+@pytest.mark.parametrize(("state", "event"), sorted(NEVER, key=str))
+def test_what_cannot_be_is_an_error_that_names_both(
+    state: PressureState, event: PressureEvent
+) -> None:
+    with pytest.raises(KeyError, match=rf"{state.value} cannot have {event.value}"):
+        step(state, event)
+
+
+def answered(pressure: Pressure, *took: float, now: float = 0.0) -> Pressure:
+    for one in took:
+        pressure = pressure.answered(one, now)
+    return pressure
+
+
+@pytest.mark.parametrize(
+    ("took", "state"),
+    [
+        (0.0999, NORMAL),
+        (0.1, SLOW),  # exactly at a threshold counts as above it
+        (0.4999, SLOW),
+        (0.5, CRITICAL),
+        (5.0, CRITICAL),
+    ],
+)
+def test_the_thresholds(took: float, state: PressureState) -> None:
+    assert answered(Pressure(), *[took] * WORSE_AFTER).state is state
+
+
+def test_the_fastest_of_the_last_answers_decides() -> None:
+    assert answered(Pressure(), 9, 9, 0.01, 9, 9).state is NORMAL
+    assert answered(Pressure(), 9, 9, 0.2).state is SLOW
+    assert answered(Pressure(), 9, 9, 0.2, 9, 9).state is SLOW
+    assert answered(Pressure(), 9, 9, 0.2, 9, 9, 9).state is CRITICAL
+
+
+def test_a_single_slow_answer_now_and_then_changes_nothing() -> None:
+    pressure = answered(Pressure(), *[0.001, 0.001, 3.0] * 50)
+    assert pressure.state is NORMAL
+
+
+def test_slow_means_smaller_batches_and_longer_waits() -> None:
+    pace = answered(Pressure(), 0.2, 0.2, 0.2).pace
+    assert (pace.divisor > 1, pace.patience > 1, pace.paused) == (True, True, False)
+    assert PACES[CRITICAL].paused
+    assert (PACES[NORMAL].divisor, PACES[NORMAL].patience) == (1, 1)
+
+
+def test_slow_gets_better_only_after_many_answers_in_a_row() -> None:
+    slow = answered(Pressure(), 0.2, 0.2, 0.2, now=100)
+    nearly = answered(slow, *[0.01] * (BETTER_AFTER - 1), now=101)
+    assert nearly.state is SLOW
+    assert answered(nearly, 0.01, now=101).state is NORMAL
+    assert answered(nearly, 0.1, *[0.01] * (BETTER_AFTER - 1), now=101).state is SLOW
+
+
+def test_slow_gets_better_when_nothing_was_slow_for_long_enough() -> None:
+    slow = answered(Pressure(), 0.2, 0.2, 0.2, now=100)
+    assert answered(slow, 0.01, now=100 + CALM - 0.01).state is SLOW
+    assert answered(slow, 0.01, now=100 + CALM).state is NORMAL
+    assert slow.idle(100 + CALM - 0.01).state is SLOW
+    assert slow.idle(100 + CALM).state is NORMAL
+
+
+def test_a_pause_ends_when_it_is_over_and_the_server_is_judged_anew() -> None:
+    paused = answered(Pressure(pause=1.0), 2, 2, 2, now=50)
+    assert (paused.resting(50.25), paused.resting(51)) == (0.75, 0)
+    assert paused.rested(50.99).state is CRITICAL
+    trying = paused.rested(51)
+    assert (trying.state, trying.since) == (SLOW, 51)
+    # The answers of before do not count any more.
+    assert answered(trying, 2, 2, now=52).state is SLOW
+    assert answered(trying, 2, 2, 2, now=52).state is CRITICAL
+
+
+def test_only_a_pause_ends_a_pause() -> None:
+    paused = answered(Pressure(), 2, 2, 2)
+    assert answered(paused, *[0.001] * 100, now=1000).state is CRITICAL
+    assert paused.idle(1000).state is CRITICAL
+
+
+@pytest.mark.parametrize("quick", [Pressure(), answered(Pressure(), 0.2, 0.2, 0.2)])
+def test_a_pause_that_never_began_does_not_end(quick: Pressure) -> None:
+    assert quick.rested(1e9) == quick
+    assert quick.resting(0) == 0
+
+
+def test_a_server_that_does_not_answer_at_all_is_critical() -> None:
+    limit = WORSE_AFTER * 0.5
+    assert Pressure().waiting(limit - 0.01, now=9).state is NORMAL
+    silent = Pressure().waiting(limit, now=9)
+    assert (silent.state, silent.since) == (CRITICAL, 9)
+
+
+def test_the_thresholds_can_be_set() -> None:
+    strict = Pressure(slow=0.01, critical=0.02)
+    assert answered(strict, 0.01, 0.01, 0.01).state is SLOW
+    assert answered(strict, 0.02, 0.02, 0.02).state is CRITICAL

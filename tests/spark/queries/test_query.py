@@ -1,0 +1,201 @@
+"""How changes go through Spark: as rows, in planned micro-batches, or in open ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.change import COLUMNS
+from penstock.config import Pipeline, parse_pipeline
+from penstock.errors import SettingsError
+from penstock.sinks.memory import MemorySinkSettings, stored
+from penstock.spark.queries.query import _bounds, _late, images, mode, start_query
+from penstock.tasks.late.side_files import CARRIER
+
+TRANSFORM = '[{sql: "SELECT * FROM changes"}]'
+CHANGES = 5_000
+JETSTREAM = {"type": "jetstream", "url": "nats://nowhere", "stream": "S"}
+
+
+@pytest.mark.parametrize(
+    ("spark", "transform", "meant"),
+    [
+        ("{}", "[]", "realtime"),
+        ("{trigger: 0s}", "[]", "realtime"),
+        ("{trigger: realtime}", "[]", "realtime"),
+        ("{trigger: 1s}", "[]", "packed"),
+        ("{mode: packed}", "[]", "packed"),
+        ("{mode: rows}", "[]", "rows"),
+        ("{}", TRANSFORM, "rows"),
+        ("{trigger: 1s}", TRANSFORM, "rows"),
+    ],
+)
+def test_micro_batches_stay_open_unless_rows_or_an_interval_are_wanted(
+    spark: str, transform: str, meant: str
+) -> None:
+    text = f"""
+        backends: [{{name: default, type: memory}}]
+        sink: {{type: memory}}
+        transform: {transform}
+        spark: {spark}
+    """
+    assert mode(parse_pipeline(text, environment={})) == meant
+
+
+def pipeline_of(folder: Path, *statements: str, **spark: Any) -> Pipeline:
+    document = {
+        "backends": [{"name": "default", "type": "memory", "changes": CHANGES, "page": 300}],
+        "sink": {"type": "memory", "folder": str(folder)},
+        "transform": [{"sql": statement} for statement in statements],
+        "spark": spark,
+        "state": str(folder / "state"),
+    }
+    return parse_pipeline(json.dumps(document), environment={})
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [("SELEC * FROM changes", "PARSE_SYNTAX_ERROR"), ("SELECT nobody FROM changes", "nobody")],
+)
+def test_a_transform_that_spark_refuses_says_why(
+    spark: SparkSession, tmp_path: Path, sql: str, said: str
+) -> None:
+    pipeline = pipeline_of(tmp_path, sql)
+    with pytest.raises(SettingsError, match=said) as caught:
+        start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1)
+    assert sql in caught.value.hint
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("statements", "through_the_jvm"),
+    [
+        (["SELECT * FROM changes WHERE operation = 'UPDATE'"], {"operation", CARRIER}),
+        (
+            [
+                f"SELECT {', '.join(COLUMNS)} FROM changes WHERE ordinal % 3 = 1",
+                "SELECT * EXCEPT (tenant), upper(collection) AS tenant FROM changes",
+            ],
+            {"ordinal", "collection", "tenant", CARRIER},
+        ),
+        (
+            [
+                "SELECT * EXCEPT (after), get_json_object(after, '$') AS after FROM changes"
+                " WHERE get_json_object(after, '$.number') % 2 = 0"
+            ],
+            {"after", CARRIER},
+        ),
+        (["SELECT * FROM changes WHERE ordinal < 0"], {"ordinal", CARRIER}),
+        (["SELECT * FROM changes WHERE relation_id IS NULL"], set(COLUMNS)),
+        (["SELECT * FROM changes UNION ALL SELECT * FROM changes WHERE 1 = 0"], set(COLUMNS)),
+        ([], {CARRIER}),
+    ],
+    ids=["filter", "two steps", "image", "nothing left", "the carrier is read", "union", "none"],
+)
+def test_what_arrives_is_what_the_transform_makes_of_whole_rows(
+    spark: SparkSession, tmp_path: Path, statements: list[str], through_the_jvm: set[str]
+) -> None:
+    pipeline = pipeline_of(tmp_path, *statements, mode="rows")
+    late = _late(spark, pipeline)
+    assert set(COLUMNS) - late | {CARRIER} == through_the_jvm
+    query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    depot = tmp_path / "depot-default-2"
+    assert depot.exists() == bool(late)
+    assert not late or list(depot.iterdir()) == []
+    assert arrived(tmp_path) == by_whole_rows(spark, statements, tmp_path / "whole rows")
+
+
+def by_whole_rows(spark: SparkSession, statements: list[str], folder: Path) -> list[dict[str, Any]]:
+    """As a user of the DataFrame would do it."""
+    options = {"backend": "memory", "name": "default", "changes": str(CHANGES), "page": "300"}
+    frame = spark.readStream.format("penstock").options(**options).load()
+    for statement in statements:
+        frame.createOrReplaceTempView("changes")
+        frame = spark.sql(statement)
+    query = (
+        frame.writeStream.format("penstock")
+        .options(sink="memory", folder=str(folder), checkpointLocation=str(folder / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return arrived(folder)
+
+
+def arrived(folder: Path) -> list[dict[str, Any]]:
+    rows = stored(MemorySinkSettings(folder=str(folder)))
+    return [{key: value for key, value in row.items() if key != "captured_at"} for row in rows]
+
+
+@pytest.mark.spark
+def test_what_a_failed_attempt_left_in_its_depot_goes(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = pipeline_of(tmp_path, "SELECT * FROM changes WHERE operation = 'UPDATE'")
+    left = tmp_path / "depot-default-6"
+    left.mkdir()
+    (left / "17-0").write_bytes(b"of a worker that was killed")
+    start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=7).stop()
+    assert not left.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT * EXCEPT (key) FROM changes", "lacks the columns key"),
+        ("SELECT *, 'me' AS tenant FROM changes", "tenant"),
+    ],
+)
+def test_columns_that_a_transform_drops_or_doubles_are_named(
+    spark: SparkSession, tmp_path: Path, sql: str, said: str
+) -> None:
+    pipeline = pipeline_of(tmp_path, sql)
+    with pytest.raises(PySparkException, match=said):
+        start_query(
+            spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1
+        ).processAllAvailable()
+
+
+@pytest.mark.parametrize(
+    ("sink", "late", "meant"),
+    [
+        ({"type": "memory"}, {"key", "before", "after"}, "json"),
+        (JETSTREAM, {"key", "before", "after", "cursor"}, "msgpack"),
+        (JETSTREAM, {"key", "after"}, "json"),
+        ({**JETSTREAM, "encoding": "json"}, {"key", "before", "after"}, "json"),
+    ],
+)
+def test_images_are_as_the_sink_wants_them_where_no_transform_sees_them(
+    sink: dict[str, str], late: set[str], meant: str
+) -> None:
+    text = f"""
+        backends: [{{name: default, type: memory}}]
+        sink: {json.dumps(sink)}
+        transform: {TRANSFORM}
+    """
+    assert images(parse_pipeline(text, environment={}), late) == meant
+
+
+@pytest.mark.parametrize(
+    ("late", "spark", "meant"),
+    [
+        (set(), {}, ("50000", str(16 * 2**20))),
+        ({"after"}, {}, ("100000", str(32 * 2**20))),
+        ({"after"}, {"max_events": 7}, ("7", str(32 * 2**20))),
+        ({"after"}, {"max_bytes": "1MiB"}, ("100000", str(2**20))),
+    ],
+)
+def test_micro_batches_of_stubs_are_larger_unless_the_file_says_how_large(
+    tmp_path: Path, late: set[str], spark: dict[str, Any], meant: tuple[str, str]
+) -> None:
+    bounds = _bounds(pipeline_of(tmp_path, "SELECT * FROM changes", **spark), late)
+    assert (bounds["max_events"], bounds["max_bytes"]) == meant

@@ -1,0 +1,132 @@
+"""Spark on standby: everything that the pipeline's queries will need is running and imported."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import structlog
+from pyspark.sql import SparkSession
+
+from penstock.config import Pipeline, parse_pipeline
+from penstock.spark.queries import warming as module
+from penstock.spark.queries.warming import Warming
+
+pytestmark = pytest.mark.spark
+
+# What Spark runs for a query of ours, besides the planner, which is each query's own.
+KINDS = {
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.worker",
+}
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+def pipeline_of(folder: Path, **more: object) -> Pipeline:
+    """Neither its database nor its broker is there."""
+    document = {
+        "name": "shop",
+        "backends": [
+            {
+                "name": "default",
+                "type": "postgres",
+                "connection": "postgresql://127.0.0.1:1/none",
+                "slot": "s",
+                "publication": "p",
+            }
+        ],
+        "sink": {"type": "jetstream", "url": "nats://127.0.0.1:1", "stream": "NONE"},
+        "state": str(folder),
+        **more,
+    }
+    return parse_pipeline(json.dumps(document))
+
+
+def workers() -> dict[int, str]:
+    """Process -> its kind, of all Python workers of this test's Spark that are alive."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            # Neither the daemons that fork them, nor who stands in for one.
+            alone = process.children() == [] and not any("standin" in word for word in command)
+            if alone and command[-1].startswith("pyspark."):
+                found[process.pid] = command[-1]
+    return found
+
+
+def until_warm(warming: Warming, spark: SparkSession) -> None:
+    deadline = time.monotonic() + 90
+    with structlog.testing.capture_logs() as logs:
+        while {"event": "spark is warm", "log_level": "info"} not in logs:
+            assert time.monotonic() < deadline, logs
+            warming.keep(lambda: spark)
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def pipeline(request: pytest.FixtureRequest, tmp_path: Path) -> Pipeline:
+    return pipeline_of(tmp_path, **getattr(request, "param", {}))
+
+
+@pytest.fixture
+def warming(pipeline: Pipeline, tmp_path: Path) -> Iterator[Warming]:
+    made = Warming(pipeline, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [{}, {"transform": [{"sql": "SELECT * FROM changes"}]}, {"spark": {"trigger": "realtime"}}],
+    ids=["packed", "rows", "realtime"],
+    indirect=True,
+)
+def test_every_kind_of_worker_is_there_and_stays(warming: Warming, spark: SparkSession) -> None:
+    until_warm(warming, spark)
+    before = workers()
+    assert KINDS | {PLANNER} <= set(before.values())
+    warming.end()
+    after = workers()
+    assert set(after.values()) >= KINDS
+    assert {pid for pid, kind in after.items() if kind in KINDS} <= set(before)
+
+
+def test_workers_have_imported_what_the_pipeline_needs(
+    warming: Warming, spark: SparkSession
+) -> None:
+    until_warm(warming, spark)
+    mapped = set()
+    for pid, kind in workers().items():
+        with suppress(psutil.Error):
+            if any("psycopg" in each.path for each in psutil.Process(pid).memory_maps()):
+                mapped.add(kind)
+    assert mapped >= {"pyspark.worker", PLANNER}
+
+
+def test_it_may_begin_again(warming: Warming, spark: SparkSession) -> None:
+    for _ in range(2):
+        until_warm(warming, spark)
+        assert [query.name for query in spark.streams.active] == ["warming"]
+        warming.end()
+        assert spark.streams.active == []
+
+
+def test_when_it_fails_that_is_told_and_it_is_tried_again(
+    warming: Warming, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PACE", 1)
+    until_warm(warming, spark)
+    for query in spark.streams.active:
+        query.stop()
+    with structlog.testing.capture_logs() as logs:
+        warming.keep(lambda: spark)
+        warming.keep(lambda: spark)
+    assert [each["event"] for each in logs] == ["spark is not kept warm; trying again"]
+    until_warm(warming, spark)
