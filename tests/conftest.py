@@ -77,6 +77,22 @@ def nats() -> Iterator[Nats]:
 
 
 @pytest.fixture
+def own_nats() -> Iterator[Callable[..., Nats]]:
+    """`own_nats(config)`: a server that this test may kill."""
+    servers: list[Nats] = []
+
+    def make(config: dict[str, Any] | None = None) -> Nats:
+        server = Nats(config=config)
+        servers.append(server)
+        server.__enter__()
+        return server
+
+    yield make
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture
 def stream() -> str:
     """A stream name nobody else uses (its subjects should start with it, lower case or not)."""
     return f"T{uuid.uuid4().hex[:12].upper()}"

@@ -146,22 +146,6 @@ def settings_of(stream: str) -> Callable[..., JetStreamSettings]:
     return make
 
 
-@pytest.fixture
-def own_nats() -> Iterator[Callable[..., Nats]]:
-    """`own_nats(config)`: a server that this test may kill."""
-    servers: list[Nats] = []
-
-    def make(config: dict[str, Any] | None = None) -> Nats:
-        server = Nats(config=config)
-        servers.append(server)
-        server.__enter__()
-        return server
-
-    yield make
-    for server in servers:
-        server.__exit__(None, None, None)
-
-
 @dataclass
 class Proxy:
     """A TCP proxy that can lose the server's answers: `deaf` keeps them back once `trigger` was

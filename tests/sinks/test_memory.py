@@ -44,7 +44,7 @@ def test_what_another_process_wrote_is_seen_and_not_written_again(
     code = f"""
 from penstock.sinks.memory import *
 import pickle, sys
-sink = MemorySink(MemorySettings(name="shared", folder={str(tmp_path)!r}))
+sink = MemorySink(MemorySinkSettings(name="shared", folder={str(tmp_path)!r}))
 receipt = sink.write([pickle.load(sys.stdin.buffer)])
 print(receipt.published, receipt.duplicates)
 """

@@ -16,7 +16,7 @@ from penstock.wire.pgoutput.messages import (
     CommitPrepared,
     LogicalMessage,
     Message,
-    Origin,
+    OriginMessage,
     Relation,
     StreamAbort,
     StreamCommit,
@@ -166,7 +166,7 @@ def after(messages: Sequence[bytes], context: Context) -> Context:
                 lsn = at = xid = ordinal = 0
             case Relation() as relation:
                 relations[relation.oid] = raw[:1] + raw[5:] if context.streamed else raw
-            case Origin() | Type() | BeginPrepare() | CommitPrepared():
+            case OriginMessage() | Type() | BeginPrepare() | CommitPrepared():
                 pass
             case _:
                 changes = places([raw], Context(streamed=context.streamed, commit_lsn=1))

@@ -11,7 +11,7 @@ from penstock.errors import Malformed
 from penstock.position import Place
 from penstock.sinks.poison.suspension import TRANSITIONS, Event, Hole, Suspension, SuspensionState
 
-ARCHITECTURE = Path(__file__).parents[4] / "docs" / "explanation" / "poison.md"
+ARCHITECTURE = Path(__file__).parents[3] / "docs" / "explanation" / "poison.md"
 FOLLOWING = Suspension(backend="b", schema="public", collection="t")
 
 

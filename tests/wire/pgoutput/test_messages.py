@@ -14,7 +14,7 @@ from penstock.wire.pgoutput.messages import (
     Insert,
     LogicalMessage,
     Message,
-    Origin,
+    OriginMessage,
     Prepare,
     Relation,
     RollbackPrepared,
@@ -33,9 +33,9 @@ from tests.wire import pages
 from tests.wire.golden import Sent, golden, names
 
 EVERY = {
-    Begin, BeginPrepare, Commit, CommitPrepared, Delete, Insert, LogicalMessage, Origin, Prepare,
-    Relation, RollbackPrepared, StreamAbort, StreamCommit, StreamPrepare, StreamStart, StreamStop,
-    Truncate, Type, Update,
+    Begin, BeginPrepare, Commit, CommitPrepared, Delete, Insert, LogicalMessage,
+    OriginMessage, Prepare, Relation, RollbackPrepared, StreamAbort, StreamCommit, StreamPrepare,
+    StreamStart, StreamStop, Truncate, Type, Update,
 }  # fmt: skip
 
 
