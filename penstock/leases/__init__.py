@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from penstock.errors import LeaseLost
+
 __all__ = ["Lease", "LeaseStore", "replace"]
 
 
@@ -38,6 +40,15 @@ class LeaseStore(Protocol):
     def put(self, lease: Lease) -> Lease:
         """Writes the row if it still has `lease.revision` (0: if it does not exist) and returns
         it with its new revision; raises LeaseLost otherwise. Durable when it returns."""
+        ...
+
+    def put_all(self, leases: Sequence[Lease]) -> Sequence[Lease | LeaseLost]:
+        """Writes many rows in one durable write, each as `put` does.
+
+        Returns, in the order of `leases`, the row with its new revision, or the LeaseLost of a row
+        that another owner changed: the other rows are written all the same. Writes nothing when
+        it raises; after Unavailable it may have written all.
+        """
         ...
 
     def delete(self, lease: Lease) -> None:

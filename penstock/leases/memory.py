@@ -1,6 +1,7 @@
 """Leases in memory: for tests, and for pipelines that may forget."""
 
 from builtins import list as List  # `list` is a method here
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from threading import Lock
@@ -37,6 +38,10 @@ class MemoryStore:
             self._rows[lease.name] = row
             return row
 
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        """Writes each row that still has its revision."""
+        return [self._outcome(lease) for lease in leases]
+
     def delete(self, lease: Lease) -> None:
         """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         with self._lock:
@@ -46,7 +51,13 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to let go of."""
 
+    def _outcome(self, lease: Lease) -> Lease | LeaseLost:
+        try:
+            return self.put(lease)
+        except LeaseLost as error:
+            return error
+
     def _verify(self, lease: Lease) -> None:
         row = self._rows.get(lease.name)
         if (row.revision if row else 0) != lease.revision:
-            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")
+            raise LeaseLost(f"lease {lease.name!r} was changed by another owner")

@@ -13,11 +13,15 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import SettingsError, Unavailable
-from penstock.leases.rows import RowStore, Statements
+from penstock.leases.rows import RowStore, Statements, Work
 
 __all__ = ["PostgresStore"]
 
-_OPTIONS = "-c synchronous_commit=on -c statement_timeout=10000 -c lock_timeout=10000"
+# Read committed: a swap that waited for another one finds the row changed, and fails alone.
+_OPTIONS = (
+    "-c synchronous_commit=on -c statement_timeout=10000 -c lock_timeout=10000"
+    " -c default_transaction_isolation=read\\ committed"
+)
 _PATIENCE: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -58,9 +62,20 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
         return PostgresStore, (self._url,)
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
+        with self._connected() as connection:
+            return connection.execute(statement.encode(), values).fetchall()
+
+    def _run_all(self, work: Work) -> list[list[Any]]:
+        # A pipeline: one round trip for all rows.
+        with self._connected() as connection, connection.transaction(), connection.pipeline():
+            answers = [connection.execute(each.encode(), values) for each, values in work]
+            return [answer.fetchall() for answer in answers]
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         with self._lock, _translated():
             try:
-                return self._open().execute(statement.encode(), values).fetchall()
+                yield self._open()
             except psycopg.Error:
                 # Whether it was done nobody knows: the next look tells.
                 self.close()

@@ -8,7 +8,7 @@ connection belongs to the process that made it.
 import os
 from abc import ABC, abstractmethod
 from builtins import list as List  # `list` is a method here
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from threading import RLock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -16,7 +16,10 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
 
-__all__ = ["RowStore", "Statements"]
+__all__ = ["RowStore", "Statements", "Work"]
+
+# Statements, each with its values.
+Work = Sequence[tuple[str, Mapping[str, Any]]]
 
 _CREATE = """\
 CREATE TABLE IF NOT EXISTS {table} (
@@ -111,6 +114,10 @@ class RowStore(ABC, Generic[C]):
     def _run(self, statement: str, values: Mapping[str, Any]) -> List[Any]:
         """Runs one of `statements`, durable when it returns; the rows of its answer."""
 
+    @abstractmethod
+    def _run_all(self, work: Work) -> List[List[Any]]:
+        """Runs statements in one transaction; the rows of each answer."""
+
     def get(self, name: str) -> Lease | None:
         """The row as it is now, or None."""
         rows = self._run(self.statements.get, {"name": name})
@@ -123,19 +130,38 @@ class RowStore(ABC, Generic[C]):
 
     def put(self, lease: Lease) -> Lease:
         """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        statement = self.statements.update if lease.revision else self.statements.insert
-        return replace(lease, revision=self._swap(statement, lease))
+        return _written(lease, self._run(*self._put(lease)))
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        """Writes each row that still has its revision, in one transaction."""
+        # By name: two instances that write the same rows lock them in the same order.
+        order = sorted(range(len(leases)), key=lambda at: leases[at].name)
+        answers = self._run_all([self._put(leases[at]) for at in order]) if order else []
+        outcomes = {at: _outcome(leases[at], rows) for at, rows in zip(order, answers, strict=True)}
+        return [outcomes[at] for at in range(len(leases))]
 
     def delete(self, lease: Lease) -> None:
         """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         if lease.revision or self.get(lease.name) is not None:
-            self._swap(self.statements.delete, lease)
+            _written(lease, self._run(self.statements.delete, asdict(lease)))
 
-    def _swap(self, statement: str, lease: Lease) -> int:
-        rows = self._run(statement, asdict(lease))
-        if not rows:
-            raise LeaseLost(f"lease {lease.name!r} was changed by somebody else")
-        return int(rows[0][0])
+    def _put(self, lease: Lease) -> tuple[str, Mapping[str, Any]]:
+        statement = self.statements.update if lease.revision else self.statements.insert
+        return statement, asdict(lease)
+
+
+def _outcome(lease: Lease, rows: Sequence[Any]) -> Lease | LeaseLost:
+    """What a swap did: its answer has the new revision, or no row."""
+    if not rows:
+        return LeaseLost(f"lease {lease.name!r} was changed by another owner")
+    return replace(lease, revision=int(rows[0][0]))
+
+
+def _written(lease: Lease, rows: Sequence[Any]) -> Lease:
+    outcome = _outcome(lease, rows)
+    if isinstance(outcome, LeaseLost):
+        raise outcome
+    return outcome
 
 
 def _lease(row: tuple[str, str, str, int]) -> Lease:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.leases.rows import RowStore, Statements
+from penstock.leases.rows import RowStore, Statements, Work
 
 __all__ = ["SqliteStore"]
 
@@ -52,6 +52,14 @@ class SqliteStore(RowStore[sqlite3.Connection]):
     def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._lock, _translated(self.path):
             return self._open().execute(statement, values).fetchall()
+
+    def _run_all(self, work: Work) -> list[list[Any]]:
+        with self._lock, _translated(self.path):
+            connection = self._open()
+            with connection:  # commits, or rolls back
+                # Locks at once: a read lock that waits to become a write lock fails instead.
+                connection.execute("BEGIN IMMEDIATE")
+                return [connection.execute(*each).fetchall() for each in work]
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:

@@ -127,6 +127,66 @@ def test_of_many_threads_that_put_one_wins(store: LeaseStore) -> None:
     assert [store.get("a")] == won
 
 
+def test_many_rows_are_put_in_one_write(store: LeaseStore) -> None:
+    known = store.put(Lease(name="m"))
+    rows = [Lease(name="z"), replace(known, owner="me"), Lease(name="a", continuation="1")]
+    outcomes = store.put_all(rows)
+    assert [outcome for outcome in outcomes if isinstance(outcome, LeaseLost)] == []
+    assert outcomes == [store.get("z"), store.get("m"), store.get("a")]
+    assert store.put_all([]) == []
+
+
+def test_a_row_that_is_lost_does_not_fail_the_others(store: LeaseStore) -> None:
+    taken = store.put(Lease(name="b"))
+    store.put(replace(taken, owner="another"))
+    deleted = store.put(Lease(name="d"))
+    store.delete(deleted)
+    first, lost, existing, gone, last = store.put_all(
+        [Lease(name="a"), replace(taken, owner="me"), Lease(name="b"), deleted, Lease(name="c")]
+    )
+    assert [first, last] == [store.get("a"), store.get("c")]
+    for outcome, name in ((lost, "'b'"), (existing, "'b'"), (gone, "'d'")):
+        assert isinstance(outcome, LeaseLost)
+        assert name in str(outcome)
+    found = store.get("b")
+    assert found is not None
+    assert found.owner == "another"
+    assert store.get("d") is None
+
+
+def test_a_row_that_is_put_twice_in_one_write_is_put_once(store: LeaseStore) -> None:
+    first, second = store.put_all([Lease(name="a", owner="1"), Lease(name="a", owner="2")])
+    assert first == store.get("a")
+    assert isinstance(second, LeaseLost)
+
+
+def test_of_many_writers_of_many_rows_one_wins_each_row(store: LeaseStore) -> None:
+    names = [f"n{number:02}" for number in range(40)]
+    base = {row.name: row for row in (store.put(Lease(name=name)) for name in names[:20])}
+    start = threading.Barrier(6)
+    won: list[Lease] = []
+    failed: list[BaseException] = []
+
+    def race(owner: int) -> None:
+        # Each in another order.
+        turned = names[owner * 7 :] + names[: owner * 7]
+        rows = [replace(base.get(name, Lease(name=name)), owner=f"t{owner}") for name in turned]
+        start.wait()
+        try:
+            won.extend(each for each in store.put_all(rows) if isinstance(each, Lease))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert sorted(won, key=lambda row: row.name) == store.list("")
+    assert [row.name for row in store.list("")] == names
+
+
 def test_a_store_that_was_closed_opens_again(store: LeaseStore) -> None:
     put = store.put(Lease(name="a"))
     store.close()

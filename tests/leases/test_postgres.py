@@ -55,6 +55,50 @@ def test_of_many_that_begin_at_once_one_wins(database: Database) -> None:
     store.close()
 
 
+def test_two_stores_race_for_many_rows_and_neither_waits_for_ever(database: Database) -> None:
+    stores = [PostgresStore(database.url) for _ in range(4)]
+    names = [f"n{number:03}" for number in range(300)]
+    base = stores[0].put_all([Lease(name=name) for name in names])
+    barrier = threading.Barrier(len(stores))
+    won: list[list[str]] = [[] for _ in stores]
+
+    def run(number: int) -> None:
+        rows = [replace(row, owner=str(number)) for row in base if isinstance(row, Lease)]
+        barrier.wait()
+        outcomes = stores[number].put_all(rows if number % 2 else rows[::-1])
+        won[number] = [each.name for each in outcomes if isinstance(each, Lease)]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(name for names in won for name in names) == names
+    owned = {row.name: row.owner for row in stores[0].list("")}
+    assert owned == {name: str(number) for number, names in enumerate(won) for name in names}
+    for store in stores:
+        store.close()
+
+
+def test_of_many_rows_none_is_written_when_one_can_not_be(database: Database) -> None:
+    store = PostgresStore(database.url)
+    with pytest.raises(SettingsError):
+        store.put_all([Lease(name="a"), Lease(name="b\0"), Lease(name="c")])
+    assert store.list("") == []
+    assert isinstance(store.put_all([Lease(name="a")])[0], Lease)
+    store.close()
+
+
+def test_a_row_is_lost_whatever_isolation_the_database_prefers(database: Database) -> None:
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        name, setting = database.name, "default_transaction_isolation"
+        connection.execute(f'ALTER DATABASE "{name}" SET {setting} = serializable'.encode())
+    store = PostgresStore(database.url)
+    store.put(Lease(name="a"))
+    assert store._run("SHOW transaction_isolation", {}) == [("read committed",)]
+    store.close()
+
+
 def test_a_server_that_goes_is_unavailable_and_comes_back() -> None:
     with Postgres(version=16, settings={"fsync": False}) as server:
         store = PostgresStore(server.url)

@@ -44,6 +44,18 @@ while True:
 """
 
 
+WRITE_ALL = """
+import sys
+from penstock.leases import Lease
+from penstock.leases.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+rows = [Lease(name=f"n{number}", continuation="x" * 200) for number in range(200)]
+while True:
+    rows = store.put_all(rows)
+    print(rows[0].revision, flush=True)
+"""
+
+
 def child(code: str, *args: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", code, *args],
@@ -77,6 +89,34 @@ def test_what_put_returned_survives_a_kill(tmp_path: Path) -> None:
     assert found is not None
     assert found.revision in (said[-1], said[-1] + 1)
     assert SqliteStore(file).put(found).revision == found.revision + 1
+
+
+def test_many_rows_are_written_all_or_none_whatever_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "a.db"
+    process = child(WRITE_ALL, str(file))
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(5)]
+    process.kill()
+    said += [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    revisions = {lease.revision for lease in SqliteStore(file).list("")}
+    assert len(revisions) == 1
+    assert revisions <= {said[-1], said[-1] + 1}
+
+
+def test_many_rows_wait_for_a_lock_and_are_unavailable_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.leases.sqlite._BUSY_SECONDS", 0.05)
+    store = SqliteStore(tmp_path / "b.db")
+    store.put(Lease(name="a"))
+    holder = sqlite3.connect(store.path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="another program holds a lock"):
+        store.put_all([Lease(name="b"), Lease(name="c")])
+    holder.rollback()
+    holder.close()
+    outcomes = store.put_all([Lease(name="b"), Lease(name="c")])
+    assert outcomes == store.list("")[1:]
 
 
 def test_constructing_a_store_makes_no_file(tmp_path: Path) -> None:
