@@ -27,6 +27,10 @@ _COMMANDS = {
         "Show and replay what could not be published.",
     ),
     "tables": ("penstock.cli.tables:command", "Show tables, and resume suspended ones."),
+    "class-archive": (
+        "penstock.cli.class_archive:command",
+        "Make the archive of Spark's classes, which halves the cost of a start.",
+    ),
     "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
 }
 

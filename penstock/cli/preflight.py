@@ -18,8 +18,16 @@ from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.native import describe, library
+from penstock.spark.session.launch import archive_of
 
-__all__ = ["check_java", "check_machine", "check_port", "check_positions", "check_state"]
+__all__ = [
+    "check_class_archive",
+    "check_java",
+    "check_machine",
+    "check_port",
+    "check_positions",
+    "check_state",
+]
 
 _JAVA = 17
 # Seconds and bytes that the answer of an ops server may take.
@@ -34,6 +42,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_java(environment)
     yield check_spark()
     yield check_native()
+    yield check_class_archive(environment)
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
@@ -83,6 +92,17 @@ def check_native() -> Finding:
             remedy="install a C compiler (gcc libc6-dev), then penstock again",
         )
     return Finding(level="ok", subject="native", message="the native library is used")
+
+
+def check_class_archive(environment: Mapping[str, str]) -> Finding:
+    """The archive of Spark's classes is optional: its absence costs CPU at each start."""
+    if find_spec("pyspark") is None:
+        return Finding(level="ok", subject="class archive", message="not looked for")
+    archive = archive_of(environment)
+    if archive is None or archive.path is None:
+        message = "there is none; `penstock class-archive` makes one, which halves a start's CPU"
+        return Finding(level="ok", subject="class archive", message=message)
+    return Finding(level="ok", subject="class archive", message=f"{archive.path} is used")
 
 
 def check_state(state: Path) -> Finding:

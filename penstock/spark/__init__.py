@@ -1,11 +1,22 @@
 """Spark glue: the only place that imports pyspark. Adapters delegate and take no decisions.
 
-The way of a page: `reservoir` (planner process, I/O thread) -> `planner` -> `outlet` -> `inlet` ->
-`task` (decodes, writes to a sink); or, as rows, `planner` -> `split` -> `task` -> the user's
-DataFrame -> `task`. `source` and `datasource` are what Spark calls. `session` is the Spark that
-`penstock run` makes, `service` what runs there.
+`datasource` is what Spark calls: `penstock.reading` in the planner's process, `penstock.tasks` in
+its tasks. `session` is the Spark that `penstock run` starts, `queries` what runs there.
+
+Names are imported when they are used: the modules of `session` that import no PySpark start fast.
 """
 
-from penstock.spark.datasource import PenstockDataSource, register
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark.datasource import PenstockDataSource, register
 
 __all__ = ["PenstockDataSource", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.spark import datasource
+
+    return getattr(datasource, name)

@@ -179,13 +179,10 @@ def commands(processes: list[psutil.Process]) -> list[str]:
 
 
 def assert_none_is_left(processes: list[psutil.Process]) -> None:
-    """All of them end soon (whoever adopts them may reap them later), but a shell that goes on to
-    make the first archive of classes, behind the service as it shall (`session/archive.py`)."""
+    """All of them end soon; whoever adopts them may reap them later."""
 
     def runs(process: psutil.Process) -> bool:
         with suppress(psutil.NoSuchProcess):
-            if "penstock-archive" in process.cmdline():
-                return False
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 

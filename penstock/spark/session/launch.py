@@ -9,13 +9,12 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-
-import pyspark
 
 from penstock.spark.session.archive import Archive, find_archive
 
-__all__ = ["archive_of", "make_home"]
+__all__ = ["archive_of", "java_command", "make_home"]
 
 # What `JavaModuleOptions` of Spark adds; without its incubating vector module, which only MLlib
 # uses, and which makes every start print a warning.
@@ -65,19 +64,18 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
     each of the seven kinds of worker would compile pyspark anew at its start, half a second each.
     Without it they import the installed package.
     """
-    package = Path(pyspark.__file__).resolve().parent
+    package = _package()
     if folder.exists():
         return folder
     folder.mkdir(parents=True)
     for part in ("jars", "sbin"):
         (folder / part).symlink_to(package / part)
-    java = _java(os.environ)
-    if java is None or not _understood(conf, os.environ):
+    if _java(os.environ) is None or not _understood(conf, os.environ):
         (folder / "bin").symlink_to(package / "bin")
         return folder
     (folder / "bin").mkdir()
     script = folder / "bin" / "spark-submit"
-    script.write_text(_script(java, conf, os.environ))
+    script.write_text(_script(conf, os.environ))
     script.chmod(0o700)
     return folder
 
@@ -100,6 +98,22 @@ def archive_of(environment: Mapping[str, str]) -> Archive | None:
     return find_archive(java, _jars(), environment) if java else None
 
 
+def java_command(memory: str) -> list[str]:
+    """Java with Spark's class path. Raises FileNotFoundError without a Java."""
+    java = _java(os.environ)
+    if java is None:
+        raise FileNotFoundError("java")
+    return [str(java), "-cp", ":".join(map(str, _jars())), f"-Xmx{memory}"]
+
+
+def _package() -> Path:
+    """PySpark's folder; finding it does not import it."""
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+    return Path(found.origin).resolve().parent
+
+
 def _jars() -> list[Path]:
     """Spark's without MLlib. In an order that does not change, which `jars/*` has not: the archive
     depends on it. A class is looked for in one jar after the other, a millisecond for all 280: most
@@ -109,24 +123,17 @@ def _jars() -> list[Path]:
         hits = (number for number, name in enumerate(_FIRST) if path.name.startswith(name))
         return next(hits, len(_FIRST)), path.name
 
-    found = (Path(pyspark.__file__).resolve().parent / "jars").glob("*.jar")
+    found = (_package() / "jars").glob("*.jar")
     return sorted((each for each in found if not each.name.startswith(_UNUSED)), key=place)
 
 
-def _script(java: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def _script(conf: Mapping[str, str], environment: Mapping[str, str]) -> str:
     archive = archive_of(environment)
-    start = [
-        str(java), "-cp", ":".join(map(str, _jars())), f"-Xmx{conf['spark.driver.memory']}",
-    ]  # fmt: skip
     command = shlex.join([
-        *start, *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
+        *java_command(conf["spark.driver.memory"]),
+        *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
         "-Dderby.connection.requireAuthentication=false",
-        *(archive.options if archive else ()), "org.apache.spark.deploy.SparkSubmit",
+        *(archive.options() if archive else ()), "org.apache.spark.deploy.SparkSubmit",
     ])  # fmt: skip
     lines = ["#!/bin/sh", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
-    if archive is None or archive.path is not None:
-        lines.append(f'exec {command} "$@"')
-    else:
-        making = archive.script([*start, "-XX:+UseSerialGC"])
-        lines += [f'{command} "$@"', "code=$?", making]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f'exec {command} "$@"']) + "\n"

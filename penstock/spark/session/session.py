@@ -23,7 +23,8 @@ from penstock.spark.session.launch import make_home
 from penstock.spark.session.pythons import Pythons
 
 __all__ = [
-    "SETTINGS", "close_session", "is_local", "make_active", "open_session", "with_slots",
+    "SETTINGS", "close_session", "is_local", "java_options", "make_active", "open_session",
+    "with_slots",
 ]  # fmt: skip
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -121,7 +122,7 @@ def open_session(
         **(_FORKS if local and _pythons is not None and mode == "realtime" else {}),
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": _java_options(mode),
+        "spark.driver.extraJavaOptions": java_options(mode),
         **conf,
     }
     if local and "SPARK_HOME" not in os.environ:
@@ -155,7 +156,8 @@ def _local(folder: Path) -> Mapping[str, str]:
     return {**loopback, "spark.python.unix.domain.socket.dir": str(sockets)}
 
 
-def _java_options(mode: Mode) -> str:
+def java_options(mode: Mode) -> str:
+    """What the JVM of a session of this mode is started with, unless `spark.conf` says else."""
     log4j = files("penstock.spark") / "log4j2.properties"
     compiler = _ROWS_JAVA if mode == "rows" else _PACKED_JAVA
     return f"-Dlog4j2.configurationFile=file:{log4j} {_JAVA} {compiler}"

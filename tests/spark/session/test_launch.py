@@ -5,23 +5,16 @@ import shlex
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from penstock.spark.session.archive import Archive
-from penstock.spark.session.launch import archive_of, make_home
+from penstock.spark.session.class_list import make_archive
+from penstock.spark.session.launch import make_home
 
 CONF = {"spark.driver.memory": "640m", "spark.driver.extraJavaOptions": "-Da=b -Dc='d e'"}
 PACKAGE = Path(pyspark.__file__).resolve().parent
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME", ""))  # put back later
-    return tmp_path / "cache" / "penstock"
 
 
 def script(home: Path) -> str:
@@ -99,34 +92,37 @@ def session(folder: Path) -> str:
     return done.stdout
 
 
-def the_user_s() -> Archive:
-    """With a path: somebody else may be making it, and then training does nothing."""
-    deadline = time.monotonic() + 500
-    while True:
-        subprocess.run(
-            [sys.executable, "-m", "penstock.spark.session.training"], check=True, timeout=280
-        )
-        kept = archive_of(os.environ)
-        assert kept is not None
-        if kept.path is not None:
-            return kept
-        assert time.monotonic() < deadline
-        time.sleep(1)
-
-
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_an_archive_is_made_used_and_never_trusted_blindly(tmp_path: Path, cache: Path) -> None:
-    """From the user's own when there is one: making it takes half a minute."""
-    kept = the_user_s()
-    assert kept.path is not None
-    cache.mkdir(parents=True, mode=0o700)
-    whole = kept.path.read_bytes()
-    archive = cache / kept.path.name
+def test_an_archive_is_made_once_used_and_never_trusted_blindly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the test run's own when there is one: making it takes half a minute."""
+    kept = make_archive()
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    whole = kept.read_bytes()
+    archive = cache / kept.name
     archive.write_bytes(whole)
-    os.environ["XDG_CACHE_HOME"] = str(cache.parent)
+    monkeypatch.setenv("PENSTOCK_CLASS_ARCHIVE", str(cache))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "class-archive"],
+        check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == f"{archive}\n"
     assert "-XX:SharedArchiveFile=" in session(tmp_path / "used")
     archive.write_bytes(whole[:1000] + b"damaged" + whole[1007:])
     assert "-XX:SharedArchiveFile=" in session(tmp_path / "damaged")
     archive.write_bytes(whole[:100_000])
-    assert "-XX:DumpLoadedClassList=" in session(tmp_path / "cut short")
+    assert "-XX:SharedArchiveFile=" not in session(tmp_path / "cut short")
+
+
+@pytest.mark.spark
+def test_a_session_without_an_archive_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("PENSTOCK_CLASS_ARCHIVE", str(cache))
+    assert "-XX:DumpLoadedClassList=" not in session(tmp_path / "session")
+    assert list(cache.iterdir()) == []
