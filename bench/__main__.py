@@ -66,6 +66,9 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
     help="name=command: drains the same backlog first; "
     "{slot} {publication} {pg_url} {nats_url} {stream} {rows} are filled in.",
 )
+@click.option(
+    "--timeline", is_flag=True, help="With drain: both curves, and when one of them stood still."
+)
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file for the results.")
 def main(what: str, output: Path | None, **options: Any) -> None:  # fmt: skip
     """Measures the shipped defaults on this machine: PostgreSQL, nats-server, Spark and all."""
@@ -96,15 +99,19 @@ def _measured(
     def fresh() -> Path:
         return Path(tempfile.mkdtemp(dir=folder))
 
-    def drained(shape: Shape, peers: Any = ()) -> Drain:
+    def drained(shape: Shape, peers: Any = (), *, timeline: bool = False) -> Drain:
         return drain(
             fresh(), rows=options["rows"], per_transaction=options["per_transaction"],
             extra=extra, version=options["version"], shape=shape, peers=peers,
+            timeline=timeline,
         )  # fmt: skip
 
     results: dict[str, Any] = {}
     if what in ("all", "drain"):
-        drains = [drained(TEN, options["peers"]) for _ in range(options["runs"])]
+        drains = [
+            drained(TEN, options["peers"], timeline=options["timeline"])
+            for _ in range(options["runs"])
+        ]
         for one in drains:
             show.show_drain(console, one)
         results["drain"] = [_plain(one) for one in drains]

@@ -2,20 +2,24 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.demo.servers import Nats, Postgres
+from penstock.demo.servers import Database, Nats, Postgres
 
 from . import table
 from .peer import Peer, run_peer
 from .pipeline import STREAM, Running, run_pipeline
 from .stream import changes_in, messages_in, stored, wait_for
-from .usage import OURS, Usage
+from .timeline import Sample, Standstill, Timeline, relative, stood_still
+from .usage import OURS, Cpu, Usage
 
 __all__ = ["Drain", "drain"]
+
+SLOT = "bench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,9 @@ class Drain:
 
     `events_per_second` counts from the first message stored to the last; `first_event` is seconds
     from the start of the process to the first message stored. `peers` are rates in the same run.
+    `busy` is the cores that each role kept busy on average, from the first message to the last, and
+    `idle` the share of all cores that nothing used. `curves` and `still` are there with a timeline;
+    the curves begin at 0 s, and at 0 bytes where the backlog begins in the log.
     """
 
     rows: int
@@ -35,7 +42,11 @@ class Drain:
     first_event: float
     peak_pss: int
     peak_rss: int
+    busy: dict[str, Cpu]
+    idle: float
     cpu: dict[str, float] = field(default_factory=dict)
+    curves: Sequence[Sample] = ()
+    still: Standstill | None = None
     peers: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -58,14 +69,18 @@ def drain(
     version: int,
     shape: table.Shape = table.TEN,
     peers: Sequence[Peer] = (),
+    timeline: bool = False,
 ) -> Drain:
-    """One run with fresh servers. Raises RuntimeError when a change is missing or there twice."""
+    """One run with fresh servers; with `timeline` both ends are sampled. Raises RuntimeError when
+    a change is missing or there twice."""
     slots = {peer.name: f"bench_peer{number}" for number, peer in enumerate(peers)}
     with Postgres(version=version) as postgres, Nats() as nats, postgres.database() as database:
         table.create(database, shape)
-        for slot in ("bench_file", "bench", *slots.values()):
+        for slot in ("bench_file", SLOT, *slots.values()):
             database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        log = [_end_of_log(database)]
         table.write_backlog(database, rows=rows, per_transaction=per_transaction, shape=shape)
+        log.append(_end_of_log(database))
         database.execute("CHECKPOINT")
         baseline = _recvlogical(postgres, database.name, folder)
         rates = {
@@ -80,20 +95,16 @@ def drain(
             )
             for number, peer in enumerate(peers)
         }
-        with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
+        with run_pipeline(folder, database, nats, slot=SLOT, extra=extra) as running:
             usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
-            usage.start()
-            wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
-            usage.mark()
-            before = running.published()
-            # Each look costs a connection and a status page, on the machine that is measured.
-            done = _all(running, nats.url, rows)
-            wait_for(done, timeout=600, alive=running.check, every=0.5)
-            spent = usage.stop()
+            curves = Timeline(pg_url=database.url, slot=SLOT, nats_url=nats.url, stream=STREAM)
+            with curves if timeline else nullcontext():
+                before, spent = _drained(running, usage, nats.url, rows)
             count, first, last = stored(nats.url, STREAM)
         found = count if count == rows else changes_in(nats.url, STREAM)
         if found != rows:
             raise RuntimeError(f"{rows} rows were written, {found} changes are in the stream")
+        seconds = last - usage.marked_at
         return Drain(
             rows=rows,
             tables=shape.tables,
@@ -104,9 +115,29 @@ def drain(
             first_event=first - running.started,
             peak_pss=usage.peak_pss,
             peak_rss=usage.peak_rss,
-            cpu={role: seconds * 1e6 / (rows - before) for role, seconds in spent.items()},
+            cpu={role: used.total * 1e6 / (rows - before) for role, used in spent.items()},
+            busy={role: used.over(seconds) for role, used in spent.items()},
+            idle=max(0.0, 1 - usage.machine / (usage.cores * seconds)),
+            curves=relative(curves.samples, log[0]),
+            still=stood_still(curves.samples, begin=log[0], end=log[1]) if timeline else None,
             peers=rates,
         )
+
+
+def _drained(running: Running, usage: Usage, url: str, rows: int) -> tuple[int, Mapping[str, Cpu]]:
+    """Waits until all is stored: the changes that were stored before CPU was counted, and the CPU
+    seconds since, by role."""
+    usage.start()
+    wait_for(lambda: messages_in(url, STREAM) > 0, timeout=120, alive=running.check)
+    usage.mark()
+    before = running.published()
+    # Each look costs a connection and a status page, on the machine that is measured.
+    wait_for(_all(running, url, rows), timeout=600, alive=running.check, every=0.5)
+    return before, usage.stop()
+
+
+def _end_of_log(database: Database) -> int:
+    return int(database.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
 
 
 def _all(running: Running, url: str, rows: int) -> Callable[[], bool]:

@@ -131,7 +131,7 @@ def latency(
             kept_up=writer.late < _PUNCTUAL,
             peak_pss=usage.peak_pss,
             peak_rss=usage.peak_rss,
-            cpu={role: used * 1e6 / len(found) for role, used in spent.items()},
+            cpu={role: used.total * 1e6 / len(found) for role, used in spent.items()},
         )
 
 

@@ -1,6 +1,7 @@
 """The tables that are printed."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +12,7 @@ from .episodes import SLOW
 from .latency import Latency
 from .outage import Outage
 from .takeover import Takeover
+from .timeline import Sample, Standstill
 from .usage import OURS
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 _WORST = 5  # episodes that are shown
+_BAR = 30  # characters of the longest bar
 
 
 def show_drain(console: Console, one: Drain) -> None:
@@ -37,6 +40,13 @@ def show_drain(console: Console, one: Drain) -> None:
     table.add_row("start to the first event, s", f"{one.first_event:.1f}")
     _memory(table, one)
     _cpu(table, one.cpu)
+    for role, cores in sorted(one.busy.items()):
+        text = f"{cores.total:.2f} = {cores.user:.2f} + {cores.system:.2f}"
+        table.add_row(f"cores busy with {role}, user + system", text)
+    table.add_row("share of all cores that was idle", f"{one.idle:.0%}")
+    if one.still is not None:
+        _curves(console, one.curves)
+        _still(table, one.still)
     console.print(table)
 
 
@@ -121,6 +131,38 @@ def _figures(title: str) -> Table:
     table.add_column("figure")
     table.add_column("value", justify="right")
     return table
+
+
+def _curves(console: Console, curves: Sequence[Sample]) -> None:
+    """A line for each sample; the bars show what was sent and stored since the one before."""
+    steps = [
+        (now.at, now.sent, now.sent - before.sent, now.stored, now.stored - before.stored)
+        for before, now in pairwise(curves)
+    ]
+    most_sent = max((step[2] for step in steps), default=0) or 1
+    most_stored = max((step[4] for step in steps), default=0) or 1
+    table = Table(title="sent by the wal sender, and stored in the stream", title_justify="left")
+    for name in ("s", "sent, MiB", "stored, messages"):
+        table.add_column(name, justify="right")
+        if name != "s":
+            table.add_column("since the line before")
+    for at, sent, more_sent, stored, more_stored in steps:
+        table.add_row(
+            f"{at:.1f}", f"{sent / 2**20:,.1f}", "#" * round(_BAR * more_sent / most_sent),
+            f"{stored:,}", "#" * round(_BAR * more_stored / most_stored),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _still(table: Table, still: Standstill) -> None:
+    table.add_row("first to last message, s", f"{still.seconds:.1f}")
+    for name, share in (
+        ("reading", still.reading),
+        ("writing", still.writing),
+        ("one of them", still.either),
+        ("both", still.neither),
+    ):
+        table.add_row(f"share of it in which {name} stood still with work left", f"{share:.0%}")
 
 
 def _memory(table: Table, one: Drain | Latency | Outage) -> None:

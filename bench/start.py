@@ -40,7 +40,7 @@ def start(folder: Path, *, version: int) -> Start:
             usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid, find_every=0.0)
             usage.start()
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
-            cpu = usage.stop()
+            cpu = {role: used.total for role, used in usage.stop().items()}
             _, first, _ = stored(nats.url, STREAM)
     return Start(seconds=first - running.started, cpu=cpu)
 

@@ -8,15 +8,32 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 import psutil
 
-__all__ = ["OURS", "Usage"]
+__all__ = ["OURS", "Cpu", "Usage"]
 
-OURS = ("service", "jvm", "planner", "workers")
-_PLANNER = "python_streaming_source_runner"
-# Makes the planner and the workers.
+OURS = ("service", "jvm", "reader", "workers")
+_READER = "python_streaming_source_runner"
+# Makes the reader process and the workers.
 _FORKS = "penstock.spark.session.forkserver"
+
+
+class Cpu(NamedTuple):
+    """CPU seconds, or the cores that were busy on average."""
+
+    user: float
+    system: float
+
+    @property
+    def total(self) -> float:
+        """Of both kinds."""
+        return self.user + self.system
+
+    def over(self, seconds: float) -> "Cpu":
+        """These CPU seconds as cores that were busy on average."""
+        return Cpu(self.user / seconds, self.system / seconds)
 
 
 class Usage:
@@ -43,8 +60,13 @@ class Usage:
         self.peak_pss = 0
         self.peak_rss = 0
         self._roots = {"service": service, "postgres": postgres, "nats": nats}
-        self._cpu: dict[int, tuple[str, float]] = {}
-        self._base: dict[int, float] = {}
+        self._cpu: dict[int, tuple[str, Cpu]] = {}
+        self._base: dict[int, Cpu] = {}
+        self._machine = _busy()
+        # Since `mark`: CPU seconds of all processes of this machine, its cores, and when it was.
+        self.machine = 0.0
+        self.cores = psutil.cpu_count() or 1
+        self.marked_at = time.time()
         self._roles: dict[int, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -57,16 +79,21 @@ class Usage:
         """Counts CPU from here on."""
         self._find_at = 0.0
         self._sample()
-        self._base = {pid: seconds for pid, (_, seconds) in self._cpu.items()}
+        self._base = {pid: used for pid, (_, used) in self._cpu.items()}
+        self._machine, self.marked_at = _busy(), time.time()
 
-    def stop(self) -> Mapping[str, float]:
+    def stop(self) -> Mapping[str, Cpu]:
         """CPU seconds since `mark`, by role."""
         self._stop.set()
         self._thread.join()
         self._sample()
-        spent: dict[str, float] = defaultdict(float)
-        for pid, (role, seconds) in self._cpu.items():
-            spent[role] += seconds - self._base.get(pid, 0.0)
+        self.machine = _busy() - self._machine
+        spent: dict[str, Cpu] = defaultdict(lambda: Cpu(0.0, 0.0))
+        for pid, (role, used) in self._cpu.items():
+            base, known = self._base.get(pid, Cpu(0.0, 0.0)), spent[role]
+            spent[role] = Cpu(
+                known.user + used.user - base.user, known.system + used.system - base.system
+            )
         return dict(spent)
 
     def _run(self) -> None:
@@ -85,7 +112,7 @@ class Usage:
         for process, role in self._found:
             try:
                 times = process.cpu_times()
-                self._cpu[process.pid] = (role, times.user + times.system)
+                self._cpu[process.pid] = (role, Cpu(times.user, times.system))
                 if role in OURS:
                     rss += process.memory_info().rss
                     pss += process.memory_full_info().pss if look else 0
@@ -112,9 +139,15 @@ class Usage:
 
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
-        if known not in ("planner", "jvm", "wal sender", "nats-server"):
+        if known not in ("reader", "jvm", "wal sender", "nats-server"):
             known = self._roles[process.pid] = _role_of(kind, process)
         return known
+
+
+def _busy() -> float:
+    """CPU seconds that this machine has spent on processes and interrupts since its start."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def _role_of(kind: str, process: psutil.Process) -> str:
@@ -125,6 +158,6 @@ def _role_of(kind: str, process: psutil.Process) -> str:
         return "nats-server"
     if process.name() == "java":
         return "jvm"
-    if _PLANNER in command:
-        return "planner"
+    if _READER in command:
+        return "reader"
     return "workers" if "pyspark" in command or _FORKS in command else "service"

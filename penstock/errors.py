@@ -1,6 +1,6 @@
 """What can go wrong, sorted by what to do about it.
 
-The class of an error is the retry decision (STYLE.md, rule 9). Every error carries a hint for the
+The class of an error is the retry decision. Every error carries a hint for the
 operator and pickles with its data, because errors cross Spark's processes.
 """
 

@@ -26,6 +26,15 @@ def test_every_name_in_all_is_there(name: str) -> None:
     assert offered or hasattr(module, "__path__"), f"{name} has no __all__"
 
 
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, set[str]] = {}
+    for name in MODULES:
+        for each, kind in vars(import_module(name)).items():
+            if isinstance(kind, type) and kind.__module__ == name and not each.startswith("_"):
+                places.setdefault(kind.__name__, set()).add(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 @pytest.mark.parametrize("name", sorted(set(errors.__all__)))
 def test_every_error_pickles_with_its_data(name: str) -> None:
     kind = getattr(errors, name)

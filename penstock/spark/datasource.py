@@ -55,7 +55,7 @@ class PenstockDataSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """The change of DESIGN (without its late columns), or tickets."""
+        """The columns of a change (without late columns), or those of tickets."""
         source, _ = read_source(self.options)
         if source.mode != "rows":
             return from_arrow_schema(TICKETS)
