@@ -1,40 +1,51 @@
 """Feeds: one per database system. The contract is here; each implementation has its own folder.
 
-A feed knows its partitions and can follow one of them from a place. Following is I/O only; what
+A feed knows its partitions and can follow one of them from a bookmark. Following is I/O only; what
 it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from datetime import datetime
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
-from penstock.position import PartitionId, Place
+from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
 from penstock.settings import Settings
 
 __all__ = [
+    "At",
     "Feed",
     "FeedPlugin",
     "Following",
     "Gap",
+    "GapPolicy",
     "HistoryLost",
     "Holder",
     "Lineage",
     "Mark",
+    "Polled",
     "TellsItsReader",
+    "TellsNewest",
     "TellsOfTables",
 ]
 
-# What is stored with a position, plain JSON of the feed's own: which history it belongs to.
-Mark = Mapping[str, Any]
+# Where to begin: the moment of the call, as far back as the source goes, a time (with a zone), a
+# token (bookmarks), or None: what the settings say, else where the source remembers us.
+At = Literal["now", "beginning"] | datetime | Bookmarks | None
+
+# What to do when changes are lost: stand still, take the partition's data anew, or go on after the
+# gap.
+GapPolicy = Literal["fail", "resnapshot", "continue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """One partition and its parents, which are drained before it starts."""
+    """One partition and its parents, which end before it starts: one parent for a split, several
+    for a merge."""
 
     partition: PartitionId
     parents: tuple[PartitionId, ...] = ()
@@ -46,14 +57,14 @@ class Gap:
 
     `cause` is machine-readable. The hole is behind `after` (a place, or "" for nothing stored yet)
     and ends at `to`, a position of the source; "" as long as nobody knows. `detail` says it for
-    people. `continues`: whether the feed's policy is to go on behind it.
+    people. `policy` is what the feed's settings say to do about it.
     """
 
     cause: str
     after: str
     to: str = ""
     detail: str = ""
-    continues: bool = False
+    policy: GapPolicy = "fail"
 
 
 class HistoryLost(PositionLost):
@@ -81,7 +92,8 @@ class Holder:
 
 
 class Following(Protocol):
-    """One partition, being read. Owned by one thread, except for `acknowledge` and `status`.
+    """One partition, being read. Owned by one thread at a time, except for `bookmark`,
+    `acknowledge` and `status`, which any thread may call.
 
     Nothing depends on `close` being called.
     """
@@ -101,29 +113,22 @@ class Following(Protocol):
         partition without an end (a slot, a change stream) is never drained."""
         ...
 
-    def keep_alive(self) -> None:
-        """Tells the source that we are still there; called every few seconds while nobody reads
-        (the buffer is full). Takes no data off the wire."""
+    def keep_alive(self) -> Sequence[Page]:
+        """Keeps the connection while the buffer is full; called every few seconds. A source that
+        can only be kept alive by reading returns what came; the others return nothing."""
         ...
 
-    def acknowledge(self, place: Place) -> None:
-        """Everything up to and including `place` is durable; the source may forget it.
-
-        Only notes it, from any thread; the reading thread tells the source with its next `read`
-        or `keep_alive`. What the source need not keep for us (a filtered change, an idle log)
-        is acknowledged by the following itself, as soon as nothing before it is in flight.
-        """
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """What to store when everything up to `place` is durable (None: nothing is yet). Its mark
+        may be newer than the last one for the same place: an idle source advances. None: what is
+        stored already stays."""
         ...
 
-    def mark(self, place: Place | None) -> Mark | None:
-        """What to store together with `place`, which is durable (None: nothing is yet): with it
-        `Feed.follow` can tell later whether the source still is the one that we know, and has all
-        that follows. None: what is stored already. From any thread."""
-        ...
-
-    def settle(self, mark: Mark | None) -> None:
-        """`mark` is stored: the source may be told as much as it covers. None: nobody stores
-        marks, so whatever is durable may be told at once. Only notes it, from any thread."""
+    def acknowledge(self, bookmark: Bookmark) -> None:
+        """Everything up to the bookmark is durable, and the bookmark is stored: the source may
+        forget that much, and no more. Only notes it; the reading thread sends it with its next
+        `read` or `keep_alive`. A bookmark without a mark: nothing stores marks, so that whatever
+        is durable may be acknowledged at once."""
         ...
 
     @property
@@ -136,7 +141,7 @@ class Following(Protocol):
         ...
 
     def close(self) -> None:
-        """Lets go of the connection, telling the source the last acknowledged place first."""
+        """Closes the connection; sends the last acknowledgement first, if it can."""
         ...
 
 
@@ -144,8 +149,10 @@ class Feed(Protocol):
     """A change feed that is read partition by partition.
 
     Constructing one does no I/O, and a feed pickles (it is its settings). `follow` may be called
-    again from any place it has returned, and yields exactly the changes after it as long as the
-    source still has them; pages may be cut differently, changes never differ.
+    again from any bookmark it has given, and yields the changes after it as long as the source
+    still has them. Pages may be cut differently. Changes are the same, with one exception: a change
+    may be superseded by a later change of the same key where the source says so; none is passed
+    over without that. An event id is unique over all partitions of a backend.
     """
 
     @property
@@ -153,29 +160,33 @@ class Feed(Protocol):
         """The pipeline's name for this source: part of every event id."""
         ...
 
+    @property
+    def on_gap(self) -> GapPolicy:
+        """What the settings say to do about lost changes."""
+        ...
+
     def partitions(self) -> Sequence[Lineage]:
         """The partitions there are now. Does I/O; raises as `Following.read` does."""
         ...
 
-    def prepare(self) -> None:
-        """Makes what following needs and may be made (a slot, a publication when asked); pins
-        "now" for a first start. Idempotent. Does I/O."""
+    def begin(self, at: At = None) -> Bookmarks:
+        """Makes what following needs and may be made (a slot, a publication when asked), and
+        returns a bookmark for each partition that can be read at once. "Now" is the moment of this
+        call: the caller stores the bookmarks before anything is read. Idempotent where the source
+        remembers us. Does I/O; raises Unavailable, and SettingsError for an `at` that the source
+        cannot give."""
         ...
 
     def follow(
-        self,
-        partition: PartitionId,
-        after: Place | None,
-        mark: Mark | None = None,
-        *,
-        despite: Gap | None = None,
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
     ) -> Following:
-        """Reads `partition` from behind `after`; None is where the source itself remembers us to
-        be (a slot's confirmed position, a trim horizon), never silently "now".
+        """Reads `partition` after `bookmark`; without a place, from where its mark says, or where
+        the source remembers us (a slot's confirmed position, a trim horizon), never from "now".
 
-        `mark` is what was stored with `after`; None: nobody stores marks. If the source lacks
-        what follows `after`, or is another one, this raises HistoryLost with the gap; called
-        again `despite` that gap, it makes anew what is needed, and follows from behind the hole.
+        If the source lacks what follows the bookmark, or is another one, this raises HistoryLost
+        with the gap; called again `despite` that gap, it makes anew what is needed, and follows
+        after the gap. The mark of a child's first bookmark may be
+        `{"parents": {partition: bookmark}}`.
         """
         ...
 
@@ -186,6 +197,27 @@ class Feed(Protocol):
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this feed from running or make it lose data."""
+        ...
+
+
+@runtime_checkable
+class Polled(Protocol):
+    """A feed whose partitions any number of processes may read at once (shards, feed ranges): in
+    open micro-batches Spark's tasks follow them, where the cluster is."""
+
+    polled: bool
+
+
+@runtime_checkable
+class TellsNewest(Protocol):
+    """A feed that knows how far a partition goes."""
+
+    def newest(self, partition: PartitionId) -> Place | None:
+        """The place of the last change there is. Does I/O; raises as `Following.read` does."""
+        ...
+
+    def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
+        """How many changes come after the bookmark, as far as the source can tell. Does I/O."""
         ...
 
 

@@ -1,26 +1,28 @@
 """A feed that makes up its changes: for tests, benchmarks and first steps, without a server.
 
-The same settings always give the same changes. It cuts units (transactions) across pages, ends
-partitions, fails on demand, and remembers acknowledgements, as real feeds do.
+The same settings always give the same changes, whichever process asks: nothing is remembered but
+what the process itself acknowledged. It cuts units (transactions) across pages, has any number of
+partitions with any lineage, ends, trims and supersedes them, and fails on demand.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal
 
 import orjson
 import ormsgpack
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from penstock.change import Images, OnError, event_id, schema
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.feeds import FeedPlugin, Following, Gap, Lineage, Mark
+from penstock.feeds import At, FeedPlugin, Following, Gap, GapPolicy, HistoryLost, Lineage
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
-from penstock.position import PartitionId, Place
-from penstock.settings import Settings
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.settings import Duration, Settings
 
 __all__ = ["PLUGIN", "MemoryDecoder", "MemoryFeed", "MemoryFeedSettings"]
 
@@ -39,15 +41,35 @@ class MemoryFeedSettings(Settings):
     changes: int = Field(1_000, ge=0)
     """Changes of each partition."""
     partitions: int = Field(1, ge=1)
-    """Partitions, called `p0`, `p1` and so on."""
+    """Partitions without a parent, called `p0`, `p1` and so on."""
     chained: bool = False
     """Each partition is the parent of the next, and ends; else they are side by side, endless."""
+    generations: int = Field(0, ge=0)
+    """How often each partition ends: it splits into two (`p0.0`, `p0.1`), and at the next end the
+    two merge into one (`p0.m`), which splits again."""
     page: int = Field(100, ge=1)
     """Changes per page."""
     unit: int = Field(10, ge=1)
     """Changes per cursor, as in a transaction; a page may end inside."""
     fail_at: tuple[int, ...] = ()
     """Numbers of changes that can't be read the first time: `read` raises Unavailable once."""
+    latency: Duration = Field(0.0, ge=0)
+    """How long each read takes."""
+    trimmed: int = Field(0, ge=0)
+    """The source has no changes of `p0` before this number any more."""
+    unlisted: tuple[str, ...] = ()
+    """Partitions that the source no longer lists."""
+    supersede: bool = False
+    """Only the newest change of each key is kept, as by a source that gives the latest version: a
+    replay leaves out what a later change has replaced, and no change is identified by counting."""
+    on_gap: GapPolicy = "fail"
+
+    @field_validator("on_gap", mode="before")
+    @classmethod
+    def _has_no_snapshots(cls, value: Any) -> Any:
+        if value == "resnapshot":
+            raise ValueError("the memory feed has no snapshots: write `fail` or `continue`")
+        return value
 
 
 class MemoryFeed:
@@ -67,30 +89,99 @@ class MemoryFeed:
         """See `feeds.Feed`."""
         return self.settings.name
 
+    @property
+    def on_gap(self) -> GapPolicy:
+        """See `feeds.Feed`."""
+        return self.settings.on_gap
+
     def partitions(self) -> Sequence[Lineage]:
         """See `feeds.Feed`."""
-        names = [PartitionId(f"p{number}") for number in range(self.settings.partitions)]
-        parents = [(), *((name,) for name in names)] if self.settings.chained else [()] * len(names)
-        return [
-            Lineage(partition=name, parents=parent)
-            for name, parent in zip(names, parents, strict=False)
-        ]
+        return [each for each in self.lineage.values() if each.partition not in self._unlisted]
 
-    def prepare(self) -> None:
-        """See `feeds.Feed`: there is nothing to make."""
+    @property
+    def _unlisted(self) -> tuple[str, ...]:
+        return self.settings.unlisted
+
+    @cached_property
+    def lineage(self) -> Mapping[PartitionId, Lineage]:
+        """Every partition that ever was, parents first."""
+        roots = [PartitionId(f"p{number}") for number in range(self.settings.partitions)]
+        if self.settings.chained:
+            parents = [(), *((name,) for name in roots)]
+            each = zip(roots, parents, strict=False)
+            return {name: Lineage(partition=name, parents=of) for name, of in each}
+        found = {name: Lineage(partition=name) for name in roots}
+        for root in roots:
+            last = [root]
+            for generation in range(self.settings.generations):
+                if generation % 2 == 0:
+                    names = [PartitionId(f"{last[0]}.{half}") for half in (0, 1)]
+                else:
+                    names = [PartitionId(f"{last[0].rpartition('.')[0]}.m")]
+                found |= {name: Lineage(partition=name, parents=tuple(last)) for name in names}
+                last = names
+        return found
+
+    @cached_property
+    def _parents(self) -> set[PartitionId]:
+        return {parent for each in self.lineage.values() for parent in each.parents}
+
+    def ends(self, partition: PartitionId) -> bool:
+        """Whether a partition has an end."""
+        return self.settings.chained or partition in self._parents
+
+    def begin(self, at: At = None) -> Bookmarks:
+        """See `feeds.Feed`. What is made up is there from the beginning: "now" is behind all of it,
+        and a time is behind the changes that were committed before it."""
+        if isinstance(at, Mapping):
+            return at
+        roots = [each.partition for each in self.lineage.values() if not each.parents]
+        if at is None:
+            return {name: Bookmark(self.acknowledged.get(name), {}) for name in roots}
+        number = 0
+        if at == "now":
+            number = self.settings.changes
+        elif isinstance(at, datetime):
+            number = max(0, -((_COMMITTED - at) // timedelta(milliseconds=1)))
+        number = min(number, self.settings.changes)
+        return {
+            name: Bookmark(place_of(self.settings, name, number - 1) if number else None, {})
+            for name in roots
+        }
+
+    def newest(self, partition: PartitionId) -> Place | None:
+        """See `feeds.TellsNewest`."""
+        changes = self.settings.changes
+        return place_of(self.settings, partition, changes - 1) if changes else None
+
+    def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
+        """See `feeds.TellsNewest`."""
+        done = 0 if bookmark.place is None else number_of(self.settings, bookmark.place) + 1
+        return self.settings.changes - done
 
     def follow(
-        self,
-        partition: PartitionId,
-        after: Place | None,
-        mark: Mark | None = None,
-        *,
-        despite: Gap | None = None,
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
     ) -> Following:
-        """See `feeds.Feed`. What is made up is never lost."""
-        if all(each.partition != partition for each in self.partitions()):
+        """See `feeds.Feed`."""
+        if partition not in self.lineage or partition in self._unlisted:
             raise SettingsError(f"there is no partition {partition}")
-        return MemoryFollowing(self, partition, after or self.acknowledged.get(partition))
+        after = bookmark.place or self.acknowledged.get(partition)
+        following = MemoryFollowing(self, partition, after)
+        first = self.settings.trimmed if partition == "p0" else 0
+        if following.next >= first:
+            return following
+        if despite is None:
+            detail = f"{partition} begins at change {first} by now"
+            gap = Gap(
+                cause="trimmed",
+                after="" if after is None else str(after),
+                detail=detail,
+                policy=self.settings.on_gap,
+            )
+            raise HistoryLost(gap, hint="on_gap: continue goes on after the gap")
+        following.next = first
+        following.begins = str(first)
+        return following
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`. What it makes up can be read."""
@@ -104,86 +195,94 @@ class MemoryFeed:
 class MemoryFollowing:
     """The implementation of `feeds.Following`."""
 
-    begins = ""
-
     def __init__(self, feed: MemoryFeed, partition: PartitionId, after: Place | None) -> None:
         self._feed = feed
         self._partition = partition
-        self._next = 0 if after is None else _number(feed.settings, after) + 1
+        self.next = 0 if after is None else number_of(feed.settings, after) + 1
+        self.begins = ""
         self._connected = True
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
         if not self._connected:
             raise Unavailable(f"{self._partition} was closed")
+        settings = self._feed.settings
+        if settings.latency:
+            time.sleep(settings.latency)
         pages: list[Page] = []
-        while len(pages) < _PAGES_PER_READ and self._next < self._feed.settings.changes:
-            first, last = self._next, self._last()
+        while len(pages) < _PAGES_PER_READ and self.next < settings.changes:
+            first, last = self.next, self._last()
             if last < first:
                 if pages:
                     break
                 self._fail(first)
-            pages.append(self._page(first, last))
-            self._next = last + 1
+            numbers = self._kept(first, last)
+            if numbers:
+                pages.append(self._page(numbers))
+            self.next = last + 1
         if not pages and not self.drained:
             time.sleep(timeout)
         return pages
 
     def _last(self) -> int:
         """The last change of the next page: it ends before the next failure."""
-        settings, first = self._feed.settings, self._next
+        settings, first = self._feed.settings, self.next
         last = min(first + settings.page, settings.changes) - 1
         for number in settings.fail_at:
             if first <= number <= last and (self._partition, number) not in self._feed.failures:
                 last = number - 1
         return last
 
+    def _kept(self, first: int, last: int) -> Sequence[int]:
+        """The changes that a later one of the same key has not replaced."""
+        settings = self._feed.settings
+        if not settings.supersede:
+            return range(first, last + 1)
+        return [each for each in range(first, last + 1) if each + _KEYS >= settings.changes]
+
     def _fail(self, number: int) -> None:
         self._feed.failures.add((self._partition, number))
         self._connected = False
-        raise Unavailable(f"{self._partition} fails at change {number}, as it was told to")
+        raise Unavailable(f"{self._partition} fails at change {number}, as its settings say")
 
-    def _page(self, first: int, last: int) -> Page:
+    def _page(self, numbers: Sequence[int]) -> Page:
         settings = self._feed.settings
         return Page(
             partition=self._partition,
-            first=_place(settings, self._partition, first),
-            last=_place(settings, self._partition, last),
-            count=last - first + 1,
+            first=place_of(settings, self._partition, numbers[0]),
+            last=place_of(settings, self._partition, numbers[-1]),
+            count=len(numbers),
             captured_at=time.time_ns() // 1000,
             context=b"",
-            payload=orjson.dumps(list(range(first, last + 1))),
+            payload=orjson.dumps(list(numbers)),
         )
 
     @property
     def drained(self) -> bool:
         """See `feeds.Following`."""
-        settings = self._feed.settings
-        return settings.chained and self._next >= settings.changes
+        return self._feed.ends(self._partition) and self.next >= self._feed.settings.changes
 
-    def keep_alive(self) -> None:
-        """See `feeds.Following`: nobody forgets us."""
+    def keep_alive(self) -> Sequence[Page]:
+        """See `feeds.Following`: there is no connection to keep."""
+        return ()
 
-    def acknowledge(self, place: Place) -> None:
+    def acknowledge(self, bookmark: Bookmark) -> None:
         """See `feeds.Following`."""
         known = self._feed.acknowledged.get(self._partition)
-        if known is None or place > known:
-            self._feed.acknowledged[self._partition] = place
+        if bookmark.place is not None and (known is None or bookmark.place > known):
+            self._feed.acknowledged[self._partition] = bookmark.place
 
-    def mark(self, place: Place | None) -> Mark:
+    def bookmark(self, place: Place | None) -> Bookmark:
         """See `feeds.Following`: there is one history only."""
-        return {}
-
-    def settle(self, mark: Mark | None) -> None:
-        """See `feeds.Following`: nothing is held back."""
+        return Bookmark(place, {})
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""
         confirmed = self._feed.acknowledged.get(self._partition)
         return {
             "connected": self._connected,
-            "current": str(_place(self._feed.settings, self._partition, self._next - 1))
-            if self._next
+            "current": str(place_of(self._feed.settings, self._partition, self.next - 1))
+            if self.next
             else None,
             "confirmed": str(confirmed) if confirmed else None,
         }
@@ -211,7 +310,7 @@ class MemoryDecoder:
         return [pa.RecordBatch.from_pylist(rows, schema=schema(self._images))]
 
     def _row(self, page: Page, number: int) -> dict[str, Any]:
-        place = _place(self._settings, page.partition, number)
+        place = place_of(self._settings, page.partition, number)
         identity = number % _KEYS
         operation = _OPERATIONS[number // _KEYS % len(_OPERATIONS)]
         key = {"id": identity}
@@ -239,12 +338,14 @@ class MemoryDecoder:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
 
 
-def _place(settings: MemoryFeedSettings, partition: str, number: int) -> Place:
-    # With the partition, because event ids are unique in a backend.
+def place_of(settings: MemoryFeedSettings, partition: str, number: int) -> Place:
+    """The place of a partition's change; with its name, because event ids are unique in a
+    backend."""
     return Place(f"{partition}-{number // settings.unit:012d}", number % settings.unit)
 
 
-def _number(settings: MemoryFeedSettings, place: Place) -> int:
+def number_of(settings: MemoryFeedSettings, place: Place) -> int:
+    """The inverse; raises Malformed."""
     _, _, unit = place.cursor.rpartition("-")
     if not unit.isdecimal():
         raise Malformed(f"{place} is no place of the memory feed")

@@ -4,7 +4,6 @@ It holds the board's socket, the stop file, Spark's scratch files and the throw-
 What a killed run left behind is removed by the next one. Nothing in it is needed to resume.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -12,16 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.position import PartitionId, Place, Position, position_from_json, position_to_json
-
 __all__ = [
     "BOARD",
     "STOP",
     "read_owner",
-    "read_seed",
     "run_folder",
     "write_owner",
-    "write_seed",
 ]
 
 # The board's socket.
@@ -55,18 +50,6 @@ def read_owner(folder: str | None) -> str:
     """Whose run this is; nobody's when there is no folder, or it does not say."""
     file = Path(folder or "/nowhere") / _OWNER
     return file.read_text() if file.exists() else ""
-
-
-def write_seed(folder: Path, backend: str, position: Position) -> None:
-    """Says that it is no first start although no store knows the backend, and where it is by what
-    its sink has."""
-    (folder / f"seed-{backend}").write_text(json.dumps(position_to_json(position)))
-
-
-def read_seed(folder: str | None, backend: str) -> dict[PartitionId, Place] | None:
-    """What `write_seed` said of the backend; None if it said nothing."""
-    file = Path(folder or "/nowhere") / f"seed-{backend}"
-    return position_from_json(json.loads(file.read_text())) if file.exists() else None
 
 
 def _sweep(parent: Path) -> None:

@@ -1,9 +1,9 @@
 """A ticket: what Spark carries in place of pages. The task that writes (with a transform, the one
-that makes stubs) shows it at the planner's outlet and gets the pages there: they do not pass
-through the JVM, and without a transform through no second worker.
+that makes stubs) presents it to the page server of the reader process and gets the pages there:
+they do not pass through the JVM, and without a transform through no second worker.
 
-A ticket has an end (`until`: a micro-batch that can be planned again) or a time (`seconds`: an
-epoch, whose end is known only when it is over).
+A ticket names ranges of partitions (a micro-batch that can be planned again), or a group of
+partitions and a time (an epoch, whose end is known only when it is over).
 """
 
 import pickle
@@ -15,6 +15,7 @@ import ormsgpack
 import pyarrow as pa
 
 from penstock.errors import Malformed
+from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 
@@ -30,19 +31,24 @@ TICKETS = pa.schema(_COLUMNS)
 
 @dataclass(slots=True, kw_only=True)
 class Ticket:
-    """The changes of one partition behind `after`: up to `until`, or for `seconds` and then for as
-    long as more of them wait, but at most for `most` seconds.
+    """The changes of `ranges`; or, if there are none, of group `group` of `groups` for `seconds`
+    and then for as long as more of them wait, but at most for `most` seconds.
 
-    `address` is the outlet's (`unix:PATH` or `tcp:HOST:PORT`), `key` opens it.
+    `address` is the page server's (`unix:PATH` or `tcp:HOST:PORT`), `key` opens it.
     """
 
     address: str
     key: bytes = field(repr=False)
-    partition: PartitionId
-    after: Place | None
-    until: Place | None = None
+    ranges: tuple[Range, ...] = ()
+    group: int = 0
+    groups: int = 1
     seconds: float = 0.0
     most: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its end is known only when it is over."""
+        return not self.ranges
 
 
 def punch(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
@@ -71,7 +77,7 @@ def page_of(head: bytes, payload: bytes) -> Page:
     try:
         partition, first, last, count, captured_at, context = ormsgpack.unpackb(head)
     except (ValueError, TypeError) as error:
-        raise Malformed("what came from the planner is no page") from error
+        raise Malformed("what came from the reader process is no page") from error
     return Page(
         partition=PartitionId(partition),
         first=Place.parse(first),

@@ -1,108 +1,192 @@
-"""Open micro-batches: long epochs, each of them one ticket a partition.
+"""Open micro-batches: long epochs, a ticket for each group of partitions.
 
 An epoch's end is known only when it is over, so Spark's offset is no position but a number. What is
-durable comes from the tasks while they write: it is saved and then acknowledged to the source
-during the epoch, by a thread that keeps no page waiting for a disk. A start resumes from the stored
-position, and repeats what the sink's own record of places (delivery `exactly-once`) or the message
+durable comes from the tasks while they write: pages are released at once, and bookmarks are saved
+and then acknowledged to the source during the epoch, by a thread that keeps no page waiting for a
+disk. Partitions join, end and leave while an epoch is open. A start resumes from the stored
+bookmarks, and repeats what the sink's own record of places (delivery `exactly-once`) or the message
 ids then drop.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock.position import DRAINED, PartitionId, Place, Position
-from penstock.reading.planner import Planner
+from penstock.errors import Unavailable
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.reading.draw import OpenDraw
+from penstock.reading.keeper import Keeper
+from penstock.reading.positions import Positions
+from penstock.reading.roster import Roster
+from penstock.reservoir.reservoir import Reservoir
 
 __all__ = ["Epoch", "Epochs"]
 
 # The first epochs are short: Spark's code for turning one over is loaded and partly compiled while
-# nothing waits. (Measured: the turn behind 0, 3, 20 of them takes 0.4, 0.17, 0.13 s.)
+# nothing waits. (Measured: the turn after 0, 3, 20 of them takes 0.4, 0.17, 0.13 s.)
 WARM_UP = 3
 SHORT = 0.2
 # An epoch whose time is over goes on while there is more, for so many times its time: what comes
 # while epochs are turned over waits.
 LONGER = 2.0
-# Seconds between two looks at whether it is time to save, when tasks say nothing new.
+# Seconds between two looks at whether it is time to save, when tasks report nothing new.
 SETTLE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """One ticket: a partition from behind `after`, for `seconds`; up to `most` while more waits."""
+    """One ticket: group `group` of `groups`, for `seconds`; up to `most` while more waits."""
 
-    partition: PartitionId
-    after: Place | None
+    group: int
+    groups: int
     seconds: float
     most: float
 
 
 class Epochs:
-    """Plans epochs over a planner's buffer. The outlet's threads call `stored`, and one of them
+    """Plans epochs over a reservoir. The page server's threads call `stored`, and one of them
     `watch`; `slots` is how many tasks run at a time (None: enough); `clock` is monotonic
     seconds."""
 
     def __init__(
         self,
-        planner: Planner,
+        reservoir: Reservoir,
+        roster: Roster,
+        positions: Positions,
         *,
         seconds: float,
         clock: Callable[[], float],
         slots: int | None = None,
+        groups: int = 1,
     ) -> None:
-        self._planner = planner
+        self._reservoir = reservoir
+        self._roster = roster
+        self._positions = positions
+        self._keeper = Keeper(reservoir, positions)
         self._seconds = seconds
         self._slots = slots
+        self._groups = groups
         self._clock = clock
         self._settled = clock()
         self._saving = threading.Lock()
         self._lock = threading.Lock()  # of what follows; never held for long
-        self._durable: dict[PartitionId, Place] = {}
-        self._fresh = False
+        self._durable: dict[PartitionId, Bookmark] = {}
+        self._released = 0
+        self._fresh = threading.Event()
 
-    def begin(self, position: Position) -> None:
-        """Everything up to `position` is durable: the stored position of a start."""
-        self._durable = dict(position)
+    def begin(self, bookmarks: Bookmarks) -> None:
+        """Everything up to `bookmarks` is durable: the stored ones of a start."""
+        with self._lock:
+            self._durable = dict(bookmarks)
 
     @property
-    def durable(self) -> Position:
+    def durable(self) -> Bookmarks:
         """Everything up to here is in the sink."""
         with self._lock:
             return dict(self._durable)
 
     def plan(self, number: int) -> list[Epoch]:
         """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
+        self._look()
+        crowded = self._slots is not None and self._slots < self._groups
+        seconds = SHORT if number <= WARM_UP or crowded else self._seconds
+        most = SHORT if crowded else LONGER * self._seconds
+        return [
+            Epoch(group=group, groups=self._groups, seconds=seconds, most=most)
+            for group in range(self._groups)
+        ]
+
+    def draw(self, group: int, groups: int) -> OpenDraw:
+        """The pages of one ticket, from where its partitions are durable."""
+        return OpenDraw(self._reservoir, group, groups, self._place)
+
+    def _place(self, partition: PartitionId) -> Place | None:
+        return self._durable.get(partition, START).place
+
+    def stored(self, places: Position) -> None:
+        """A task reports that everything up to `places` is durable: releases the pages, and wakes
+        `watch` to save it."""
+        fresh: dict[PartitionId, Place] = {}
         with self._lock:
-            for partition in self._planner.ended(self._durable):
-                self._durable[partition] = DRAINED
-            reading = self._planner.open(self._durable)
-            crowded = self._slots is not None and self._slots < len(reading)
-            seconds = SHORT if number <= WARM_UP or crowded else self._seconds
-            most = SHORT if crowded else LONGER * self._seconds
-            return [
-                Epoch(partition=name, after=self._durable.get(name), seconds=seconds, most=most)
-                for name in reading
-            ]
+            for partition, place in places.items():
+                known = self._durable.get(partition, START)
+                if not known.ended and (known.place is None or place > known.place):
+                    self._durable[partition] = known._replace(place=place)
+                    fresh[partition] = place
+        if not fresh:
+            return
+        with self._reservoir.wake:
+            self._released += self._reservoir.stored(fresh)
+            done = self._done(fresh)
+        self._end(done)
+        self._fresh.set()
 
-    def stored(self, partition: PartitionId, place: Place) -> None:
-        """A task says that everything up to `place` is durable: `watch` saves it."""
-        with self._lock:
-            known = self._durable.get(partition)
-            if known is None or place > known:
-                self._durable[partition] = place
-                self._fresh = True
+    def watch(self, timeout: float = 0.0) -> None:
+        """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.
+        Waits at most `timeout` seconds for something to do.
 
-    def watch(self) -> None:
-        """Now and then: saves what is durable, if it is time to, then acknowledges it.
-
-        Raises LeaseLost if another process saved meanwhile.
+        Raises LeaseLost if another process saved meanwhile, and PositionLost.
         """
-        if self._fresh or self._clock() - self._settled >= SETTLE:
+        self._fresh.wait(timeout)
+        with self._reservoir.wake:
+            done = self._done(self._reservoir.ended)
+        self._end(done)
+        self._look()
+        if self._fresh.is_set() or self._clock() - self._settled >= SETTLE:
             self.settle(force=False)
 
     def settle(self, *, force: bool = True) -> None:
         """Saves what is durable (now, unless `force` is false) and acknowledges it. Raises as
         `watch` does."""
         with self._saving:
-            self._fresh, self._settled = False, self._clock()
-            self._planner.settle(self.durable, force=force)
+            self._fresh.clear()
+            self._settled = self._clock()
+            released, self._released = self._released, 0
+            self._keeper.save(self.durable, released, force=force)
+            for name in list(self._positions.lost):
+                self.revoke(name)
+
+    def revoke(self, partition: PartitionId) -> None:
+        """The partition is another instance's: nothing of it is read, delivered or saved here any
+        more, apart from what a task has in its hands."""
+        self._reservoir.close(partition)
+        with self._lock:
+            self._durable.pop(partition, None)
+
+    def _done(self, candidates: Iterable[PartitionId]) -> list[PartitionId]:
+        """Those that have ended, and are wholly durable; with the reservoir's lock held."""
+        ended = self._reservoir.ended
+        return [
+            name
+            for name in candidates
+            if name in ended and self._reservoir.is_done(name, self._place(name))
+        ]
+
+    def _end(self, partitions: Iterable[PartitionId]) -> None:
+        for name in partitions:
+            place = self._place(name)
+            last = self._reservoir.bookmark(name, place) or Bookmark(place)
+            with self._lock:
+                self._durable[name] = last._replace(ended=True)
+            self._reservoir.close(name)
+            self._fresh.set()
+
+    def _look(self) -> None:
+        taken = {*self._reservoir.open_partitions, *self._positions.lost}
+        try:
+            found = self._roster.look(self.durable, taken)
+        except Unavailable:
+            return  # the roster tries again; who is read already goes on
+        if found is None:
+            return
+        with self._lock:
+            for name in found.gone:
+                self._durable[name] = self._durable[name]._replace(ended=True)
+            for name in found.forgotten:
+                self._durable.pop(name, None)
+            for name, bookmark in found.ready.items():
+                self._durable.setdefault(name, bookmark)
+        for name, bookmark in found.ready.items():
+            self._reservoir.open(name, bookmark)
+        if found.forgotten:
+            self._positions.forget(found.forgotten)

@@ -1,6 +1,6 @@
-"""What is remembered of a backend's history: the marks beside its positions, and its gaps.
+"""Records what a backend lost, before the policy is obeyed.
 
-The reservoirs read it when they connect, from their threads; the planner's process owns it.
+Reader threads call it when they connect; the reader process owns it.
 """
 
 import logging
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.feeds import Gap, Mark
+from penstock.feeds import Gap
 from penstock.leases.gaps import Gaps, gap_id
 from penstock.leases.memory import MemoryStore
-from penstock.position import PartitionId
+from penstock.position import Bookmark, PartitionId
 from penstock.reading.positions import Positions
 
 __all__ = ["GapLog"]
 
 log = logging.getLogger("penstock")
 
-# Seconds between two looks at the store: somebody may have said that a partition is mended.
+# Seconds between two looks at the store: an operator may have declared a partition mended.
 REREAD = 2.0
 
 
 class GapLog:
-    """Marks and gaps of one backend. Without `positions` (penstock as a library) nobody stores
-    marks, and gaps are remembered for as long as the process lives. `tell` is called, from any
+    """The gaps of one backend; a `reservoir.part.GapRecorder`. Without `positions` (penstock as a
+    library) gaps are remembered for as long as the process lives. `tell` is called, from any
     thread, when something was lost."""
 
     def __init__(
@@ -44,30 +44,28 @@ class GapLog:
         self._rows: dict[str, Any] = {}
         self._read_at = -REREAD
 
-    def mark(self, partition: PartitionId) -> Mark | None:
-        """What is stored with the partition's position; None if nobody stores marks. Raises
-        LeaseLost if the stored one is not the one that we know."""
+    def verify(self) -> None:
+        """Raises LeaseLost if another instance of this pipeline has written the bookmarks."""
         if self._positions is not None:
             self._positions.verify()
-        return None if self._positions is None else self._positions.mark(partition)
 
-    def lost(self, partition: PartitionId, gap: Gap, mark: Mark | None, *, to: str = "") -> None:
-        """Records a gap, before anything is done about it; again with `to` when that is known.
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """Records a gap after `bookmark`; again with `to` when its end is known.
 
-        Raises LeaseLost when the position that it was found for is not the stored one any more:
-        another instance of this pipeline has moved it, and with it the slot.
+        Raises LeaseLost when the bookmark that it was found for is not the stored one any more:
+        another instance of this pipeline has moved it, and with it the source.
         """
         if self._positions is not None:
             self._positions.verify()
-        else:  # no service that would say it
-            log.error("history lost: %s, behind %s: %s", gap.cause, gap.after, gap.detail)
+        else:  # no service logs it
+            log.error("history lost: %s, after %s: %s", gap.cause, gap.after, gap.detail)
         record = {
-            "id": gap_id(partition, gap.cause, gap.after, mark),
+            "id": gap_id(partition, gap.cause, gap.after, bookmark.mark),
             "cause": gap.cause,
             "from": gap.after,
             "to": to,
             "detail": gap.detail,
-            "policy": "continue" if gap.continues else "fail",
+            "policy": gap.policy,
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         with self._lock:

@@ -1,17 +1,17 @@
-"""The outlet: where tasks get the pages that their tickets name, from the planner's buffer.
+"""The page server: where tasks get the pages that their tickets name, from the reader process.
 
 One conversation a connection: a ticket's request comes in, pages go out until its end, and then the
-next request. While an epoch runs the task says what is stored, over the same connection. A key that
-only tickets carry opens it (multiprocessing's HMAC challenge); it listens on a unix socket in the
-private run folder, or where the cluster reaches the driver.
+next request. While an epoch runs the task reports what is stored, over the same connection. A key
+that only tickets carry opens it (multiprocessing's HMAC challenge); it listens on a unix socket in
+the private run folder, or where the cluster reaches the driver.
 """
 
 import pickle
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from multiprocessing.connection import (
     Connection,
     Listener,
@@ -19,54 +19,49 @@ from multiprocessing.connection import (
     deliver_challenge,
 )
 from multiprocessing.context import AuthenticationError
-from typing import Protocol
 
-import ormsgpack
-
-from penstock.errors import Malformed, PenstockError
-from penstock.handover.conversation import DONE, END, FAILED, PAGE, STORED, Request, place_of
+from penstock.errors import PenstockError
+from penstock.handover.conversation import (
+    DONE,
+    END,
+    FAILED,
+    PAGE,
+    STORED,
+    Request,
+    read_stored,
+)
 from penstock.handover.ticket import head_of
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Position
+from penstock.reading.draw import Draw
 
-__all__ = ["Draw", "PageServer"]
+__all__ = ["PageServer"]
 
-# Seconds between looks at the clock and at what the task says, while no page comes.
+# Seconds between looks at the clock while no page comes.
 LOOK = 0.1
-
-
-class Draw(Protocol):
-    """`Planner.draw`: what the outlet draws from."""
-
-    def __call__(
-        self, partition: PartitionId, after: Place | None, until: Place | None, wait: float
-    ) -> tuple[Sequence[Page], bool]:
-        """The buffered pages behind `after` (up to `until`), waiting at most `wait` seconds for
-        the first; and whether nothing more will come. Raises what reading failed with."""
-        ...
 
 
 class PageServer:
     """Serves pages to tasks. `address` is `unix:PATH` (without a path: one in a new private
-    folder) or `tcp:HOST`; after `open` the attributes
-    `address` and `key` are what tickets must carry.
+    folder) or `tcp:HOST`; after `open` the attributes `address` and `key` are what tickets must
+    carry.
 
-    `stored` hears what tasks say is durable; `watch` is called again and again by a thread of its
-    own, and what it raises ends every conversation; when `closing` is true, epochs end.
+    `draw` gives what a request is answered with. `stored` is called with what tasks report;
+    `watch(seconds)` again and again by a thread of its own, and what it raises ends every
+    conversation; when `stopping` is true, epochs end.
     """
 
     def __init__(
         self,
         address: str,
-        draw: Draw,
+        draw: Callable[[Request], Draw],
         *,
-        stored: Callable[[PartitionId, Place], None] = lambda _, __: None,
-        closing: Callable[[], bool] = lambda: False,
-        watch: Callable[[], None] | None = None,
+        stored: Callable[[Position], None] = lambda _: None,
+        stopping: Callable[[], bool] = lambda: False,
+        watch: Callable[[float], None] | None = None,
     ) -> None:
         self._draw = draw
         self._stored = stored
-        self._closing = closing
+        self._stopping = stopping
         self._watch = watch
         self._failure: PenstockError | None = None
         self._wanted = address
@@ -105,53 +100,59 @@ class PageServer:
     def _look(self, listener: Listener) -> None:
         while self._watch is not None and self._listener is listener:
             try:
-                self._watch()
+                self._watch(LOOK)
             except Exception as error:
                 self._failure = PenstockError.of(error, "saving positions")
                 return
-            time.sleep(LOOK)
 
     def _attend(self, connection: Connection) -> None:
-        # The challenge is here, not in the listener: a stranger that says nothing must not keep
-        # others from the door.
+        # The challenge is here, not in the listener: a stalled client must not block accept().
         with connection, suppress(EOFError, OSError, AuthenticationError):
             deliver_challenge(connection, self.key)
             answer_challenge(connection, self.key)
+            sending: threading.Thread | None = None
             while True:
                 message = connection.recv_bytes()
+                if sending is not None and message[:1] != STORED:
+                    sending.join()  # its end was sent: the task is done with it
+                    sending = None
+                if message[:1] not in (STORED, DONE):
+                    # What is stored is taken in while pages go out: it makes room for more.
+                    sending = threading.Thread(
+                        target=self._answer, args=(connection, message), daemon=True
+                    )
+                    sending.start()
+                    continue
                 try:
-                    if message[:1] in (STORED, DONE):
-                        self._hear(message)
-                    else:
-                        self._serve(connection, Request.unpack(message))
-                    if message[:1] != STORED:
+                    self._stored(read_stored(message))
+                    if message[:1] == DONE:
                         connection.send_bytes(END)
                 except PenstockError as error:
                     connection.send_bytes(FAILED + pickle.dumps(error))
 
+    def _answer(self, connection: Connection, message: bytes) -> None:
+        with suppress(OSError):
+            try:
+                self._serve(connection, Request.unpack(message))
+                connection.send_bytes(END)
+            except PenstockError as error:
+                connection.send_bytes(FAILED + pickle.dumps(error))
+
     def _serve(self, connection: Connection, request: Request) -> None:
         begun = time.monotonic()
         deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
-        after, over = request.after, False
-        while not over:
-            wait = LOOK if request.until else max(0.0, min(LOOK, deadline - time.monotonic()))
-            pages, over = self._draw(request.partition, after, request.until, wait)
-            for page in pages:
-                connection.send_bytes(PAGE + head_of(page))
-                connection.send_bytes(page.payload)
-                after = page.last
-            while connection.poll():
-                self._hear(connection.recv_bytes())
-            if self._failure is not None:
-                raise self._failure
-            if request.until is None:
-                ends = latest if pages else deadline
-                over = over or self._closing() or time.monotonic() >= ends
-
-    def _hear(self, message: bytes) -> None:
-        if message[:1] not in (STORED, DONE):
-            raise Malformed("a task spoke out of turn")
-        partition, text = ormsgpack.unpackb(message[1:])
-        place = place_of(text)
-        if place is not None:
-            self._stored(PartitionId(partition), place)
+        is_open, over = not request.ranges, False
+        with closing(self._draw(request)) as draw:
+            while not over:
+                wait = max(0.0, min(LOOK, deadline - time.monotonic())) if is_open else LOOK
+                pages, over = draw.next(wait)
+                for page in pages:
+                    connection.send_bytes(PAGE + head_of(page))
+                    connection.send_bytes(page.payload)
+                if self._failure is not None:
+                    raise self._failure
+                if is_open:
+                    ends = latest if pages else deadline
+                    over = over or self._stopping() or time.monotonic() >= ends
+                elif not pages and connection.closed:
+                    return

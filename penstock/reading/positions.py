@@ -1,4 +1,4 @@
-"""Saves durable positions to the lease store, at intervals; the source is told only what is saved.
+"""Saves bookmarks to the lease store, at intervals; a source is acknowledged only what is saved.
 
 Without a store (penstock as a library) Spark's own checkpoint is the record: what `latestOffset`
 is called with is in it already.
@@ -7,59 +7,32 @@ is called with is in it already.
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from penstock.config import Checkpoint
 from penstock.errors import LeaseLost, Malformed, Unavailable
-from penstock.feeds import Mark
-from penstock.leases import Lease, LeaseStore, replace
+from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
-from penstock.position import PartitionId, Place, Position
+from penstock.position import Bookmark, Bookmarks, PartitionId
 
-__all__ = ["Positions", "Save", "in_spark"]
+__all__ = ["Positions"]
 
-# Seconds without a `save` behind which we look whether the rows are still ours: Spark calls it
+# Seconds without a `save` after which we look whether the rows are still ours: Spark calls it
 # twice a second, so this process was frozen, or its sink was away.
 PAUSE = 2.0
 _CLAIMS = 100
-
-
-class Save(Protocol):
-    """Saves a durable position, at once if `force`; returns what is saved by now, which may lag
-    behind. `changes` is how many came since the last call."""
-
-    def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position: ...
-
-
-def in_spark(durable: Position, changes: int, *, force: bool = False) -> Position:
-    """The `Save` of a planner whose positions are in Spark's checkpoint."""
-    return durable
-
-
-# Durable positions -> what to store beside each of them.
-Marks = Callable[[Position], Mapping[PartitionId, Mark]]
-# Told what is stored beside a position now.
-Settled = Callable[[PartitionId, Mark], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    place: Place | None
-    mark: Mark
-
-
-_NOTHING = _Stored(None, {})
+_NOTHING = Bookmark(mark={})
 
 
 class Positions:
-    """The stored position of one backend of one pipeline: a lease for each partition.
+    """The saved bookmarks of one backend of one pipeline: a lease for each partition.
 
     Saves when `interval` seconds have passed or `event_count` changes have come since the last
-    time, and when asked to. `clock` is monotonic seconds. `owner` is this instance of the
-    pipeline; rows of another one are not touched.
+    time, and when asked to; many rows in one write. `clock` is monotonic seconds. `owner` is this
+    instance of the pipeline; rows of another one are not touched. With `shared`, partitions are
+    divided between instances: a row that another one took is `lost` here, and no error.
     """
 
     def __init__(
@@ -71,21 +44,22 @@ class Positions:
         event_count: int,
         clock: Callable[[], float],
         owner: str = "",
+        shared: bool = False,
     ) -> None:
+        self.lost: set[PartitionId] = set()
         self._store = store
         self._prefix = prefix
         self._interval = interval
         self._event_count = event_count
         self._clock = clock
         self._owner = owner
+        self._shared = shared
         self._leases: dict[PartitionId, Lease] = {}
-        self._stored: dict[PartitionId, _Stored] = {}
+        self._stored: dict[PartitionId, Bookmark] = {}
         self._lock = threading.Lock()
         self._changes = 0
         self._next = clock()
         self._looked_at = clock()
-        self._marks: Marks = _no_marks
-        self._settled: Settled = _nobody_hears
 
     @classmethod
     def of(
@@ -106,43 +80,46 @@ class Positions:
         """What this backend lost, in the same store."""
         return Gaps(self._store, self._prefix)
 
-    def marking(self, marks: Marks, settled: Settled) -> None:
-        """From now on stores `marks` beside positions, and tells `settled` what is stored."""
-        self._marks, self._settled = marks, settled
-
     def claim(self) -> None:
         """Makes every row this instance's. Whoever wrote them before fails with LeaseLost."""
         for _ in range(_CLAIMS):
-            try:
-                for lease in self._store.list(f"{self._prefix}/"):
-                    self._store.put(replace(lease, owner=self._owner))
-            except LeaseLost:  # its owner saved in this moment
-                continue
-            return
+            rows = [replace(lease, owner=self._owner) for lease in self._rows()]
+            written = self._store.put_all(rows)
+            if not any(isinstance(each, LeaseLost) for each in written):
+                return
+            # Their owner saved in this moment.
         raise Unavailable(f"the positions of {self._prefix} change all the time")
 
-    def load(self) -> dict[PartitionId, Place]:
-        """What is stored; raises Unavailable, Malformed for a row that nobody of us wrote, and
-        LeaseLost for one of another instance."""
-        for lease in self._store.list(f"{self._prefix}/"):
+    def load(self) -> dict[PartitionId, Bookmark]:
+        """What is stored; raises Unavailable, Malformed for a row that penstock did not write, and
+        LeaseLost for one of another instance (`shared`: passes it over)."""
+        self._leases, self._stored = {}, {}
+        for lease in self._rows():
             if self._owner and lease.owner not in ("", self._owner):
+                if self._shared:
+                    continue
                 raise LeaseLost(f"{lease.name} is {lease.owner}'s now")
-            partition = PartitionId(lease.name.removeprefix(f"{self._prefix}/"))
+            partition = self._partition(lease)
             self._leases[partition] = lease
             self._stored[partition] = _read(lease)
-        return self._places()
+        return dict(self._stored)
 
     def is_known(self) -> bool:
         """Whether anything is stored; not a place, perhaps: an idle source has a mark only.
         Raises as `load` does."""
-        return bool(self.load() or self._stored)
+        return bool(self.load())
 
-    def mark(self, partition: PartitionId) -> Mark:
-        """What is stored beside the partition's position."""
-        return self._stored.get(partition, _NOTHING).mark
+    def begin(self, bookmarks: Bookmarks) -> None:
+        """Stores where a first start begins, before anything is read; rows that are there stay.
+        Raises as `save` does."""
+        self.load()
+        self._write({name: b for name, b in bookmarks.items() if name not in self._stored})
 
-    def save(self, durable: Position, changes: int, *, force: bool = False) -> Position:
-        """Notes what is durable, writes it when it is time, and returns what is written.
+    def save(
+        self, durable: Callable[[], Bookmarks], changes: int, *, force: bool = False
+    ) -> Bookmarks:
+        """Writes what `durable` gives when it is time to, and returns what was written. `changes`:
+        how many came since the last call.
 
         Raises LeaseLost if another process wrote meanwhile.
         """
@@ -151,65 +128,74 @@ class Positions:
         if now - self._looked_at >= PAUSE:
             self.verify()
         self._looked_at = now
-        if force or self._changes >= self._event_count or now >= self._next:
-            self._save(durable)
-            self._changes = 0
-            self._next = now + self._interval
-        return self._places()
+        if not (force or self._changes >= self._event_count or now >= self._next):
+            return {}
+        fresh = {}
+        for name, newest in durable().items():
+            stored = self._stored.get(name, _NOTHING)
+            # Without a mark: none that is newer than the stored one.
+            bookmark = newest if newest.mark is not None else newest._replace(mark=stored.mark)
+            if bookmark != stored and name not in self.lost:
+                fresh[name] = bookmark
+        self._write(fresh)
+        self._changes = 0
+        self._next = now + self._interval
+        return {name: bookmark for name, bookmark in fresh.items() if name not in self.lost}
 
     def verify(self) -> None:
-        """Raises LeaseLost if somebody else wrote our rows: this process may have been frozen
-        while another instance took over. From any thread."""
+        """Raises LeaseLost if another instance wrote our rows: this process may have been frozen
+        while that one took over. From any thread."""
         with self._lock:
-            for lease in self._leases.values():
-                now = self._store.get(lease.name)
-                if now is None or now.revision != lease.revision:
-                    raise LeaseLost(f"{lease.name} was written by another instance")
+            ours = {lease.name: lease.revision for lease in self._leases.values()}
+            if not ours or self._shared:
+                return
+            now = {lease.name: lease.revision for lease in self._rows()}
+        for name, revision in ours.items():
+            if now.get(name) != revision:
+                raise LeaseLost(f"{name} was written by another instance")
 
-    def _save(self, durable: Position) -> None:
-        marks = self._marks(durable)
-        for partition in {**durable, **marks}:
-            before = self._stored.get(partition, _NOTHING)
-            after = _Stored(durable.get(partition, before.place), marks.get(partition, before.mark))
-            if after != before:
-                self._write(partition, after)
-            if partition in marks:
-                self._settled(partition, after.mark)
+    def forget(self, partitions: Collection[PartitionId]) -> None:
+        """Removes the rows of partitions that are done, and that the source no longer lists."""
+        for partition in partitions:
+            with self._lock:
+                lease = self._leases.pop(partition, None)
+                self._stored.pop(partition, None)
+                if lease is not None:
+                    self._store.delete(lease)
 
-    def _write(self, partition: PartitionId, stored: _Stored) -> None:
-        name = f"{self._prefix}/{partition}"
-        lease = self._leases.get(partition) or Lease(name=name)
-        place = None if stored.place is None else str(stored.place)
-        text = json.dumps({"place": place, "mark": dict(stored.mark)})
+    def _write(self, bookmarks: Bookmarks) -> None:
+        names = list(bookmarks)
         with self._lock:
-            self._leases[partition] = self._store.put(
-                replace(lease, continuation=text, owner=self._owner)
-            )
-        self._stored[partition] = stored
+            rows = [self._row(name, bookmarks[name]) for name in names]
+            written = self._store.put_all(rows) if rows else []
+            for name, lease in zip(names, written, strict=True):
+                if isinstance(lease, LeaseLost):
+                    if not self._shared:
+                        raise lease
+                    self.lost.add(name)
+                    continue
+                self._leases[name] = lease
+                self._stored[name] = bookmarks[name]
 
-    def _places(self) -> dict[PartitionId, Place]:
-        return {
-            partition: stored.place
-            for partition, stored in self._stored.items()
-            if stored.place is not None
-        }
+    def _row(self, partition: PartitionId, bookmark: Bookmark) -> Lease:
+        lease = self._leases.get(partition) or Lease(name=f"{self._prefix}/{partition}")
+        text = json.dumps(bookmark.to_json())
+        return replace(lease, continuation=text, owner=self._owner)
+
+    def _rows(self) -> list[Lease]:
+        return list(self._store.list(f"{self._prefix}/"))
+
+    def _partition(self, lease: Lease) -> PartitionId:
+        return PartitionId(lease.name.removeprefix(f"{self._prefix}/"))
 
 
-def _no_marks(_: Position) -> Mapping[PartitionId, Mark]:
-    return {}
-
-
-def _nobody_hears(partition: PartitionId, mark: Mark) -> None:
-    """Without marks there is nothing to settle."""
-
-
-def _read(lease: Lease) -> _Stored:
+def _read(lease: Lease) -> Bookmark:
     try:
-        document = json.loads(lease.continuation)
-        place, mark = document["place"], document.get("mark") or {}
-        return _Stored(None if place is None else Place.parse(place), dict(mark))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        bookmark = Bookmark.from_json(json.loads(lease.continuation))
+    except (ValueError, Malformed) as error:
         raise Malformed(
             f"the stored position {lease.name!r} can't be read",
             hint="was the positions store written by something else?",
         ) from error
+    # A store keeps marks: none is one that says nothing.
+    return bookmark if bookmark.mark is not None else bookmark._replace(mark={})

@@ -14,33 +14,33 @@ from types import TracebackType
 from typing import Any
 
 from penstock.feeds import Feed
+from penstock.handover.conversation import Request
 from penstock.handover.options import SourceOptions, read_source
-from penstock.handover.run_folder import BOARD, STOP, read_owner, read_seed
+from penstock.handover.run_folder import BOARD, STOP, read_owner
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
 from penstock.ops.board import Reporter
-from penstock.position import (
-    PartitionId,
-    Place,
-    Position,
-    position_from_json,
-    position_to_json,
-)
+from penstock.position import Bookmarks, Position, bookmarks_from_json, bookmarks_to_json
+from penstock.reading.draw import Draw, PlannedDraw
 from penstock.reading.epochs import Epochs
 from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
 from penstock.reading.planner import Planner, ReadLimits
-from penstock.reading.positions import Positions, in_spark
+from penstock.reading.positions import Positions
+from penstock.reading.roster import Roster
+from penstock.reservoir.reservoir import Reservoir
 
 __all__ = ["Source"]
 
 # Seconds between two reports.
 REPORT = 0.5
+# Seconds that a stop waits for the source.
+STOPPING = 5.0
 
 # The one key of an offset in realtime: which epoch.
 _EPOCH = "epoch"
 
-Json = dict[str, str]
+Json = dict[str, Any]
 
 
 class Source:
@@ -60,35 +60,42 @@ class Source:
         folder = Path(options.runtime) if options.runtime else None
         self._stop_file = folder / STOP if folder else None
         self._board = Reporter(folder / BOARD) if folder else None
-        self._ledger = GapLog(positions, tell=self._tell_loss)
+        self._gaps = GapLog(positions, tell=self._tell_loss)
+        self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=self._report)
+        roster = Roster(feed, self._gaps)
         self._planner = Planner(
-            feed,
+            self._reservoir,
+            roster,
             limits=ReadLimits(
                 events=options.max_events,
                 bytes=options.max_bytes,
                 buffer=options.buffer,
                 patience=options.patience,
             ),
-            save=positions.save if positions else in_spark,
-            watch=self._report,
-            ledger=self._ledger,
+            positions=positions,
         )
         self._epochs = (
-            Epochs(self._planner, seconds=options.epoch, slots=options.slots, clock=time.monotonic)
-            if options.mode == "realtime"
+            Epochs(
+                self._reservoir,
+                roster,
+                positions,
+                seconds=options.epoch,
+                slots=options.slots,
+                clock=time.monotonic,
+            )
+            if options.mode == "realtime" and positions is not None
             else None
         )
         self._mode = options.mode
         self._late = bool(options.late)
-        self._outlet = PageServer(
+        self._splits = max(1, options.slots or 1)
+        self._server = PageServer(
             _address(options),
-            self._planner.draw,
-            stored=self._epochs.stored if self._epochs else _nobody_says,
-            closing=self._is_stopping,
+            self._draw,
+            stored=self._epochs.stored if self._epochs else _no_report,
+            stopping=self._is_stopping,
             watch=self._epochs.watch if self._epochs else None,
         )
-        if positions is not None:
-            positions.marking(self._planner.marks, self._planner.settled)
 
     @classmethod
     def open(cls, options: Mapping[str, str]) -> "Source":
@@ -107,26 +114,31 @@ class Source:
         return cls(settings, feed, positions)
 
     def initial(self) -> Json:
-        """The stored position; nothing means where the source remembers us to be.
+        """The stored bookmarks. A first start begins, and stores where, before anything is read.
 
-        Only a first start may make what is missing: a slot made anew behind a stored position
-        would be a silent hole.
+        Only a first start may make what is missing: a slot made anew after a stored position would
+        be a silent gap.
         """
-        stored = self._positions.load() if self._positions else {}
-        if self._positions is None or not self._positions.is_known():
-            seed = read_seed(self._runtime, self._feed.backend)
-            if seed is None:
-                self._feed.prepare()
-            stored = seed or {}
+        bookmarks = self._begun()
         if self._epochs is not None:
-            self._epochs.begin(stored)
+            self._epochs.begin(bookmarks)
             return {_EPOCH: "0"}
-        return position_to_json(stored)
+        return bookmarks_to_json(bookmarks)
+
+    def _begun(self) -> Bookmarks:
+        positions = self._positions
+        if positions is not None and positions.is_known():
+            return positions.load()
+        bookmarks = self._feed.begin()
+        if positions is None:
+            return bookmarks
+        positions.begin(bookmarks)
+        return positions.load()
 
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
-        durable = self._epochs.durable if self._epochs else position_from_json(start)
+        durable = self._epochs.durable if self._epochs else bookmarks_from_json(start)
         self._tell_rows(start)
         if self._is_stopping():
             self._finish(durable)
@@ -134,41 +146,45 @@ class Source:
         if self._epochs is not None:
             end = {_EPOCH: str(int(start[_EPOCH]) + 1)}
         else:
-            end = position_to_json(self._planner.advance(durable))
+            end = bookmarks_to_json(self._planner.advance(durable))
         self._batches += end != start
-        self._position = position_to_json(durable)
+        self._position = _places(durable)
         self._report()
         return end
 
     def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
         """The changes between two offsets, or tickets for them."""
-        if self._mode == "rows" and not self._late:
-            return self._planner.splits(position_from_json(start), position_from_json(end))
-        self._outlet.open()
-        address, key = self._outlet.address, self._outlet.key
+        if self._epochs is None:
+            between = bookmarks_from_json(start), bookmarks_from_json(end)
+        if self._epochs is None and self._mode == "rows" and not self._late:
+            return self._planner.splits(*between, most=self._splits)
+        self._server.open()
+        address, key = self._server.address, self._server.key
         if self._epochs is not None:
             return [
                 Ticket(
                     address=address,
                     key=key,
-                    partition=epoch.partition,
-                    after=epoch.after,
+                    group=epoch.group,
+                    groups=epoch.groups,
                     seconds=epoch.seconds,
                     most=epoch.most,
                 )
                 for epoch in self._epochs.plan(int(end[_EPOCH]))
             ]
-        return [
-            Ticket(address=address, key=key, partition=partition, after=after, until=until)
-            for partition, after, until in self._planner.ranges(
-                position_from_json(start), position_from_json(end)
-            )
-        ]
+        ranges = self._planner.ranges(*between)
+        shares = [ranges[first :: self._splits] for first in range(self._splits)]
+        return [Ticket(address=address, key=key, ranges=tuple(share)) for share in shares if share]
+
+    def _draw(self, request: Request) -> Draw:
+        if self._epochs is not None:
+            return self._epochs.draw(request.group, request.groups)
+        return PlannedDraw(self._reservoir, request.ranges)
 
     def stop(self) -> None:
         """Stops reading."""
-        self._outlet.close()
-        self._planner.stop()
+        self._server.close()
+        self._reservoir.stop(STOPPING)
 
     def _is_stopping(self) -> bool:
         return self._stop_file is not None and self._stop_file.exists()
@@ -177,11 +193,11 @@ class Source:
         """Once, how many changes the micro-batch had that ended at `start`."""
         if start == self._ended:
             return
-        drawn, self._drawn, self._ended = self._drawn, self._planner.drawn, start
+        drawn, self._drawn, self._ended = self._drawn, self._reservoir.drawn, start
         if self._board is not None:
             self._board.report("batch", self._feed.backend, {"rows": self._drawn - drawn})
 
-    def _finish(self, durable: Position) -> None:
+    def _finish(self, durable: Bookmarks) -> None:
         if self._stopped:
             self._report()  # again, or else a report that was dropped would be waited for
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
@@ -190,9 +206,9 @@ class Source:
             self._epochs.settle()
         else:
             self._planner.settle(durable, force=True)
-        self._planner.stop()
+        self._reservoir.stop(STOPPING)
         self._stopped = True
-        self._position = position_to_json(durable)
+        self._position = _places(durable)
         self._report(now=True)
 
     def _tell_loss(self) -> None:
@@ -209,11 +225,11 @@ class Source:
 
     def _status(self) -> dict[str, Any]:
         return {
-            **self._planner.status(),
+            **_summed(self._reservoir),
             "batches": self._batches,
             "position": self._position,
             "stopped": self._stopped,
-            "gaps": self._ledger.rows(),
+            "gaps": self._gaps.rows(),
         }
 
 
@@ -223,8 +239,25 @@ def _address(options: SourceOptions) -> str:
     return f"unix:{options.runtime}/outlet-{os.getpid()}" if options.runtime else "unix:"
 
 
-def _nobody_says(partition: PartitionId, place: Place) -> None:
-    """A micro-batch's task has nothing to say: Spark tells when its batch is done."""
+def _no_report(_: Position) -> None:
+    """Tasks of a planned micro-batch report nothing: Spark's next offset says that it is done."""
+
+
+def _places(bookmarks: Bookmarks) -> Json:
+    return {name: str(each.place) for name, each in bookmarks.items() if each.place is not None}
+
+
+def _summed(reservoir: Reservoir) -> dict[str, Any]:
+    """Plain JSON of every partition, summed where sums make sense."""
+    rows = {name: dict(row) for name, row in reservoir.rows().items()}
+    fill = {"buffer_percent": reservoir.fill}
+    if len(rows) == 1:
+        return next(iter(rows.values())) | fill
+    return {
+        "connected": bool(rows) and all(row["connected"] for row in rows.values()),
+        "partitions": rows,
+        **fill,
+    }
 
 
 def _ended_quietly(

@@ -95,8 +95,6 @@ class Notices:
         self._waits = delays()
 
     def _note(self, loss: _Loss) -> None:
-        if self._pipeline.positions.startswith("memory:"):
-            return
         store = open_store(self._pipeline.positions)
         try:
             gaps = Gaps(store, f"{self._pipeline.name}/{loss.backend}")

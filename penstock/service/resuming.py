@@ -4,13 +4,10 @@ Only a first start may make what is missing at the source: a slot made anew behi
 be a silent hole. A sink that has changes, or once had, says that it is no first start.
 """
 
-from pathlib import Path
-
 import structlog
 
 from penstock.config import Backend
-from penstock.handover.run_folder import write_seed
-from penstock.position import PartitionId
+from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.sinks import Record, Sink, TellsPlaces
 
@@ -19,18 +16,23 @@ __all__ = ["resume"]
 log = structlog.get_logger("penstock")
 
 
-def resume(backend: Backend, positions: Positions, sink: Sink, run: Path) -> None:
-    """Says in the log and the run folder where the backend goes on, or makes what a first start
-    needs. May be called again. Raises Unavailable, SettingsError and what `Positions.load` does."""
+def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
+    """Logs where the backend goes on; a first start begins here, and stores where, before anything
+    is read. May be called again. Raises Unavailable, SettingsError and what `Positions.load`
+    does."""
     records = _records(backend, sink)
     begun = {name: record for name, record in records.items() if record.begun}
     if positions.is_known():
         _warn_of_repetition(backend, begun)
-    elif begun:
-        write_seed(run, backend.name, {n: r.place for n, r in begun.items() if r.place})
+        return
+    if begun:
         _warn_of_no_position(backend, begun)
+        bookmarks: Bookmarks = {
+            name: Bookmark(record.place, mark={}) for name, record in begun.items()
+        }
     else:
-        backend.feed().prepare()
+        bookmarks = backend.feed().begin()
+    positions.begin(bookmarks)
 
 
 def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:

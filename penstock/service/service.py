@@ -71,6 +71,7 @@ class Service:
         with ExitStack() as stack:
             stack.enter_context(self._signals())
             run = stack.enter_context(run_folder())
+            pipeline = self._pipeline = _kept_in(pipeline, run)
             board = stack.enter_context(open_board(pipeline, run))
             ownership = stack.enter_context(_ownership(pipeline, board))
             write_owner(run, ownership.instance)
@@ -106,7 +107,7 @@ class Service:
     ) -> None:
         """Runs the pipeline, which is ours, until we are told to stop or lose it."""
         with ThreadPoolExecutor(1) as thread:
-            preparing = thread.submit(self._prepare, board, run, ownership.instance)
+            preparing = thread.submit(self._prepare, board, ownership.instance)
             try:
                 engine.own()
                 preparing.result()
@@ -144,7 +145,7 @@ class Service:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _prepare(self, board: Board, run: Path, instance: str) -> None:
+    def _prepare(self, board: Board, instance: str) -> None:
         """Takes over the positions; makes the slots of a first start and the stream, or fails
         early and clearly; waits for servers. Behind a stored position nothing is made: that would
         be a silent hole."""
@@ -156,7 +157,7 @@ class Service:
         if isinstance(sink, SetsAside):
             self._patiently(lambda: post_tables(board, sink.tables()))
         for backend, positions in zip(self._pipeline.backends, stored, strict=True):
-            self._patiently(partial(resume, backend, positions, sink, run))
+            self._patiently(partial(resume, backend, positions, sink))
 
     def _stored(self, backend: Backend, instance: str) -> Positions:
         pipeline = self._pipeline
@@ -196,6 +197,14 @@ class Service:
             before = _log_set_aside(before, board.snapshot())
         (run / STOP).touch()
         _drain(queries, board)
+
+
+def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
+    """With `positions: memory:`, positions last as long as the run: in a file of the run folder,
+    because its processes share them."""
+    if not pipeline.positions.startswith("memory:"):
+        return pipeline
+    return pipeline.model_copy(update={"positions": f"sqlite:///{run}/positions.db"})
 
 
 def _ownership(pipeline: Pipeline, board: Board) -> Ownership:

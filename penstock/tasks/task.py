@@ -22,7 +22,7 @@ from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
 from penstock.ops.board import Reporter
 from penstock.ops.poisoned import report_poison
 from penstock.page import Decoder, Page
-from penstock.position import position_from_json
+from penstock.position import Place, position_from_json
 from penstock.sinks import Receipt, Sink
 from penstock.tasks.late.side_files import SideFiles, columns_of, stub_schema
 from penstock.tasks.page_client import PageClient
@@ -107,13 +107,24 @@ def read_split(
     if isinstance(split, Ticket) and depot is None:
         yield punch(split, pickled)
         return
-    pages = PageClient(split).pages() if isinstance(split, Ticket) else split.pages
     changes = (
         batch
-        for page in pages
-        for batch in bounded(page, _decoded(decoder, page, board), split.after, split.until)
+        for page, after, until in _bounded_pages(split)
+        for batch in bounded(page, _decoded(decoder, page, board), after, until)
     )
     yield from changes if depot is None else depot.lay(changes)
+
+
+def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, Place | None]]:
+    """Pages, each with the places between which its changes are meant."""
+    if isinstance(split, Ticket):
+        bounds = {each.partition: (each.after, each.until) for each in split.ranges}
+        for page in PageClient(split).pages():
+            yield page, *bounds.get(page.partition, (None, None))
+    else:
+        for pages, after, until in split.parts:
+            for page in pages:
+                yield page, after, until
 
 
 def write_changes(
@@ -210,9 +221,10 @@ def _changes(
 def _from_pages(
     ticket: Ticket, inlet: PageClient, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
+    bounds = {each.partition: (each.after, each.until) for each in ticket.ranges}
     for page in tidied(inlet.pages()):
         decoded = _decoded(decoder, page, board)
-        meant = list(bounded(page, decoded, ticket.after, ticket.until))
+        meant = list(bounded(page, decoded, *bounds.get(page.partition, (None, None))))
         inlet.handed_on(page, meant)
         yield from meant
 

@@ -13,7 +13,7 @@ from penstock.feeds import Feed, Following
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 
 Change = tuple[str, ...]
 
@@ -60,7 +60,7 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
             )
         )
         database.execute(_WORKLOAD)
-        feed.prepare()
+        feed.begin()
         for transaction in _TRANSACTIONS:
             database.execute(transaction)
         yield feed
@@ -76,7 +76,7 @@ def following(feed: Feed, after: Place | None) -> Iterator[Following]:
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = feed.follow(_only(feed), after)
+            found = feed.follow(_only(feed), Bookmark(after))
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -229,8 +229,8 @@ def test_the_preflight_check_finds_no_error(feed: Feed) -> None:
 
 
 def test_preparing_twice_is_preparing_once(feed: Feed, everything: list[Page]) -> None:
-    feed.prepare()
-    feed.prepare()
+    feed.begin()
+    feed.begin()
     assert changes(feed, read(feed, None, _CHANGES)) == changes(feed, everything)
 
 
@@ -244,8 +244,8 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
         pages: list[Page] = []
         while sum(page.count for page in pages) < _CHANGES:
             pages += found.read(0.2)
-        found.acknowledge(middle)
-        found.acknowledge(marks[0])  # never back
+        found.acknowledge(Bookmark(middle))
+        found.acknowledge(Bookmark(marks[0]))  # never back
         found.read(0.0)
     rest = read(feed, middle, len(marks) // 2 - 1)
     assert changes(feed, rest) == expected[len(marks) // 2 + 1 :]

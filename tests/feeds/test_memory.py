@@ -8,7 +8,7 @@ from penstock.change import schema
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.settings import Settings
 
 
@@ -17,7 +17,7 @@ def _feed(**settings: object) -> MemoryFeed:
 
 
 def _read(feed: MemoryFeed, partition: str = "p0", after: Place | None = None) -> list[Page]:
-    following = feed.follow(PartitionId(partition), after)
+    following = feed.follow(PartitionId(partition), Bookmark(after))
     pages: list[Page] = []
     while more := following.read(0):
         pages += more
@@ -55,14 +55,14 @@ def test_batches_have_the_fixed_schema(images: str) -> None:
 
 def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
     feed = _feed(changes=25, page=10, fail_at=[12, 13])
-    pages = list(feed.follow(PartitionId("p0"), None).read(0))
+    pages = list(feed.follow(PartitionId("p0")).read(0))
     assert sum(page.count for page in pages) == 12
-    following = feed.follow(PartitionId("p0"), pages[-1].last)
+    following = feed.follow(PartitionId("p0"), Bookmark(pages[-1].last))
     with pytest.raises(Unavailable, match="change 12"):
         following.read(0)
     with pytest.raises(Unavailable):
         following.read(0)
-    following = feed.follow(PartitionId("p0"), pages[-1].last)
+    following = feed.follow(PartitionId("p0"), Bookmark(pages[-1].last))
     assert [page.count for page in following.read(0)] == [1]
     with pytest.raises(Unavailable, match="change 13"):
         following.read(0)
@@ -72,16 +72,16 @@ def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
 def test_a_pickled_copy_fails_again() -> None:
     feed = _feed(changes=5, fail_at=[0])
     with pytest.raises(Unavailable):
-        feed.follow(PartitionId("p0"), None).read(0)
+        feed.follow(PartitionId("p0")).read(0)
     copy: MemoryFeed = pickle.loads(pickle.dumps(feed))
     with pytest.raises(Unavailable):
-        copy.follow(PartitionId("p0"), None).read(0)
+        copy.follow(PartitionId("p0")).read(0)
 
 
 def test_chained_partitions_end_and_name_their_parent() -> None:
     feed = _feed(changes=5, partitions=3, chained=True)
     assert [each.parents for each in feed.partitions()] == [(), ("p0",), ("p1",)]
-    following = feed.follow(PartitionId("p0"), None)
+    following = feed.follow(PartitionId("p0"))
     assert not following.drained
     following.read(0)
     assert following.drained
@@ -90,7 +90,7 @@ def test_chained_partitions_end_and_name_their_parent() -> None:
 def test_partitions_side_by_side_never_end() -> None:
     feed = _feed(changes=5, partitions=2)
     assert [each.parents for each in feed.partitions()] == [(), ()]
-    following = feed.follow(PartitionId("p1"), None)
+    following = feed.follow(PartitionId("p1"))
     following.read(0)
     assert not following.drained
 
@@ -98,18 +98,18 @@ def test_partitions_side_by_side_never_end() -> None:
 def test_it_remembers_what_was_acknowledged_and_never_goes_back() -> None:
     feed = _feed(changes=20, page=5)
     pages = _read(feed)
-    following = feed.follow(PartitionId("p0"), None)
-    following.acknowledge(pages[1].last)
-    following.acknowledge(pages[0].last)
+    following = feed.follow(PartitionId("p0"))
+    following.acknowledge(Bookmark(pages[1].last))
+    following.acknowledge(Bookmark(pages[0].last))
     assert _read(feed)[0].first == pages[2].first
     assert following.status()["confirmed"] == str(pages[1].last)
 
 
 def test_a_place_of_another_feed_is_malformed() -> None:
     with pytest.raises(Malformed):
-        _feed().follow(PartitionId("p0"), Place("00000000/016B3748", 0))
+        _feed().follow(PartitionId("p0"), Bookmark(Place("00000000/016B3748", 0)))
 
 
 def test_a_partition_that_is_not_there_is_refused() -> None:
     with pytest.raises(SettingsError):
-        _feed().follow(PartitionId("p9"), None)
+        _feed().follow(PartitionId("p9"))

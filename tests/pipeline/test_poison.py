@@ -57,7 +57,7 @@ class Pipe:
         self.feed = PostgresFeed(
             PostgresSettings(connection=database.url, slot=f"s_{database.name}", publication="pub")
         )
-        self.feed.prepare()
+        self.feed.begin()
         self.settings = JetStreamSettings(
             url=nats.url,
             stream=stream,
@@ -65,7 +65,7 @@ class Pipe:
             **{"on_error": "dead-letter", **sink},
         )
         self.sink = JetStreamSink(self.settings)
-        self.following = self.feed.follow(self.feed.partitions()[0].partition, None)
+        self.following = self.feed.follow(self.feed.partitions()[0].partition)
         self.told: list[Any] = []
 
     def move(self, count: int, on_error: Any = "dead-letter") -> None:

@@ -1,172 +1,285 @@
 """Epochs over the memory feed: what is durable is saved and acknowledged while they run."""
 
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from penstock.errors import Unavailable
+from penstock.feeds import Lineage
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import DRAINED, PartitionId, Place, Position
+from penstock.leases import replace
+from penstock.leases.memory import MemoryStore
+from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.reading.draw import OpenDraw, group_of
 from penstock.reading.epochs import SETTLE, SHORT, WARM_UP, Epochs
-from penstock.reading.planner import Planner, ReadLimits
-
-P0, P1 = PartitionId("p0"), PartitionId("p1")
-
-
-class Saved:
-    """A `Save` that notes what it was given, and saves it only if told to or forced."""
-
-    def __init__(self) -> None:
-        self.position: Position = {}
-        self.open = True
-        self.now = 0.0
-
-    def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position:
-        if self.open or force:
-            self.position = dict(durable)
-        return self.position
+from penstock.reading.positions import Positions
+from tests.reading.made import P0, P1, Clock, Made, feed_of, made, place, until
 
 
-@contextmanager
-def epochs(
-    feed: MemoryFeed, saved: Saved, slots: int | None = None
-) -> Iterator[tuple[Epochs, Planner]]:
-    planner = Planner(feed, limits=ReadLimits(), save=saved)
-    made = Epochs(planner, seconds=30.0, slots=slots, clock=lambda: saved.now)
-    try:
-        yield made, planner
-    finally:
-        planner.stop()
+class Saving(Positions):
+    """Positions that save only when they are open, or forced to."""
+
+    is_open = True
+
+    def save(
+        self, durable: Callable[[], Bookmarks], changes: int, *, force: bool = False
+    ) -> Bookmarks:
+        return super().save(durable, changes, force=True) if self.is_open or force else {}
 
 
-def feed(**settings: object) -> MemoryFeed:
-    return MemoryFeed(MemoryFeedSettings(changes=100, page=10, unit=1, **settings))  # type: ignore[arg-type]
+def saving(store: MemoryStore | None = None) -> Saving:
+    return Saving(store or MemoryStore(), "shop", interval=0, event_count=1, clock=Clock())
 
 
 def test_the_first_epochs_are_short() -> None:
-    with epochs(feed(), Saved()) as (made, _):
-        assert [epoch.seconds for epoch in made.plan(1)] == [SHORT]
-        assert [(epoch.seconds, epoch.most) for epoch in made.plan(WARM_UP)] == [(SHORT, 60.0)]
-        assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [30.0]
+    with made(feed_of(), positions=saving()) as parts:
+        epochs = parts.epochs()
+        assert [each.seconds for each in epochs.plan(1)] == [SHORT]
+        assert [(each.seconds, each.most) for each in epochs.plan(WARM_UP)] == [(SHORT, 60.0)]
+        assert [each.seconds for each in epochs.plan(WARM_UP + 1)] == [30.0]
+
+
+def test_a_thousand_partitions_are_one_ticket() -> None:
+    with made(feed_of(partitions=1000), positions=saving()) as parts:
+        assert len(parts.epochs().plan(1)) == 1
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(0, SHORT), (1, SHORT), (2, 30.0), (None, 30.0)])
-def test_with_fewer_tasks_than_partitions_all_of_them_have_their_turn(
+def test_with_fewer_tasks_than_groups_all_of_them_have_their_turn(
     slots: int | None, seconds: float
 ) -> None:
-    with epochs(feed(partitions=2), Saved(), slots) as (made, _):
-        planned = made.plan(WARM_UP + 1)
-        assert [epoch.seconds for epoch in planned] == [seconds] * 2
-        assert all(epoch.most == (SHORT if seconds == SHORT else 60.0) for epoch in planned)
+    with made(feed_of(partitions=2), positions=saving()) as parts:
+        planned = parts.epochs(slots=slots, groups=2).plan(WARM_UP + 1)
+        assert [each.seconds for each in planned] == [seconds] * 2
+        assert all(each.most == (SHORT if seconds == SHORT else 60.0) for each in planned)
 
 
-def test_an_epoch_begins_behind_what_is_stored() -> None:
-    with epochs(feed(), Saved()) as (made, _):
-        assert [(epoch.partition, epoch.after) for epoch in made.plan(1)] == [(P0, None)]
-        made.stored(P0, Place("p0-000000000009", 0))
-        assert [epoch.after for epoch in made.plan(2)] == [Place("p0-000000000009", 0)]
+def drawn(draw: OpenDraw, count: int) -> list[str]:
+    """The places of the pages that hold so many changes, as they come."""
+    pages = []
+    while sum(page.count for page in pages) < count:
+        more, _ = draw.next(20.0)
+        assert more
+        pages += more
+    return [str(page.last) for page in pages]
 
 
-def test_a_start_goes_on_from_its_position() -> None:
-    with epochs(feed(), Saved()) as (made, planner):
-        made.begin({P0: Place("p0-000000000089", 0)})
-        (epoch,) = made.plan(1)
-        pages, _ = planner.draw(P0, epoch.after, None, 20.0)
-        assert pages[0].first == Place("p0-000000000090", 0)
+def test_groups_share_the_partitions() -> None:
+    with made(feed_of(partitions=30), positions=saving()) as parts:
+        epochs = parts.epochs(groups=3)
+        epochs.plan(1)
+        seen: list[set[str]] = []
+        for group in range(3):
+            mine = [f"p{n}" for n in range(30) if group_of(PartitionId(f"p{n}"), 3) == group]
+            found = drawn(epochs.draw(group, 3), 100 * len(mine))
+            seen.append({each.partition("-")[0] for each in found})
+            assert seen[-1] == set(mine)
+        assert len(set.union(*seen)) == 30
 
 
-def until_connected(planner: Planner) -> None:
-    deadline = time.monotonic() + 60
-    while not planner.status()["connected"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def test_an_epoch_begins_after_what_is_stored() -> None:
+    with made(feed_of(), positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        assert drawn(epochs.draw(0, 1), 100)[0] == str(place(9))
+        epochs.stored({P0: place(19)})
+        assert drawn(epochs.draw(0, 1), 80)[0] == str(place(29))
+
+
+def test_a_draw_gives_each_page_once() -> None:
+    with made(feed_of(changes=1000), positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        assert len(drawn(epochs.draw(0, 1), 1000)) == 100
+
+
+def test_a_task_that_is_left_over_takes_no_page_from_the_next() -> None:
+    with made(feed_of(), positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        zombie, new = epochs.draw(0, 1), epochs.draw(0, 1)
+        assert drawn(zombie, 100) == drawn(new, 100)
+
+
+def test_a_start_goes_on_from_its_bookmarks() -> None:
+    with made(feed_of(), positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.begin({P0: Bookmark(place(89))})
+        epochs.plan(1)
+        assert drawn(epochs.draw(0, 1), 10) == [str(place(99))]
+
+
+def running(parts: Made, **given: Any) -> Epochs:
+    """Epochs, once all is read."""
+    epochs = parts.epochs(**given)
+    epochs.plan(1)
+    until(lambda: parts.row()["buffered_events"] == 100)
+    return epochs
+
+
+def test_stored_pages_are_released_at_once() -> None:
+    """What is stored makes room for more, whoever saves and whenever."""
+    positions = saving()
+    positions.is_open = False
+    with made(feed_of(), positions=positions) as parts:
+        epochs = running(parts)
+        epochs.stored({P0: place(19)})
+        assert parts.row()["buffered_events"] == 80
 
 
 def test_what_is_stored_is_saved_and_only_then_acknowledged() -> None:
-    source, saved = feed(), Saved()
-    saved.open = False
-    with epochs(source, saved) as (made, planner):
-        made.plan(1)
-        until_connected(planner)
-        made.stored(P0, Place("p0-000000000019", 0))
+    source, positions = feed_of(), saving()
+    positions.is_open = False
+    with made(source, positions=positions) as parts:
+        epochs = running(parts)
+        epochs.stored({P0: place(19)})
         assert source.acknowledged == {}
-        made.settle()
-        assert source.acknowledged == saved.position == {P0: Place("p0-000000000019", 0)}
+        epochs.settle()
+        assert source.acknowledged == {P0: place(19)}
+        assert positions.load() == {P0: Bookmark(place(19), {})}
 
 
 def test_what_was_stored_too_soon_to_be_saved_is_saved_later_in_the_epoch() -> None:
-    source, saved = feed(), Saved()
-    saved.open = False
-    with epochs(source, saved) as (made, planner):
-        made.plan(1)
-        until_connected(planner)
-        made.stored(P0, Place("p0-000000000019", 0))
-        made.watch()
-        saved.open = True
-        made.watch()
+    source, positions, clock = feed_of(), saving(), Clock()
+    positions.is_open = False
+    with made(source, positions=positions) as parts:
+        epochs = running(parts, clock=clock)
+        epochs.stored({P0: place(19)})
+        epochs.watch()
+        positions.is_open = True
+        epochs.watch()
         assert source.acknowledged == {}  # it was just looked at
-        saved.now += SETTLE
-        made.watch()
-        assert source.acknowledged == {P0: Place("p0-000000000019", 0)}
+        clock.now += SETTLE
+        epochs.watch()
+        assert source.acknowledged == {P0: place(19)}
 
 
 def test_what_is_new_is_saved_at_the_next_look() -> None:
-    source, saved = feed(), Saved()
-    with epochs(source, saved) as (made, planner):
-        made.plan(1)
-        until_connected(planner)
-        for place in (Place("p0-000000000019", 0), Place("p0-000000000029", 0)):
-            made.stored(P0, place)
-            made.watch()
-            assert source.acknowledged == saved.position == {P0: place}
+    source = feed_of()
+    with made(source, positions=saving()) as parts:
+        epochs = running(parts)
+        for number in (19, 29):
+            epochs.stored({P0: place(number)})
+            epochs.watch()
+            assert source.acknowledged == {P0: place(number)}
 
 
 def test_nobody_waits_while_positions_are_saved() -> None:
-    saving, disk = threading.Event(), threading.Event()
+    began, disk = threading.Event(), threading.Event()
 
-    class Slow(Saved):
-        def __call__(self, durable: Position, changes: int, *, force: bool = False) -> Position:
-            saving.set()
+    class Slow(Saving):
+        def save(self, *given: Any, **more: Any) -> Bookmarks:
+            began.set()
             assert disk.wait(20)
-            return super().__call__(durable, changes, force=force)
+            return super().save(*given, **more)
 
-    source = feed()
-    with epochs(source, Slow()) as (made, _):
-        made.plan(1)
-        made.stored(P0, Place("p0-000000000009", 0))
-        thread = threading.Thread(target=made.watch)
+    source = feed_of()
+    positions = Slow(MemoryStore(), "shop", interval=0, event_count=1, clock=Clock())
+    with made(source, positions=positions) as parts:
+        epochs = running(parts)
+        epochs.stored({P0: place(9)})
+        thread = threading.Thread(target=epochs.watch)
         thread.start()
-        assert saving.wait(20)
-        made.stored(P0, Place("p0-000000000019", 0))
-        assert [epoch.after for epoch in made.plan(2)] == [Place("p0-000000000019", 0)]
+        assert began.wait(20)
+        epochs.stored({P0: place(19)})
+        epochs.plan(2)
+        assert drawn(epochs.draw(0, 1), 80)[0] == str(place(29))
         assert source.acknowledged == {}
         disk.set()
         thread.join(20)
-        assert source.acknowledged == {P0: Place("p0-000000000009", 0)}
-        made.watch()
-        assert source.acknowledged == {P0: Place("p0-000000000019", 0)}
+        epochs.watch()
+        assert source.acknowledged == {P0: place(19)}
 
 
-def test_late_word_of_an_earlier_place_takes_nothing_back() -> None:
-    with epochs(feed(), Saved()) as (made, _):
-        made.plan(1)
-        made.stored(P0, Place("p0-000000000019", 0))
-        made.stored(P0, Place("p0-000000000009", 0))
-        assert made.durable == {P0: Place("p0-000000000019", 0)}
+def test_a_late_report_of_an_earlier_place_takes_nothing_back() -> None:
+    with made(feed_of(), positions=saving()) as parts:
+        epochs = running(parts)
+        epochs.stored({P0: place(19)})
+        epochs.stored({P0: place(9)})
+        assert epochs.durable[P0].place == place(19)
 
 
-def test_children_begin_in_the_epoch_after_their_parent_is_drained_and_durable() -> None:
-    with epochs(feed(partitions=2, chained=True), Saved()) as (made, planner):
-        assert [epoch.partition for epoch in made.plan(1)] == [P0]
-        after: Place | None = None
-        over = False
-        while not over:
-            pages, over = planner.draw(P0, after, None, 20.0)
-            after = pages[-1].last if pages else after
-        assert [epoch.partition for epoch in made.plan(2)] == [P0]  # read, but not stored
-        assert after is not None
-        made.stored(P0, after)
-        assert [epoch.partition for epoch in made.plan(3)] == [P1]
-        assert made.durable[P0] == DRAINED
+def test_a_child_joins_while_the_epoch_is_open_and_not_before_its_parent_is_stored() -> None:
+    with made(feed_of(partitions=2, chained=True), positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        draw = epochs.draw(0, 1)
+        drawn(draw, 100)
+        epochs.watch()
+        assert draw.next(0.05) == ([], False)  # read, but not stored
+        epochs.stored({P0: place(99)})
+        epochs.watch()
+        assert drawn(draw, 10)[0] == str(place(9, "p1"))
+        assert epochs.durable[P0] == Bookmark(place(99), {}, ended=True)
+        assert parts.positions is not None
+        assert parts.positions.load()[P0].ended
+
+
+def test_a_partition_that_ends_without_a_change_has_its_children_read() -> None:
+    class Empty(MemoryFeed):
+        def follow(self, partition: PartitionId, *args: Any, **more: Any) -> Any:
+            following: Any = super().follow(partition, *args, **more)
+            if partition == P0:
+                following.next = 100
+            return following
+
+    feed = Empty(MemoryFeedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
+    with made(feed, positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        until(lambda: parts.reservoir.ended)
+        epochs.watch()
+        assert drawn(epochs.draw(0, 1), 10)[0] == str(place(9, "p1"))
+
+
+def test_children_that_the_source_lists_late_are_looked_for_again() -> None:
+    class Late(MemoryFeed):
+        looks = 0
+
+        def partitions(self) -> list[Lineage]:
+            self.looks += 1
+            if self.looks == 2:
+                raise Unavailable("it does not answer now")
+            return list(super().partitions())[: 1 if self.looks < 5 else 2]
+
+    feed = Late(MemoryFeedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
+    with made(feed, positions=saving()) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        draw = epochs.draw(0, 1)
+        drawn(draw, 100)
+        epochs.stored({P0: place(99)})
+
+        def joined() -> bool:
+            epochs.watch()
+            return P1 in parts.reservoir.open_partitions
+
+        until(joined)
+        assert feed.looks == 5
+
+
+def test_a_partition_that_another_instance_took_leaves_while_the_epoch_is_open() -> None:
+    store = MemoryStore()
+    shared = Positions(
+        store, "shop/default", interval=0, event_count=1, clock=Clock(), owner="a", shared=True
+    )
+    with made(feed_of(partitions=2), positions=shared) as parts:
+        epochs = parts.epochs()
+        epochs.plan(1)
+        draw = epochs.draw(0, 1)
+        drawn(draw, 200)
+        epochs.stored({P0: place(9), P1: place(9, "p1")})
+        epochs.settle()
+        row = store.get("shop/default/p1")
+        assert row is not None
+        store.put(replace(row, owner="b"))
+        epochs.stored({P0: place(19), P1: place(19, "p1")})
+        epochs.settle()
+        assert parts.reservoir.open_partitions == [P0]
+        assert set(epochs.durable) == {P0}
+        assert parts.feed.acknowledged == {P0: place(19), P1: place(9, "p1")}
+        parts.roster._next = 0.0  # a look-up is due
+        epochs.watch()
+        assert parts.reservoir.open_partitions == [P0], "it is another instance's"

@@ -1,75 +1,67 @@
 """A gap on its way: recorded before it is obeyed, told with its end, found again after a crash."""
 
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from penstock.errors import LeaseLost, PenstockError, PositionLost
-from penstock.feeds import Following, Gap, HistoryLost, Mark
+from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.leases.memory import MemoryStore
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import START, Bookmark, PartitionId, Place
 from penstock.reading.gap_log import GapLog
-from penstock.reading.positions import Positions
-from penstock.reading.reservoir import Reservoir
-
-P0 = PartitionId("p0")
+from penstock.reservoir.reservoir import Reservoir
+from tests.reading.made import P0, positions_of, until
 
 
 class Lossy(MemoryFeed):
     """A feed that has lost something, until it is followed despite that."""
 
-    def __init__(self, *, continues: bool, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, policy: GapPolicy, *, before: Callable[[], None] = lambda: None) -> None:
         super().__init__(MemoryFeedSettings(changes=30, page=10))
-        self.gap = Gap(cause="slot_missing", after="", detail="gone", continues=continues)
+        self.gap = Gap(cause="slot_missing", after="", detail="gone", policy=policy)
         self.despite: Gap | None = None
         self._before = before
 
     def follow(
-        self,
-        partition: PartitionId,
-        after: Place | None,
-        mark: Mark | None = None,
-        *,
-        despite: Gap | None = None,
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
     ) -> Following:
         if despite is None:
             raise HistoryLost(self.gap, hint="load it anew")
         self._before()
         self.despite = despite
-        following = super().follow(partition, after, mark)
+        following = super().follow(partition, bookmark)
         following.begins = "0B"  # type: ignore[misc]
         return following
 
 
-def positions(store: MemoryStore) -> Positions:
-    return Positions(store, "shop/default", interval=5.0, event_count=10, clock=time.monotonic)
+positions = positions_of
 
 
-def filled(feed: MemoryFeed, ledger: GapLog) -> Reservoir:
+def filled(feed: MemoryFeed, gaps: GapLog, bookmark: Bookmark = START) -> Reservoir:
     """A reservoir, once it has pages or has given up."""
-    wake = threading.Condition()
-    reservoir = Reservoir(feed, P0, None, limit=10**6, wake=wake, watch=lambda: None, ledger=ledger)
-    reservoir.start()
-    until(lambda: reservoir.status()["buffered_events"] or reservoir.status()["last_error"])
+    reservoir = Reservoir(feed, limit=10**6, gaps=gaps)
+    reservoir.open(P0, bookmark)
+    until(lambda: row(reservoir)["buffered_events"] or row(reservoir)["last_error"])
     return reservoir
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def row(reservoir: Reservoir) -> Mapping[str, Any]:
+    return reservoir.rows()[P0]
+
+
+def failure(reservoir: Reservoir) -> None:
+    """Raises what it gave up with."""
+    with reservoir.wake:
+        reservoir.check()
 
 
 def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
     store = MemoryStore()
     seen: list[object] = []
-    feed = Lossy(continues=True, before=lambda: seen.append(positions(store).gaps.rows()))
+    feed = Lossy("continue", before=lambda: seen.append(positions(store).gaps.rows()))
     ledger = GapLog(positions(store))
     reservoir = filled(feed, ledger)
     reservoir.stop(5)
@@ -92,51 +84,50 @@ def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
 def test_a_gap_found_by_what_was_read_is_found_again_by_what_was_stored() -> None:
     """The mark of what was read is ahead of the stored one until the next save, if there is one."""
     store = MemoryStore()
-    gap = Gap(cause="slot_missing", after="0A:9", detail="gone", continues=False)
-    GapLog(positions(store)).lost(P0, gap, {"flushed": "02"})
+    gap = Gap(cause="slot_missing", after="0A:9", detail="gone", policy="fail")
+    GapLog(positions(store)).lost(P0, gap, Bookmark(mark={"flushed": "02"}))
     ledger = GapLog(positions(store))
-    ledger.lost(P0, gap, {"flushed": "01"})
-    ledger.lost(P0, gap, {"flushed": "01"}, to="0B")
+    ledger.lost(P0, gap, Bookmark(mark={"flushed": "01"}))
+    ledger.lost(P0, gap, Bookmark(mark={"flushed": "01"}), to="0B")
     row = ledger.rows()["p0"]
     assert row["counts"] == {"slot_missing": 1}
     assert [each["to"] for each in row["gaps"]] == ["0B"]
 
 
 class Marking(MemoryFollowing):
-    """One that knows more than is stored, and what it is told of that."""
+    """One that knows more than is stored, and what was acknowledged to it."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.settled: list[Mark | None] = []
+        self.heard: list[Bookmark] = []
 
-    def mark(self, place: Place | None) -> Mark:
-        return {"flushed": "read"}
+    def bookmark(self, place: Place | None) -> Bookmark:
+        return Bookmark(place, {"flushed": "read"})
 
-    def settle(self, mark: Mark | None) -> None:
-        self.settled.append(mark)
+    def acknowledge(self, bookmark: Bookmark) -> None:
+        self.heard.append(bookmark)
 
 
-def test_behind_a_reconnect_the_source_is_told_no_more_than_is_stored() -> None:
+def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -> None:
     """Or else the slot would be further than the mark when we die before the next save, and taken
     for one that was made anew."""
-    followed: list[tuple[Mark | None, Marking]] = []
+    followed: list[tuple[Bookmark, Marking]] = []
 
     class Breaking(MemoryFeed):
         def follow(self, *where: Any, **more: Any) -> Following:
-            partition, after, mark = where
-            followed.append((mark, Marking(self, partition, after)))
+            partition, bookmark = where
+            followed.append((bookmark, Marking(self, partition, bookmark.place)))
             return followed[-1][1]
 
-    stored = positions(MemoryStore())
-    stored.marking(lambda _: {P0: {"flushed": "stored"}}, lambda *_: None)
-    stored.save({}, 0, force=True)
+    stored = Bookmark(mark={"flushed": "stored"})
     feed = Breaking(MemoryFeedSettings(changes=30, page=10, fail_at=[10]))
-    reservoir = filled(feed, GapLog(stored))
-    until(lambda: reservoir.status()["buffered_events"] == 30)
+    reservoir = filled(feed, GapLog(positions(MemoryStore())), stored)
+    until(lambda: row(reservoir)["buffered_events"] == 30)
     reservoir.stop(5)
-    (first, before), (second, behind) = followed
-    assert (first, before.settled) == ({"flushed": "stored"}, [])
-    assert (second, behind.settled) == ({"flushed": "read"}, [{"flushed": "stored"}])
+    (first, before), (second, after) = followed
+    assert (first, before.heard) == (stored, [])
+    assert second == Bookmark(Place("p0-000000000000", 9), {"flushed": "read"})
+    assert after.heard == [stored]
 
 
 class Broken(MemoryFollowing):
@@ -155,8 +146,8 @@ def test_a_position_that_is_lost_while_it_is_read_is_looked_at_again() -> None:
             return super().follow(*args, **more)
 
     ledger = GapLog(positions(MemoryStore()))
-    reservoir = filled(Losing(continues=True), ledger)
-    until(lambda: reservoir.status()["buffered_events"] == 30)
+    reservoir = filled(Losing(policy="continue"), ledger)
+    until(lambda: row(reservoir)["buffered_events"] == 30)
     reservoir.stop(5)
     assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
 
@@ -172,17 +163,17 @@ def test_a_position_that_is_lost_again_though_all_looks_well_ends_the_partition(
     feed = Losing(MemoryFeedSettings(changes=30))
     reservoir = filled(feed, GapLog())
     with pytest.raises(PositionLost, match="can't be read"):
-        until(lambda: list(reservoir.beyond(None)))
+        until(lambda: failure(reservoir) is not None)
     assert feed.followed == 2
     reservoir.stop(5)
 
 
 def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
     ledger = GapLog(positions(MemoryStore()))
-    feed = Lossy(continues=False)
+    feed = Lossy("fail")
     reservoir = filled(feed, ledger)
     with pytest.raises(PositionLost, match="gone") as caught:
-        list(reservoir.beyond(None))
+        failure(reservoir)
     assert caught.value.hint == "load it anew"
     assert feed.despite is None
     assert ledger.rows()["p0"]["gaps"][0]["policy"] == "fail"
@@ -192,7 +183,7 @@ def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
 def test_a_gap_is_told_at_once() -> None:
     told: list[int] = []
     ledger = GapLog(tell=lambda: told.append(1))
-    filled(Lossy(continues=True), ledger).stop(5)
+    filled(Lossy("continue"), ledger).stop(5)
     assert len(told) == 2  # and again when its end is known
 
 
@@ -200,9 +191,8 @@ def test_without_a_store_gaps_are_logged_and_remembered_for_as_long_as_we_live(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ledger = GapLog()
-    filled(Lossy(continues=True), ledger).stop(5)
+    filled(Lossy("continue"), ledger).stop(5)
     assert "history lost: slot_missing" in caplog.text
-    assert ledger.mark(P0) is None
     assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
 
 
@@ -210,12 +200,12 @@ def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
     """It moved the slot as well: what looks lost was delivered."""
     store = MemoryStore()
     ours, theirs = positions(store), positions(store)
-    ours.save({P0: Place("0A", 0)}, 1)
+    ours.save(lambda: {P0: Bookmark(Place("0A", 0), {})}, 1)
     theirs.load()
-    theirs.save({P0: Place("0B", 0)}, 1, force=True)
-    reservoir = filled(Lossy(continues=True), GapLog(ours))
+    theirs.save(lambda: {P0: Bookmark(Place("0B", 0), {})}, 1, force=True)
+    reservoir = filled(Lossy("continue"), GapLog(ours))
     with pytest.raises(LeaseLost):
-        list(reservoir.beyond(None))
+        failure(reservoir)
     assert positions(store).gaps.rows() == {}
     reservoir.stop(5)
 
@@ -231,7 +221,7 @@ def test_what_was_mended_meanwhile_is_seen() -> None:
 
     clock = Clock()
     ledger = GapLog(positions(store), clock=clock)
-    filled(Lossy(continues=True), ledger).stop(5)
+    filled(Lossy("continue"), ledger).stop(5)
     assert ledger.rows()["p0"]["stale"]
     positions(store).gaps.clear("p0")
     clock.now += 60
@@ -241,7 +231,7 @@ def test_what_was_mended_meanwhile_is_seen() -> None:
 def test_a_lost_history_pickles_with_its_gap() -> None:
     import pickle
 
-    gap = Gap(cause="slot_lost", after="0A:1", to="0B", detail="gone", continues=True)
+    gap = Gap(cause="slot_lost", after="0A:1", to="0B", detail="gone", policy="continue")
     copy = pickle.loads(pickle.dumps(HistoryLost(gap, hint="load it anew")))
     assert (copy.gap, copy.hint, str(copy)) == (gap, "load it anew", "gone (load it anew)")
     assert isinstance(copy, PenstockError)

@@ -1,4 +1,4 @@
-"""Outlet and inlet over real sockets: pages for a ticket, and word of what is stored."""
+"""Page server and client over real sockets: pages for a ticket, reports of what is stored."""
 
 import socket
 import threading
@@ -14,49 +14,53 @@ import pytest
 from penstock.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.feeds import Following
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.handover.conversation import Request
+from penstock.handover.split import Range
 from penstock.handover.ticket import Ticket, punch, tickets
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import PartitionId, Place, Position
+from penstock.reading.draw import OpenDraw, PlannedDraw
 from penstock.reading.page_server import PageServer
-from penstock.reading.planner import Planner, ReadLimits
-from penstock.reading.positions import in_spark
 from penstock.tasks.page_client import PageClient
+from tests.reading.made import P0, Made, until
 
-P0 = PartitionId("p0")
 CHANGES = 500
 END = Place("p0-000000000499", 0)
-ANYWHERE = Ticket(address="", key=b"", partition=P0, after=None)
+ANYWHERE = Ticket(address="", key=b"")
 
 
 class Served:
-    """A planner over a memory feed with its outlet open."""
+    """A reservoir over a memory feed with its page server open."""
 
     def __init__(self, address: str, feed: MemoryFeed) -> None:
         self.told: list[Place] = []
         self.failure: LeaseLost | None = None
         self.stopping = threading.Event()
-        self.planner = Planner(feed, limits=ReadLimits(), save=in_spark)
-        self.outlet = PageServer(
-            address, self.planner.draw, stored=self.hear, closing=self.stopping.is_set
+        self.parts = Made(feed)
+        self.server = PageServer(
+            address, self.draw, stored=self.hear, stopping=self.stopping.is_set
         )
-        self.outlet.open()
-        self.planner.open({})
+        self.server.open()
+        self.parts.open()
 
-    def hear(self, partition: PartitionId, place: Place) -> None:
-        assert partition == P0
+    def draw(self, request: Request) -> OpenDraw | PlannedDraw:
+        reservoir = self.parts.reservoir
+        if request.ranges:
+            return PlannedDraw(reservoir, request.ranges)
+        return OpenDraw(reservoir, request.group, request.groups, lambda _: None)
+
+    def hear(self, position: Position) -> None:
         if self.failure is not None:
             raise self.failure
-        self.told.append(place)
+        self.told += position.values()
 
     def ticket(
         self, *, after: Place | None = None, until: Place | None = None, seconds: float = 0.0
     ) -> Ticket:
         return Ticket(
-            address=self.outlet.address,
-            key=self.outlet.key,
-            partition=P0,
-            after=after,
-            until=until,
+            address=self.server.address,
+            key=self.server.key,
+            ranges=() if until is None else (Range(P0, after, until),),
             seconds=seconds,
         )
 
@@ -67,23 +71,21 @@ def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[
     served = Served(
         address, feed or MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=64, unit=1))
     )
-    deadline = time.monotonic() + 60
-    while feed is None and served.planner.status()["buffered_events"] < CHANGES:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    if feed is None:
+        until(lambda: served.parts.row()["buffered_events"] == CHANGES)
     try:
         yield served
     finally:
-        served.outlet.close()
-        served.planner.stop()
+        served.server.close()
+        served.parts.reservoir.stop(5.0)
 
 
-def count(inlet: PageClient) -> int:
-    return sum(page.count for page in inlet.pages())
+def count(client: PageClient) -> int:
+    return sum(page.count for page in client.pages())
 
 
 def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
-    ticket = Ticket(address="unix:/x", key=b"secret", partition=P0, after=None, until=END)
+    ticket = Ticket(address="unix:/x", key=b"secret", ranges=(Range(P0, None, END),))
     assert list(tickets(punch(ticket, b"decoder"))) == [(ticket, b"decoder")]
     assert "secret" not in repr(ticket)
 
@@ -105,7 +107,7 @@ def test_a_connection_serves_one_ticket_after_the_other() -> None:
         before = threading.active_count()
         for _ in range(5):
             assert count(PageClient(served.ticket(until=END))) == CHANGES
-        assert threading.active_count() <= before + 1
+        until(lambda: threading.active_count() <= before + 1)
 
 
 def test_pages_that_come_later_are_waited_for() -> None:
@@ -118,44 +120,51 @@ def test_pages_that_come_later_are_waited_for() -> None:
 def test_an_epoch_ends_after_its_time() -> None:
     with serving() as served:
         begun = time.monotonic()
-        inlet = PageClient(served.ticket(seconds=0.5))
-        assert count(inlet) == CHANGES
+        client = PageClient(served.ticket(seconds=0.5))
+        assert count(client) == CHANGES
         assert 0.5 <= time.monotonic() - begun < 30
 
 
-@contextmanager
-def flowing(pages: int, watch: Callable[[], None] | None = None) -> Iterator[PageServer]:
-    """An outlet that has one page more every 20 ms, so many in all."""
+class Flowing:
+    """A draw that has one page more every 20 ms, so many in all."""
 
-    def draw(
-        partition: PartitionId, after: Place | None, until: Place | None, wait: float
-    ) -> tuple[list[Page], bool]:
-        number = 0 if after is None else after.ordinal + 1
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.number = 0
+
+    def next(self, wait: float) -> tuple[list[Page], bool]:
         time.sleep(0.02)
-        place = Place("p0", number)
+        place = Place("p0", self.number)
+        self.number += 1
         made = Page(
             partition=P0, first=place, last=place, count=1, captured_at=0, context=b"", payload=b""
         )
-        return [made] if number < pages else [], False
+        return [made] if self.number <= self.pages else [], False
 
-    outlet = PageServer("unix:", draw, watch=watch)
-    outlet.open()
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def flowing(pages: int, watch: Callable[[float], None] | None = None) -> Iterator[PageServer]:
+    server = PageServer("unix:", lambda _: Flowing(pages), watch=watch)
+    server.open()
     try:
-        yield outlet
+        yield server
     finally:
-        outlet.close()
+        server.close()
 
 
 def test_pages_do_not_wait_for_whoever_watches() -> None:
     watching, over = threading.Event(), threading.Event()
 
-    def watch() -> None:
+    def watch(_: float) -> None:
         watching.set()
         over.wait(60)
 
-    with flowing(5, watch) as outlet:
-        key = outlet.key
-        ticket = replace(ANYWHERE, address=outlet.address, key=key, seconds=0.5, most=60.0)
+    with flowing(5, watch) as server:
+        key = server.key
+        ticket = replace(ANYWHERE, address=server.address, key=key, seconds=0.5, most=60.0)
         pages = PageClient(ticket).pages()
         assert [next(pages).count for _ in range(5)] == [1] * 5
         assert watching.wait(60)
@@ -171,24 +180,24 @@ def test_pages_do_not_wait_for_whoever_watches() -> None:
     ],
 )
 def test_what_the_watcher_meets_ends_an_epoch(met: Exception, told: type[Exception]) -> None:
-    def watch() -> None:
+    def watch(_: float) -> None:
         raise met
 
-    with flowing(1000, watch) as outlet:
-        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=20.0)
+    with flowing(1000, watch) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
         with pytest.raises(told, match="somebody else"):
             count(PageClient(ticket))
 
 
 def test_an_epoch_goes_on_while_more_waits() -> None:
-    with flowing(pages=40) as outlet:
-        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.1, most=60.0)
+    with flowing(pages=40) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=60.0)
         assert len(list(PageClient(ticket).pages())) == 40
 
 
 def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
-    with flowing(pages=10_000) as outlet:
-        ticket = replace(ANYWHERE, address=outlet.address, key=outlet.key, seconds=0.1, most=0.4)
+    with flowing(pages=10_000) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=0.4)
         begun = time.monotonic()
         assert len(list(PageClient(ticket).pages())) < 100
         assert time.monotonic() - begun >= 0.4
@@ -204,13 +213,13 @@ def test_an_epoch_ends_when_the_service_stops() -> None:
 
 def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
     with serving() as served:
-        inlet = PageClient(served.ticket(seconds=60))
-        pages = inlet.pages()
+        client = PageClient(served.ticket(seconds=60))
+        pages = client.pages()
         first = next(pages)
         decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
-        inlet.handed_on(first, list(decoder.decode(first)))
-        inlet.stored({P0: first.first})  # not all of the page
-        inlet.stored({P0: first.last})
+        client.handed_on(first, list(decoder.decode(first)))
+        client.stored({P0: first.first})  # not all of the page
+        client.stored({P0: first.last})
         deadline = time.monotonic() + 20
         while not served.told and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -219,16 +228,16 @@ def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
 
 def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are() -> None:
     with serving() as served:
-        inlet = PageClient(served.ticket(seconds=0.3))
+        client = PageClient(served.ticket(seconds=0.3))
         decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
-        pages = list(inlet.pages())
-        inlet.handed_on(pages[0], [])
-        inlet.handed_on(pages[1], list(decoder.decode(pages[1])))
-        inlet.handed_on(pages[2], [])
-        inlet.stored({})
-        inlet.stored({P0: pages[1].last})
-        inlet.handed_on(pages[3], list(decoder.decode(pages[3])))
-        inlet.finish()
+        pages = list(client.pages())
+        client.handed_on(pages[0], [])
+        client.handed_on(pages[1], list(decoder.decode(pages[1])))
+        client.handed_on(pages[2], [])
+        client.stored({})
+        client.stored({P0: pages[1].last})
+        client.handed_on(pages[3], list(decoder.decode(pages[3])))
+        client.finish()
         assert served.told == [pages[0].last, pages[2].last, pages[3].last]
         # And the connection is good for the next one.
         assert count(PageClient(served.ticket(until=END))) == CHANGES
@@ -247,11 +256,11 @@ def test_what_reading_failed_with_reaches_the_task() -> None:
 def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
     with serving() as served:
         served.failure = LeaseLost("somebody else saved")
-        inlet = PageClient(served.ticket(seconds=0.1))
-        for page in inlet.pages():
-            inlet.handed_on(page, [])
+        client = PageClient(served.ticket(seconds=0.1))
+        for page in client.pages():
+            client.handed_on(page, [])
         with pytest.raises(LeaseLost, match="somebody else"):
-            inlet.finish()
+            client.finish()
 
 
 def test_a_planner_that_is_gone_is_unavailable() -> None:
@@ -262,19 +271,56 @@ def test_a_planner_that_is_gone_is_unavailable() -> None:
 
 
 def test_nobody_comes_in_without_the_key(tmp_path: Path) -> None:
-    with serving(f"unix:{tmp_path}/outlet") as served:
+    with serving(f"unix:{tmp_path}/server") as served:
         with pytest.raises(Unavailable, match="can't be reached"):
             count(PageClient(replace(served.ticket(until=END), key=b"guessed")))
         # One who says nothing keeps nobody from the door.
         with socket.socket(socket.AF_UNIX) as silent:
-            silent.connect(f"{tmp_path}/outlet")
+            silent.connect(f"{tmp_path}/server")
             assert count(PageClient(served.ticket(until=END))) == CHANGES
 
 
 def test_nonsense_ends_the_conversation_and_nothing_else() -> None:
     with serving() as served:
-        path = served.outlet.address.removeprefix("unix:")
-        with Client(path, "AF_UNIX", authkey=served.outlet.key) as connection:
+        path = served.server.address.removeprefix("unix:")
+        with Client(path, "AF_UNIX", authkey=served.server.key) as connection:
             connection.send_bytes(b"?")
             assert connection.recv_bytes()[:1] == b"f"
         assert count(PageClient(served.ticket(until=END))) == CHANGES
+
+
+def test_what_is_stored_is_taken_in_while_no_page_comes() -> None:
+    """A full buffer gives no page until something is released: nobody waits for a clock then."""
+
+    class Waiting(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            if self.number == 1:
+                assert told.wait(60)  # the conversation's own thread is busy here
+                return [], True
+            return super().next(wait)
+
+    told = threading.Event()
+    server = PageServer("unix:", lambda _: Waiting(1), stored=lambda _: told.set())
+    server.open()
+    ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=60.0)
+    client = PageClient(ticket)
+    pages = client.pages()
+    first = next(pages)
+    client.handed_on(first, [])
+    client.stored({})
+    assert list(pages) == []
+    server.close()
+
+
+def test_a_ticket_of_several_partitions_gets_the_pages_of_each_in_order() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=50, unit=1, partitions=7))
+    with serving(feed=feed) as served:
+        names = [PartitionId(f"p{n}") for n in range(7)]
+        for name in names:
+            served.parts.open(name)
+        ranges = tuple(Range(name, None, Place(f"{name}-000000000499", 0)) for name in names)
+        pages = list(PageClient(replace(served.ticket(), ranges=ranges)).pages())
+        assert sum(page.count for page in pages) == 7 * CHANGES
+        for name in names:
+            mine = [page.first for page in pages if page.partition == name]
+            assert mine == sorted(mine)

@@ -1,11 +1,7 @@
 """The planner over the memory feed: every change once, the same splits again, in order."""
 
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,23 +9,12 @@ from penstock.errors import PositionLost
 from penstock.feeds import Following
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.handover.split import Split, bounded
-from penstock.position import DRAINED, PartitionId, Place, Position
-from penstock.reading.planner import Planner, ReadLimits
-from penstock.reading.positions import in_spark
+from penstock.leases.memory import MemoryStore
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.reading.planner import IDLE, Planner, ReadLimits
+from tests.reading.made import P0, made, positions_of, until
 
-P0 = PartitionId("p0")
-Offset = dict[PartitionId, Place]
-
-
-@contextmanager
-def planning(
-    feed: MemoryFeed, *, limits: ReadLimits | None = None, save: Callable[..., Position] = in_spark
-) -> Iterator[Planner]:
-    planner = Planner(feed, limits=limits or ReadLimits(patience=5.0), save=save)
-    try:
-        yield planner
-    finally:
-        planner.stop()
+Offset = dict[PartitionId, Bookmark]
 
 
 def ids(feed: MemoryFeed, splits: list[Split]) -> list[str]:
@@ -37,8 +22,9 @@ def ids(feed: MemoryFeed, splits: list[Split]) -> list[str]:
     return [
         event
         for split in splits
-        for page in split.pages
-        for batch in bounded(page, decoder.decode(page), split.after, split.until)
+        for pages, after, until in split.parts
+        for page in pages
+        for batch in bounded(page, decoder.decode(page), after, until)
         for event in batch.column("event_id").to_pylist()
     ]
 
@@ -50,24 +36,30 @@ def expected(settings: MemoryFeedSettings, partition: str = "p0") -> list[str]:
     ]
 
 
-def drain(planner: Planner, feed: MemoryFeed, batches: list[tuple[Offset, Offset]]) -> list[str]:
+def drain(
+    planner: Planner,
+    feed: MemoryFeed,
+    batches: list[tuple[Offset, Offset]],
+    total: int | None = None,
+) -> list[str]:
     """Runs micro-batches until one is empty, as Spark does; notes their offsets."""
     got: list[str] = []
     start: Offset = {}
-    total = feed.settings.changes * feed.settings.partitions
+    total = feed.settings.changes * feed.settings.partitions if total is None else total
     while True:
         end = planner.advance(start, patience=60.0 if len(got) < total else 0.5)
         if end == start:
             return got
         got += ids(feed, planner.splits(start, end))
-        batches.append((start, end))
-        start = end
+        batches.append((start, dict(end)))
+        start = dict(end)
 
 
 def test_every_change_is_in_exactly_one_batch_in_order() -> None:
     settings = MemoryFeedSettings(changes=2_345, page=100, unit=7)
     feed = MemoryFeed(settings)
-    with planning(feed, limits=ReadLimits(events=300)) as planner:
+    with made(feed, limits=ReadLimits(events=300)) as parts:
+        planner = parts.planner
         batches: list[tuple[Offset, Offset]] = []
         assert drain(planner, feed, batches) == expected(settings)
     assert len(batches) > 5
@@ -76,7 +68,8 @@ def test_every_change_is_in_exactly_one_batch_in_order() -> None:
 def test_a_batch_is_bounded_but_never_empty() -> None:
     settings = MemoryFeedSettings(changes=1_000, page=100)
     feed = MemoryFeed(settings)
-    with planning(feed, limits=ReadLimits(events=10)) as planner:
+    with made(feed, limits=ReadLimits(events=10)) as parts:
+        planner = parts.planner
         batches: list[tuple[Offset, Offset]] = []
         assert drain(planner, feed, batches) == expected(settings)
     assert len(batches) == 10  # one page each: a page always passes
@@ -86,14 +79,16 @@ def test_a_cold_planner_builds_the_same_batches_from_other_pages() -> None:
     settings = MemoryFeedSettings(changes=500, page=40, unit=3)
     feed = MemoryFeed(settings)
     batches: list[tuple[Offset, Offset]] = []
-    with planning(feed, limits=ReadLimits(events=90)) as planner:
-        drain(planner, feed, batches)
+    with made(feed, limits=ReadLimits(events=90)) as parts:
+        drain(parts.planner, feed, batches)
     other = MemoryFeed(MemoryFeedSettings(changes=500, page=17, unit=3))
     for start, end in batches:
-        with planning(other) as cold:
-            got = ids(other, cold.splits(start, end))
-        low = start[P0] if start else Place("", 0)
-        assert got == [event for event in expected(settings) if low < _place(event) <= end[P0]]
+        with made(other) as parts:
+            got = ids(other, parts.planner.splits(start, end))
+        low = (start[P0].place if start else None) or Place("", 0)
+        high = end[P0].place
+        assert high is not None
+        assert got == [event for event in expected(settings) if low < _place(event) <= high]
     assert len(batches) > 3
 
 
@@ -104,11 +99,11 @@ def _place(event: str) -> Place:
 def test_a_batch_may_begin_in_the_middle_of_a_page_after_a_crash() -> None:
     settings = MemoryFeedSettings(changes=100, page=50, unit=10)
     feed = MemoryFeed(settings)
-    middle = {P0: _place(expected(settings)[24])}
-    with planning(feed) as cold:
-        first = ids(feed, cold.splits({}, middle))
-        end = cold.advance(middle)
-        rest = ids(feed, cold.splits(middle, end))
+    middle = {P0: Bookmark(_place(expected(settings)[24]))}
+    with made(feed) as parts:
+        first = ids(feed, parts.planner.splits({}, middle))
+        end = parts.planner.advance(middle)
+        rest = ids(feed, parts.planner.splits(middle, end))
     assert first == expected(settings)[:25]
     assert rest == expected(settings)[25 : 25 + len(rest)]
     assert rest
@@ -117,117 +112,189 @@ def test_a_batch_may_begin_in_the_middle_of_a_page_after_a_crash() -> None:
 def test_a_source_that_fails_is_followed_again_and_nothing_is_lost() -> None:
     settings = MemoryFeedSettings(changes=400, page=50, fail_at=(0, 120, 121, 399))
     feed = MemoryFeed(settings)
-    with planning(feed) as planner:
-        got: list[str] = []
-        start: Offset = {}
-        while len(got) < settings.changes:
-            end = planner.advance(start)
-            got += ids(feed, planner.splits(start, end))
-            start = end
-        assert got == expected(settings)
-        assert planner.status()["reconnects"] == 4
+    with made(feed) as parts:
+        assert drain(parts.planner, feed, []) == expected(settings)
+        assert parts.row()["reconnects"] == 4
     assert len(feed.failures) == 4
 
 
-def test_children_start_when_their_parent_is_drained_and_durable() -> None:
-    settings = MemoryFeedSettings(changes=50, page=20, partitions=3, chained=True)
-    feed = MemoryFeed(settings)
-    with planning(feed) as planner:
-        got: list[str] = []
-        start: Offset = {}
-        while start.get(PartitionId("p2")) != DRAINED:
-            end = planner.advance(start)
-            fresh = ids(feed, planner.splits(start, end))
+def lineage_in_order(feed: MemoryFeed, events: list[str]) -> None:
+    """No change of a partition comes before the last one of a parent, and each has all of its own
+    in order."""
+    last: dict[str, int] = {}
+    first: dict[str, int] = {}
+    by: dict[str, list[str]] = {}
+    for number, event in enumerate(events):
+        partition = event.removeprefix("memory:").rpartition("-")[0]
+        first.setdefault(partition, number)
+        last[partition] = number
+        by.setdefault(partition, []).append(event)
+    for each in feed.lineage.values():
+        assert by[each.partition] == expected(feed.settings, each.partition)
+        assert all(last[parent] < first[each.partition] for parent in each.parents)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partitions": 3, "chained": True},
+        {"partitions": 2, "generations": 1},  # splits
+        {"partitions": 3, "generations": 4},  # splits and merges
+        {"partitions": 40, "generations": 2, "page": 7},
+    ],
+)
+def test_children_start_when_their_parents_are_done(settings: dict[str, Any]) -> None:
+    feed = MemoryFeed(MemoryFeedSettings.model_validate({"changes": 50, "page": 20, **settings}))
+    total = len(feed.lineage) * 50
+    got: list[str] = []
+    start: Offset = {}
+    with made(feed) as parts:
+        while len(got) < total:
+            end = parts.planner.advance(start)
+            fresh = ids(feed, parts.planner.splits(start, end, most=3))
             for event in fresh:
-                child = int(event[len("memory:p")])
-                assert all(start[PartitionId(f"p{n}")] == DRAINED for n in range(child))
-            got += fresh
-            start = end
-    assert got == [event for n in range(3) for event in expected(settings, f"p{n}")]
+                each = feed.lineage[PartitionId(event.removeprefix("memory:").rpartition("-")[0])]
+                assert all(start[parent].ended for parent in each.parents)
+            got += sorted(fresh)
+            start = dict(end)
+    lineage_in_order(feed, got)
 
 
-def test_a_drained_parent_stays_drained_after_a_crash() -> None:
+def test_a_childs_first_bookmark_has_those_of_its_parents() -> None:
+    begun: dict[PartitionId, Bookmark] = {}
+
+    class Noting(MemoryFeed):
+        def follow(self, partition: PartitionId, bookmark: Bookmark, **more: Any) -> Following:  # type: ignore[override]
+            begun[partition] = bookmark
+            return super().follow(partition, bookmark, **more)
+
+    feed = Noting(MemoryFeedSettings(changes=10, page=5, generations=2))
+    with made(feed) as parts:
+        drain(parts.planner, feed, [], total=40)
+    last = Bookmark(_place(expected(feed.settings, "p0.1")[-1]), {}, ended=True)
+    parents = begun[PartitionId("p0.m")].mark
+    assert parents is not None
+    assert set(parents["parents"]) == {"p0.0", "p0.1"}
+    assert Bookmark.from_json(parents["parents"]["p0.1"]) == last
+
+
+def test_a_parent_that_is_done_stays_done_after_a_crash() -> None:
     settings = MemoryFeedSettings(changes=50, page=20, partitions=2, chained=True)
     feed = MemoryFeed(settings)
-    done: Offset = {P0: DRAINED}
-    with planning(feed) as cold:
-        end = cold.advance(done)
-        assert end[P0] == DRAINED
-        assert ids(feed, cold.splits(done, end))[0] == expected(settings, "p1")[0]
+    done: Offset = {P0: Bookmark(Place("p0-000000000004", 9), {}, ended=True)}
+    with made(feed) as parts:
+        end = parts.planner.advance(done)
+        assert end[P0].ended
+        assert ids(feed, parts.planner.splits(done, end))[0] == expected(settings, "p1")[0]
 
 
 def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
     feed = MemoryFeed(MemoryFeedSettings(changes=1_000_000, page=1_000))
     limit = 200_000
-    with planning(feed, limits=ReadLimits(buffer=limit, patience=5.0)) as planner:
+    with made(feed, limits=ReadLimits(buffer=limit, patience=5.0)) as parts:
         start: Offset = {}
-        end = planner.advance(start)
+        end = parts.planner.advance(start)
         most = 0
         deadline = time.monotonic() + 1.5
         while time.monotonic() < deadline:
-            most = max(most, planner.status()["buffered_bytes"])
+            most = max(most, parts.row()["buffered_bytes"])
         # One read may return several pages on top of a buffer that is nearly full.
         assert limit <= most < limit + 100_000
-        assert planner.splits(start, end)
+        assert parts.planner.splits(start, end)
+
+
+def test_a_planned_batch_is_read_again_however_full_the_buffer_is() -> None:
+    settings = MemoryFeedSettings(changes=3_000, page=100, partitions=20)
+    feed = MemoryFeed(settings)
+    wide = ReadLimits(patience=60.0, events=10**9, bytes=10**9, buffer=10**9)
+    with made(feed, limits=wide) as parts:
+        until(lambda: sum(row["buffered_events"] for row in parts.reservoir.rows().values()) == 0)
+        parts.planner.advance({}, patience=0.0)
+        until(
+            lambda: all(row["buffered_events"] == 3_000 for row in parts.reservoir.rows().values())
+        )
+        end = parts.planner.advance({})
+    with made(feed, limits=ReadLimits(patience=5.0, buffer=20_000)) as parts:
+        got = ids(feed, parts.planner.splits({}, end, most=4))
+    assert sorted(got) == sorted(e for n in range(20) for e in expected(settings, f"p{n}"))
 
 
 def test_only_what_is_saved_is_acknowledged() -> None:
     feed = MemoryFeed(MemoryFeedSettings(changes=300, page=100))
-    saved: Offset = {}
 
-    def never(durable: Position, changes: int, *, force: bool = False) -> Position:
-        return saved
+    class Never(type(positions_of())):  # type: ignore[misc]
+        is_open = False
 
-    with planning(feed, limits=ReadLimits(events=100, patience=5.0), save=never) as planner:
-        first = planner.advance({})
-        planner.splits({}, first)
-        second = planner.advance(first)
+        def save(self, *given: Any, **more: Any) -> Any:
+            return super().save(*given, **more) if self.is_open else {}
+
+    saving = Never(MemoryStore(), "shop/default", interval=0, event_count=1, clock=time.monotonic)
+    limits = ReadLimits(events=100, patience=5.0)
+    with made(feed, limits=limits, positions=saving) as parts:
+        first = parts.planner.advance({})
+        parts.planner.splits({}, first)
+        second = parts.planner.advance(first)
         assert feed.acknowledged == {}
-        saved.update(first)
-        planner.advance(second, patience=0)
-        assert feed.acknowledged == first
+        saving.is_open = True
+        parts.planner.advance(second, patience=0)
+        assert feed.acknowledged == {P0: second[P0].place}
 
 
-def test_what_the_source_refuses_for_good_reaches_the_caller() -> None:
+def test_an_idle_source_whose_mark_moves_gets_an_offset_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a job of one's own the offset is the record: what it does not have is not acknowledged."""
+    monkeypatch.setattr("penstock.reading.planner.IDLE", 0.2)
+    feed = MemoryFeed(MemoryFeedSettings(changes=0))
+    start = {P0: Bookmark(None, {"old": True})}
+    with made(feed) as parts:
+        parts.planner.advance(start, patience=0.1)
+        until(lambda: parts.planner.advance(start, patience=0.1) == {P0: Bookmark(None, {})}, 30)
+    assert IDLE >= 5
+
+
+def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
+    stored = {P0: Bookmark(Place("p0-000000000001", 3), {})}
+    given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
+    feed = MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": "continue"}))
+    with made(feed, positions=positions_of()) as parts:
+        end = parts.planner.advance(stored)
+        assert end[P0].ended
+        assert parts.reservoir.open_partitions == ["p0.0", "p0.1"]
+        (gap,) = parts.gaps.rows()["p0"]["gaps"]
+        assert (gap["cause"], gap["from"]) == ("partition_gone", "p0-000000000001:3")
+    failing = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    with made(failing) as parts, pytest.raises(PositionLost, match="no longer lists"):
+        parts.planner.advance(stored)
+
+
+def test_a_parent_that_is_gone_and_was_never_read_is_done() -> None:
+    given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
+    feed = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    with made(feed) as parts:
+        end = parts.planner.advance({})
+        assert set(end) <= {"p0.0", "p0.1"}
+        assert end
+        assert parts.gaps.rows() == {}
+
+
+def test_a_lost_position_is_raised_to_the_trigger() -> None:
     class Gone(MemoryFeed):
         def follow(self, *args: object, **more: object) -> Following:
             raise PositionLost("the shard is trimmed")
 
-    with (
-        planning(Gone(MemoryFeedSettings())) as planner,
-        pytest.raises(PositionLost, match="trimmed"),
-    ):
-        planner.advance({})
+    with made(Gone(MemoryFeedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
+        parts.planner.advance({})
 
 
-def test_an_idle_source_ends_a_trigger_after_its_patience() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=0))
-    with planning(feed) as planner:
-        before = time.monotonic()
-        assert planner.advance({}, patience=0.2) == {}
-        assert 0.2 <= time.monotonic() - before < 30
-
-
-def test_positions_are_settled_while_partitions_are_opened() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=40, page=1, unit=1, partitions=40))
-    planner = Planner(feed, limits=ReadLimits(), save=in_spark)
-    opened = threading.Event()
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-
-    def settle() -> None:
-        while not opened.is_set():
-            planner.settle({})
-            planner.marks({})
-            planner.status()
-
-    try:
-        with ThreadPoolExecutor(1) as thread:
-            settling = thread.submit(settle)
-            planner.open({})
-            opened.set()
-            settling.result(20)
-    finally:
-        opened.set()
-        sys.setswitchinterval(before)
-        planner.stop()
+def test_one_partition_that_lost_its_history_does_not_stop_the_others() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=50, page=10, partitions=3, trimmed=5))
+    got: list[str] = []
+    start: Offset = {}
+    with made(feed, positions=positions_of()) as parts:
+        while len(got) < 100:
+            end = parts.planner.advance(start)
+            got += ids(feed, parts.planner.splits(start, end))
+            start = dict(end)
+        assert parts.gaps.rows()["p0"]["stale"]
+    assert sorted(got) == sorted(expected(feed.settings, "p1") + expected(feed.settings, "p2"))

@@ -12,8 +12,7 @@ from penstock.config import parse_pipeline
 from penstock.demo.servers import Database, Nats
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
-from penstock.handover.run_folder import read_seed
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks.jetstream import JetStreamSink
@@ -64,14 +63,14 @@ class Start:
         """What the log says; "" if nothing."""
         self.sink.prepare()
         with structlog.testing.capture_logs() as logs:
-            resume(self.pipeline.backends[0], self.positions, self.sink, self.folder)
+            resume(self.pipeline.backends[0], self.positions, self.sink)
         return "; ".join(f"{each['log_level']}: {each['event']}" for each in logs)
 
     def carry(self, *numbers: int) -> Place:
         """Rows of these ids go from the table to the stream; the place of the last."""
         for number in numbers:
             self.database.execute("INSERT INTO t VALUES (%s)", [number])
-        following = self.feed.follow(self.slot, None)
+        following = self.feed.follow(self.slot)
         decoder, left, place = self.feed.decoder("json"), len(numbers), None
         deadline = time.monotonic() + 30
         while left:
@@ -87,6 +86,12 @@ class Start:
     def empty(self) -> None:
         Raw(self.nats.url).api._call(f"STREAM.PURGE.{self.stream}", {})
 
+    def forget(self) -> None:
+        """The positions store is lost."""
+        positions = self.positions
+        positions.load()
+        positions.forget([self.slot])
+
     def drop_slot(self) -> None:
         drop_slot(self.database, self.slot)
 
@@ -96,8 +101,13 @@ class Start:
         return self.database.execute(query, [self.slot]) == [(1,)]
 
     @property
-    def seed(self) -> dict[PartitionId, Place] | None:
-        return read_seed(str(self.folder), "default")
+    def stored(self) -> Bookmark | None:
+        return self.positions.load().get(self.slot)
+
+    def store(self, place: Place) -> None:
+        positions = self.positions
+        positions.load()
+        positions.save(lambda: {self.slot: Bookmark(place, {})}, 2, force=True)
 
 
 @pytest.fixture
@@ -108,34 +118,41 @@ def start(database: Database, nats: Nats, stream: str, tmp_path: Path) -> Start:
 def test_a_first_start_makes_the_slot(start: Start) -> None:
     assert start.run() == ""
     assert start.has_slot
-    assert start.seed is None
+    stored = start.stored
+    assert stored is not None
+    assert stored.place is None
+    assert stored.mark
+    assert stored.mark["flushed"], "what another slot of this name would not promise"
+    assert start.run() == ""
+    assert start.stored == stored, "it begins once"
 
 
 def test_behind_a_stored_position_nothing_is_made_or_said(start: Start) -> None:
     start.run()
     place = start.carry(1, 2)
-    start.positions.save({start.slot: place}, 2, force=True)
+    start.store(place)
     start.drop_slot()
     assert start.run() == ""
     assert not start.has_slot
-    assert start.seed is None
+    assert start.stored == Bookmark(place, {})
 
 
 def test_behind_a_stored_position_an_emptied_stream_may_get_changes_again(start: Start) -> None:
     start.run()
     place = start.carry(1, 2)
-    start.positions.save({start.slot: place}, 2, force=True)
+    start.store(place)
     start.empty()
     assert REPEATS in start.run()
-    assert start.seed is None, "the stored position it is"
+    assert start.stored == Bookmark(place, {})
 
 
 def test_without_a_position_the_stream_says_where_to_go_on(start: Start) -> None:
     start.run()
     place = start.carry(1, 2)
     start.drop_slot()
+    start.forget()
     assert BEHIND in start.run()
-    assert start.seed == {start.slot: place}
+    assert start.stored == Bookmark(place, {})
     assert not start.has_slot
 
 
@@ -150,9 +167,10 @@ def test_a_stream_that_cannot_say_how_far_it_is_makes_no_first_start(
     if why == "emptied":
         start.empty()
     start.drop_slot()
+    start.forget()
     assert UNTOLD in start.run()
-    assert start.seed == {}, "where the slot is"
+    assert start.stored == Bookmark(None, {}), "where the slot is"
     assert not start.has_slot
     with pytest.raises(HistoryLost) as caught:
-        start.feed.follow(start.slot, None, {})
+        start.feed.follow(start.slot, Bookmark(mark={}))
     assert caught.value.gap.cause == "slot_missing"

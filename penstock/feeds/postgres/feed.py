@@ -1,12 +1,13 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost, SettingsError, Unavailable
-from penstock.feeds import Following, Gap, HistoryLost, Holder, Lineage, Mark
+from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Holder, Lineage, Mark
 from penstock.feeds.postgres.connect import (
     Ordinary,
     address,
@@ -45,7 +46,7 @@ from penstock.feeds.postgres.slot import (
 from penstock.feeds.postgres.tables import followed_tables
 from penstock.finding import Finding
 from penstock.page import Decoder
-from penstock.position import PartitionId, Place
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 __all__ = ["PostgresFeed"]
@@ -73,13 +74,42 @@ class PostgresFeed:
         """See `feeds.Feed`."""
         return self._settings.name
 
+    @property
+    def on_gap(self) -> GapPolicy:
+        """See `feeds.Feed`."""
+        return self._settings.on_gap
+
     def partitions(self) -> Sequence[Lineage]:
         """See `feeds.Feed`."""
         return [Lineage(partition=PartitionId(self._settings.slot))]
 
-    def prepare(self) -> None:
-        """Makes the publication (if asked) and the slot, in this order: a slot can't decode with
-        a publication that is younger than itself. Drops nothing."""
+    def begin(self, at: At = None) -> Bookmarks:
+        """See `feeds.Feed`: where the slot is, or now, where it is made. Makes the publication (if
+        asked) and the slot, in this order: a slot can't decode with a publication that is younger
+        than itself. Drops nothing."""
+        if isinstance(at, Mapping):
+            return at
+        if at not in (None, "now"):
+            raise SettingsError(
+                f"a replication slot cannot begin at {at}: the server keeps no older log for it",
+                hint="begin now, or at a bookmark of this slot",
+            )
+        self._prepare()
+        with closing(connect_replication(self._settings)) as replication:
+            system = identify_system(replication)
+        with connect_ordinary(self._settings) as connection:
+            slot = find_slot(connection, self._settings.slot)
+        if slot is None:
+            raise Unavailable(f"the slot {self._settings.slot} was dropped while we began")
+        known = KnownHistory(
+            system=system.identifier,
+            timeline=system.timeline,
+            flushed=slot.confirmed,
+            publication=self._settings.publication,
+        )
+        return {PartitionId(self._settings.slot): Bookmark(mark=known.to_json())}
+
+    def _prepare(self) -> None:
         settings = self._settings
         with connect_ordinary(settings) as connection:
             slot = find_slot(connection, settings.slot)
@@ -96,15 +126,11 @@ class PostgresFeed:
         create_slot(connection, self._settings.slot, failover=self._settings.failover)
 
     def follow(
-        self,
-        partition: PartitionId,
-        after: Place | None,
-        mark: Mark | None = None,
-        *,
-        despite: Gap | None = None,
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
     ) -> Following:
-        """See `feeds.Feed`. Never from "now": behind `after`, or where the slot is; and in the
-        face of a gap, from where a slot that is made anew begins."""
+        """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
+        gap, from where a slot that is made anew begins."""
+        after, mark = bookmark.place, bookmark.mark
         if partition != self._settings.slot:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
         try:
@@ -206,7 +232,7 @@ class PostgresFeed:
             cause=verdict.cause,
             after="" if after is None else str(after),
             detail=f"{self._settings.slot} at {address(self._settings)}: {verdict.detail}",
-            continues=self._settings.on_gap == "continue",
+            policy=self._settings.on_gap,
         )
 
     def _usable(self, connection: Ordinary, slot: Slot | None) -> Slot:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.feeds import Mark
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Errands, Ordinary
@@ -22,7 +21,7 @@ from penstock.feeds.postgres.streams import Streams
 from penstock.feeds.postgres.transport import Transport, start
 from penstock.feeds.postgres.watch import Watch
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
 
@@ -182,7 +181,7 @@ class PostgresFollowing:
         """See `feeds.Following`: a slot never ends."""
         return False
 
-    def keep_alive(self) -> None:
+    def keep_alive(self) -> Sequence[Page]:
         """See `feeds.Following`."""
         now = time.monotonic()
         self._heard(now)  # nobody listened
@@ -191,6 +190,7 @@ class PostgresFollowing:
         except PenstockError:
             self._connected = False
             raise
+        return ()
 
     def _report(self, now: float) -> None:
         acknowledged = self._acknowledged
@@ -222,23 +222,22 @@ class PostgresFollowing:
             )
         )
 
-    def acknowledge(self, place: Place) -> None:
+    def acknowledge(self, bookmark: Bookmark) -> None:
         """See `feeds.Following`."""
-        if self._acknowledged is None or place > self._acknowledged:
+        place, mark = bookmark.place, bookmark.mark
+        if place is not None and (self._acknowledged is None or place > self._acknowledged):
             self._acknowledged = place
+        stored = None if mark is None else known_of(mark, None).flushed
+        self._progress.allowed = None if stored is None else max(stored, self._slot.confirmed)
 
-    def mark(self, place: Place | None) -> Mark | None:
-        """See `feeds.Following`. What was read before a hole stays of the history before it: if
-        it is lost on the way, the hole is found again, and found larger."""
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """See `feeds.Following`. What was read before a gap stays of the history before it: if
+        it is lost on the way, the gap is found again, and found larger."""
         begin = self._begin
         if begin.despite and begin.after is not None and (place is None or place < begin.after):
             return None
-        return replace(begin.known, flushed=self._progress.after(place)).to_json()
-
-    def settle(self, mark: Mark | None) -> None:
-        """See `feeds.Following`."""
-        stored = None if mark is None else known_of(mark, None).flushed
-        self._progress.allowed = None if stored is None else max(stored, self._slot.confirmed)
+        known = replace(begin.known, flushed=self._progress.after(place))
+        return Bookmark(place, known.to_json())
 
     @property
     def begins(self) -> str:

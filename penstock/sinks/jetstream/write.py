@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
 from penstock.nats.connection import Connection
-from penstock.position import PartitionId, Place, position_to_json
+from penstock.position import position_to_json
 from penstock.sinks import Notify, Receipt
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
@@ -33,6 +33,7 @@ _IDLE = 1.0  # seconds between two looks at an idle server
 # Seconds between reports of the position. What is stored frees room in the reader's buffer: with a
 # second, 48 MiB filled up before the first report, and reading and storing took turns.
 _PROGRESS = 0.05
+_STORED = 1 << 20  # bytes stored that are reported at once: a small part of the buffer
 
 
 class Write:
@@ -49,7 +50,7 @@ class Write:
         self._flow.listen(notify)
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
-        self._said: dict[PartitionId, Place] = {}
+        self._reported = self._size = 0  # of the tally, at the last report
         # Times of commit at the source, of what was published since `_told`.
         self._committed: list[pa.Array[Any]] = []
         self._latency: dict[str, float] = {}
@@ -75,8 +76,14 @@ class Write:
         """How long to wait for the source at most, and for which socket beside it."""
         due = self._gather.due_in(time.monotonic(), self._flow.pace)
         if self._is_idle:
-            return min(due, _IDLE), None
-        return min(due, LOOK), self._session.connection.descriptor
+            return min(due, self._report_in()), None
+        return min(due, LOOK, self._report_in()), self._session.connection.descriptor
+
+    def _report_in(self) -> float:
+        """Seconds until what was stored is to be reported."""
+        if self._tally.stored == self._reported:
+            return _IDLE
+        return max(0.0, self._told + _PROGRESS - time.monotonic())
 
     @property
     def _is_idle(self) -> bool:
@@ -129,8 +136,7 @@ class Write:
     def _pass(self) -> None:
         """Nothing is in flight or queued: what was seen to otherwise counts as done as well."""
         for partition, place in self._poison.passed.items():
-            known = self._tally.position.get(partition, place)
-            self._tally.position[partition] = max(known, place)
+            self._tally.reach(partition, place)
         self._poison.passed.clear()
 
     def _fresh(self, part: Part) -> Part | None:
@@ -160,12 +166,14 @@ class Write:
         now = time.monotonic()
         if self._is_idle:
             self._pass()
-        if now - self._told >= _PROGRESS and self._tally.position != self._said:
-            self._told, self._said = now, dict(self._tally.position)
+        tally = self._tally
+        is_due = now - self._told >= _PROGRESS or tally.size - self._size >= _STORED
+        if is_due and tally.stored != self._reported:
+            self._told, self._reported, self._size = now, tally.stored, tally.size
             self._measure()
-            tally = self._tally
+            fresh, tally.fresh = tally.fresh, {}
             self._notify({
-                "position": position_to_json(tally.position),
+                "position": position_to_json(fresh),
                 "published": tally.published,
                 "duplicates": tally.duplicates,
                 "size": tally.size,

@@ -51,5 +51,5 @@ def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
         pytest.skip(str(error))
     with Postgres(version=request.param, settings=FAST) as made:
         made.execute(TABLE)
-        feed_of(made).prepare()
+        feed_of(made).begin()
         yield made

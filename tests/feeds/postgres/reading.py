@@ -11,7 +11,7 @@ from penstock.errors import Unavailable
 from penstock.feeds import Following
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 
 Row = dict[str, Any]
 
@@ -45,7 +45,7 @@ class Reader:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                return self.feed.follow(self.slot, after)
+                return self.feed.follow(self.slot, Bookmark(after))
             except Unavailable:
                 if time.monotonic() > deadline:
                     raise
@@ -53,7 +53,7 @@ class Reader:
 
     def prepare(self) -> "Reader":
         """Makes slot and publication."""
-        self.feed.prepare()
+        self.feed.begin()
         return self
 
     def decode(self, pages: list[Page]) -> list[Row]:

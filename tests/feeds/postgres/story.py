@@ -11,7 +11,7 @@ from penstock.demo.servers import Postgres
 from penstock.errors import Unavailable
 from penstock.feeds import Following, Gap, HistoryLost, Mark
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 
 __all__ = ["FAST", "SLOT", "TABLE", "Story", "feed_of", "insert", "patiently", "started"]
 
@@ -58,18 +58,26 @@ class Story:
             self.rows += got
             if got:
                 self.after = Place(got[-1]["cursor"], got[-1]["ordinal"])
-                following.acknowledge(self.after)
+                # Noted by the reading thread with its next read, and told up to what is stored.
+                following.acknowledge(Bookmark(self.after, self.mark))
             self.store(following)
         return [row["after"] for row in got]
 
+    @property
+    def bookmark(self) -> Bookmark:
+        return Bookmark(self.after, self.mark)
+
     def store(self, following: Following) -> None:
         following.read(0.1)
-        self.mark = following.mark(self.after) or self.mark
-        following.settle(self.mark)
+        found = following.bookmark(self.after)
+        self.mark = self.mark if found is None or found.mark is None else found.mark
+        following.acknowledge(Bookmark(self.after, self.mark))
 
     @contextmanager
     def following(self, feed: PostgresFeed, despite: Gap | None = None) -> Iterator[Following]:
-        following = patiently(lambda: feed.follow(SLOT, self.after, self.mark, despite=despite))
+        following = patiently(
+            lambda: feed.follow(SLOT, Bookmark(self.after, self.mark), despite=despite)
+        )
         try:
             yield following
         finally:
@@ -78,7 +86,9 @@ class Story:
     def lost(self, server: Postgres, **settings: Any) -> Gap:
         """The gap that following fails with."""
         with pytest.raises(HistoryLost) as caught:
-            patiently(lambda: feed_of(server, **settings).follow(SLOT, self.after, self.mark))
+            patiently(
+                lambda: feed_of(server, **settings).follow(SLOT, Bookmark(self.after, self.mark))
+            )
         assert caught.value.hint
         assert caught.value.gap.after == ("" if self.after is None else str(self.after))
         return caught.value.gap

@@ -132,7 +132,7 @@ def test_a_connection_that_fails_says_what_to_correct_and_no_password(
     url = "postgresql://{user}:s3cret@{host}:{port}/{database}".format(**(parts | change))
     feed = PostgresFeed(PostgresSettings(connection=url, slot="s", publication="p"))
     with pytest.raises(kind) as caught:
-        feed.prepare()
+        feed.begin()
     assert remedy in caught.value.hint
     assert "s3cret" not in f"{caught.value!r} {caught.value} {caught.value.__cause__} {feed!r}"
 
@@ -148,7 +148,7 @@ def test_a_wrong_password_is_an_error_of_the_settings() -> None:
             assert levels == {"ok" if fine else "error"}
             if not fine:
                 with pytest.raises(SettingsError, match="correct the password"):
-                    PostgresFeed(settings).prepare()
+                    PostgresFeed(settings).begin()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_server_that_is_not_set_up_names_the_setting(
             )
         )
         with pytest.raises(SettingsError) as caught:
-            feed.prepare()
+            feed.begin()
         assert remedy in caught.value.hint
         errors = [finding for finding in feed.check() if finding.level == "error"]
         assert any(remedy in finding.remedy for finding in errors)
@@ -181,9 +181,9 @@ def test_a_server_without_a_free_wal_sender_names_the_setting() -> None:
                 connection=server.url, slot="s", publication="p", create_publication=True
             )
         )
-        feed.prepare()
+        feed.begin()
         with psycopg.connect(server.url + "?replication=database", autocommit=True):
             with pytest.raises(Unavailable, match="max_wal_senders"):
-                feed.follow(feed.partitions()[0].partition, None)
+                feed.follow(feed.partitions()[0].partition)
             errors = [finding for finding in feed.check() if finding.level == "error"]
             assert any("max_wal_senders" in finding.remedy for finding in errors)

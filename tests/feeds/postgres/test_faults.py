@@ -13,6 +13,7 @@ from penstock.errors import Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.connect import connect_replication
 from penstock.feeds.postgres.slot import identify_system
+from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader
 
 pytestmark = pytest.mark.fault
@@ -60,7 +61,7 @@ def test_a_restart_in_the_middle_loses_and_repeats_nothing(
     _until_unavailable(reader)
     reader.close()
     with pytest.raises(Unavailable):
-        reader.feed.follow(reader.slot, None)
+        reader.feed.follow(reader.slot)
     server.start()
     own.execute("INSERT INTO t VALUES (101)")
     rest = reader.take(101 - len(first))
@@ -72,7 +73,7 @@ def test_a_fast_stop_does_not_wait_for_an_idle_reader(server: Postgres, own: Dat
     reader = Reader(own).prepare()
     own.execute("INSERT INTO t VALUES (1)")
     reader.take(1)
-    reader.following.acknowledge(reader.pages[-1].last)
+    reader.following.acknowledge(Bookmark(reader.pages[-1].last))
     target = reader.lsn("SELECT pg_current_wal_lsn()")
     reader.until(lambda: reader.confirmed() >= target)
     server.daemon.signal(signal.SIGINT)
@@ -126,7 +127,7 @@ def test_a_server_that_hangs_while_we_connect_is_unavailable(
     try:
         began = time.monotonic()
         with pytest.raises(Unavailable):
-            reader.feed.prepare()
+            reader.feed.begin()
         assert time.monotonic() - began < 30
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -173,7 +174,7 @@ def test_an_immediate_second_reader_waits_for_the_first_and_goes_on(own: Databas
     first.take(1)
     second = Reader(own)
     with pytest.raises(Unavailable, match="in use by the process"):
-        second.feed.follow(second.slot, None)
+        second.feed.follow(second.slot)
     first.close()
     (row,) = second.take(1)
     assert row["after"]["id"] == 1

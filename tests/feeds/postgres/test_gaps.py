@@ -9,6 +9,7 @@ from penstock.demo.servers import Postgres
 from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
+from penstock.position import Bookmark
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.slots import advance_slot, drop_slot
 
@@ -39,8 +40,8 @@ def test_a_slot_that_was_dropped_is_a_gap_and_made_anew(server: Postgres) -> Non
     drop_slot(server, SLOT)
     insert(server, 11, 20, "lost")
     gap = story.lost(server)
-    assert (gap.cause, gap.continues) == ("slot_missing", False)
-    assert story.lost(server, on_gap="continue").continues
+    assert (gap.cause, gap.policy) == ("slot_missing", "fail")
+    assert story.lost(server, on_gap="continue").policy == "continue"
     assert story.lost(server).cause == "slot_missing"  # looking has made nothing
     with story.following(feed_of(server), despite=gap) as following:
         begins = following.begins
@@ -66,7 +67,7 @@ def test_a_slot_that_goes_while_we_connect_is_a_gap(server: Postgres) -> None:
 
     feed = feed_of(server)
     with pytest.raises(HistoryLost) as caught:
-        Slow(feed._settings).follow(SLOT, story.after, story.mark)
+        Slow(feed._settings).follow(SLOT, Bookmark(story.after, story.mark))
     assert caught.value.gap.cause == "slot_missing"
 
 
@@ -74,7 +75,7 @@ def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
     story = started(server)
     drop_slot(server, SLOT)
     insert(server, 11, 20, "lost")
-    feed_of(server).prepare()
+    feed_of(server).begin()
     insert(server, 21, 30, "found")
     gap = story.lost(server)
     assert gap.cause == "slot_recreated"
@@ -93,7 +94,7 @@ def test_an_idle_slot_moves_as_far_as_was_stored_and_no_further(server: Postgres
     feed = feed_of(server)
     with story.following(feed) as following:
         assert story.after is not None
-        following.acknowledge(story.after)
+        following.acknowledge(Bookmark(story.after, story.mark))
         before = confirmed(server)
         server.execute("CREATE TABLE noise (id int)")
         for _ in range(15):
@@ -124,7 +125,7 @@ def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
         pytest.skip(str(error))
     with server:
         server.execute(TABLE)
-        feed_of(server).prepare()
+        feed_of(server).begin()
         story = started(server)
         # While it is followed: the server ends the reader.
         with (

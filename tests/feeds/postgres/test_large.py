@@ -8,6 +8,7 @@ import pytest
 
 from penstock.demo.servers import Database, Postgres
 from penstock.errors import Unavailable
+from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader
 
 _ROWS = 300_000
@@ -97,7 +98,7 @@ def test_a_restart_in_the_middle_of_a_large_transaction_resumes_exactly_there(
             assert page.first.ordinal == seen
             seen += page.count
             places.append(page.last)
-    reader.following.acknowledge(places[-1])
+    reader.following.acknowledge(Bookmark(places[-1]))
     reader.following.read(0)
     reader.close()
     following = reader.follow(places[-1])

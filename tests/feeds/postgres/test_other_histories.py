@@ -12,7 +12,7 @@ from penstock.demo.programs import postgres_bin
 from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.position import Place
+from penstock.position import Bookmark, Place
 from tests.feeds.postgres.copies import backup_of, copy_of
 from tests.feeds.postgres.story import (
     FAST,
@@ -69,7 +69,7 @@ def test_older_data_files_that_were_written_to_since_have_diverged(server: Postg
             for _ in range(600):
                 following.read(0.1)
         with pytest.raises(HistoryLost) as caught:
-            patiently(lambda: feed.follow(SLOT, story.after, story.mark))
+            patiently(lambda: feed.follow(SLOT, Bookmark(story.after, story.mark)))
         gap = caught.value.gap
         assert gap.cause == "diverged"
         found = story.read(feed, 381, "another", despite=gap)
@@ -128,7 +128,7 @@ def standby(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Postgres
 def prepare_on_standby(standby: Postgres, primary: Postgres) -> None:
     """A slot on a standby waits until the primary logs which transactions run."""
     with ThreadPoolExecutor(1) as thread:
-        making = thread.submit(feed_of(standby).prepare)
+        making = thread.submit(feed_of(standby).begin)
         while not making.done():
             primary.execute("SELECT pg_log_standby_snapshot()")
             time.sleep(0.1)
@@ -158,7 +158,7 @@ def recovered(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Postgr
         pytest.skip(str(error))
     with Postgres(version=request.param, settings=FAST) as server:
         server.execute(TABLE)
-        feed_of(server).prepare()
+        feed_of(server).begin()
         yield server, backup_of(server, "-R")
 
 
@@ -197,7 +197,7 @@ def test_a_failover_slot_is_kept_by_the_standby_and_promoted_with_it() -> None:
     with Postgres(version=18, settings=settings) as primary:
         primary.execute(TABLE)
         feed = feed_of(primary)
-        feed.prepare()  # made without, and altered at the next start
+        feed.begin()  # made without, and altered at the next start
         story = started_with(primary, failover=True)
         backup = backup_of(
             primary, "-R", "-C", "-S", "physical",
@@ -241,8 +241,8 @@ def test_failover_on_an_older_server_is_refused_with_the_remedy(version: int) ->
     with server:
         server.execute(TABLE)
         with pytest.raises(SettingsError, match="needs PostgreSQL 17") as caught:
-            feed_of(server, failover=True).prepare()
+            feed_of(server, failover=True).begin()
         assert "leave `failover` out" in caught.value.hint
-        feed_of(server).prepare()
+        feed_of(server).begin()
         with pytest.raises(SettingsError, match="needs PostgreSQL 17"):
-            feed_of(server, failover=True).follow(SLOT, None)
+            feed_of(server, failover=True).follow(SLOT)

@@ -11,7 +11,7 @@ from penstock.demo.servers import Database, Postgres
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres.slot import find_slot, refuse_unusable
 from penstock.feeds.postgres.transport import start
-from penstock.position import Place
+from penstock.position import Bookmark, Place
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 from tests.feeds.postgres.reading import Reader
 
@@ -67,12 +67,12 @@ def test_the_slot_stays_below_the_first_change_that_is_not_acknowledged(
         (middle, before, commits[1]),
         (ends[1], commits[1], commits[2]),
     ):
-        reader_any.following.acknowledge(place(row))
+        reader_any.following.acknowledge(Bookmark(place(row)))
         reader_any.until(lambda least=least: reader_any.confirmed() > least)
         for _ in range(12):
             reader_any.following.read(0.1)
         assert reader_any.confirmed() <= most
-    reader_any.following.acknowledge(place(ends[3]))
+    reader_any.following.acknowledge(Bookmark(place(ends[3])))
     target = reader_any.lsn(_NOW)
     reader_any.until(lambda: reader_any.confirmed() >= target)
 
@@ -83,7 +83,7 @@ def test_keep_alive_alone_acknowledges(reader: Reader) -> None:
     reader.database.execute("INSERT INTO t VALUES (1)")
     reader.take(1)
     before = reader.confirmed()
-    reader.following.acknowledge(reader.pages[-1].last)
+    reader.following.acknowledge(Bookmark(reader.pages[-1].last))
 
     def moved() -> bool:
         reader.following.keep_alive()
@@ -107,7 +107,7 @@ def test_a_reader_that_resumes_holds_the_slot_until_its_place_is_durable(reader:
     for _ in range(25):
         reader.following.read(0.1)
     assert reader.confirmed() == before
-    reader.following.acknowledge(reader.pages[-1].last)
+    reader.following.acknowledge(Bookmark(reader.pages[-1].last))
     target = reader.lsn(_NOW)
     reader.until(lambda: reader.confirmed() >= target)
 
@@ -136,7 +136,7 @@ def test_a_slot_in_use_names_the_pid_that_uses_it(reader_any: Reader) -> None:
         "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [reader_any.slot]
     )
     with pytest.raises(Unavailable, match=f"in use by the process {pid}"):
-        reader_any.feed.follow(reader_any.slot, None)
+        reader_any.feed.follow(reader_any.slot)
 
 
 def test_a_reader_whose_slot_is_taken_while_it_starts_is_told_the_same(reader: Reader) -> None:
@@ -155,7 +155,7 @@ def test_a_slot_that_is_gone_is_a_lost_position(reader: Reader) -> None:
     reader.prepare()
     reader.database.execute(f"SELECT pg_drop_replication_slot('{reader.slot}')")
     with pytest.raises(PositionLost, match="gone"):
-        reader.feed.follow(reader.slot, None)
+        reader.feed.follow(reader.slot)
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_a_slot_that_lost_its_wal_is_a_lost_position(forgetful: Database) -> Non
         forgetful.execute("SELECT pg_switch_wal()")
         forgetful.execute("CHECKPOINT")
     with pytest.raises(PositionLost, match=r"is lost .*snapshot") as caught:
-        reader.feed.follow(reader.slot, None)
+        reader.feed.follow(reader.slot)
     assert "max_slot_wal_keep_size" in caught.value.hint
     with pytest.raises(PositionLost):
-        reader.feed.prepare()
+        reader.feed.begin()
     assert [f.level for f in reader.feed.check() if f.subject == f"slot {reader.slot}"] == ["error"]
 
 
@@ -241,7 +241,7 @@ def test_a_publication_that_is_dropped_while_we_follow_is_an_error(reader: Reade
 
 def test_a_partition_that_is_not_the_slot_does_not_exist(reader: Reader) -> None:
     with pytest.raises(SettingsError):
-        reader.feed.follow("another", None)
+        reader.feed.follow("another")
     assert [each.partition for each in reader.feed.partitions()] == [reader.slot]
 
 
@@ -261,7 +261,7 @@ def test_a_position_ahead_of_the_server_is_lost_and_not_a_silent_hole(reader: Re
     reader.prepare()
     ahead = Place(format_lsn(reader.lsn(_NOW) + 2**30), 0)
     with pytest.raises(PositionLost, match="ahead of the server"):
-        reader.feed.follow(reader.slot, ahead)
+        reader.feed.follow(reader.slot, Bookmark(ahead))
 
 
 def test_the_lag_of_a_backlog_is_known_from_the_start(reader: Reader) -> None:
@@ -274,7 +274,7 @@ def test_the_lag_of_a_backlog_is_known_from_the_start(reader: Reader) -> None:
     assert lag > 4_000_000
     reader.take(9999)
     assert float(str(reader.following.status()["lag_seconds"])) > 0
-    reader.following.acknowledge(reader.pages[-1].last)
+    reader.following.acknowledge(Bookmark(reader.pages[-1].last))
     reader.until(lambda: reader.following.status()["lag_bytes"] == 0)
     assert reader.following.status()["lag_seconds"] == 0
 

@@ -12,6 +12,7 @@ import pytest
 from penstock.demo.servers import Database, Postgres
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.postgres.transport import LibpqTransport, PlainTransport, Transport, start
+from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader
 
 
@@ -86,7 +87,7 @@ def test_rows_acknowledgements_and_resuming_work_alike(encrypted: Database) -> N
     encrypted.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 20000) g")
     rows = reader.take(20_000)
     assert [row["after"]["id"] for row in rows] == list(range(1, 20_001))
-    reader.following.acknowledge(reader.pages[-1].last)
+    reader.following.acknowledge(Bookmark(reader.pages[-1].last))
     target = reader.lsn("SELECT pg_current_wal_lsn()")
     reader.until(lambda: reader.confirmed() >= target)
     reader.close()

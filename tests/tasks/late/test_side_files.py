@@ -19,7 +19,7 @@ def changes(images: Images = "json") -> list[pa.RecordBatch]:
     """ROWS changes, in batches of 300."""
     feed = MemoryFeed(MemoryFeedSettings(changes=ROWS, page=300))
     decoder = feed.decoder(images)
-    following = feed.follow(PartitionId("p0"), None)
+    following = feed.follow(PartitionId("p0"))
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < ROWS:
         for page in following.read(0):

@@ -326,8 +326,7 @@ class Atomic:
             self._note(shard, place)
 
     def _note(self, shard: Shard, place: Place) -> None:
-        known = self._tally.position.get(shard.origin.partition, place)
-        self._tally.position[shard.origin.partition] = max(known, place)
+        self._tally.reach(shard.origin.partition, place)
 
     def _encode(
         self, connection: Connection, shard: Shard, batch: FlightBatch, expected: int

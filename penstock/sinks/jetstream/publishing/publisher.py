@@ -30,14 +30,24 @@ def awaited(connection: Connection, flow: Flow, flying: int) -> list[Msg]:
 
 @dataclass(slots=True)
 class Tally:
-    """What one write has come to so far; see `penstock.sinks.Receipt`."""
+    """What one write has come to so far; see `penstock.sinks.Receipt`. `fresh` is what of
+    `position` was not reported yet, `stored` counts how often it moved."""
 
     position: dict[PartitionId, Place] = field(default_factory=dict)
+    fresh: dict[PartitionId, Place] = field(default_factory=dict)
+    stored: int = 0
     published: int = 0
     duplicates: int = 0
     size: int = 0
     batches: int = 0
     resent: int = 0
+
+    def reach(self, partition: PartitionId, place: Place) -> None:
+        """Everything of the partition up to `place` is stored; never back."""
+        known = self.position.get(partition)
+        if known is None or place > known:
+            self.position[partition] = self.fresh[partition] = place
+            self.stored += 1
 
 
 class Publisher(Protocol):

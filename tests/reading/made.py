@@ -1,0 +1,113 @@
+"""What the tests of the read side put together: a reservoir over a memory feed and its parts."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.leases.memory import MemoryStore
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.reading.epochs import Epochs
+from penstock.reading.gap_log import GapLog
+from penstock.reading.planner import Planner, ReadLimits
+from penstock.reading.positions import Positions
+from penstock.reading.roster import Roster
+from penstock.reservoir.reservoir import Reservoir
+
+__all__ = ["P0", "P1", "Clock", "Made", "feed_of", "made", "place", "positions_of", "until"]
+
+P0, P1 = PartitionId("p0"), PartitionId("p1")
+
+
+class Clock:
+    """Time that a test advances."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def feed_of(**settings: Any) -> MemoryFeed:
+    given = {"changes": 100, "page": 10, "unit": 1, **settings}
+    return MemoryFeed(MemoryFeedSettings.model_validate(given))
+
+
+def place(number: int, partition: str = "p0") -> Place:
+    """The place of a change of a feed whose units are single changes."""
+    return Place(f"{partition}-{number:012d}", 0)
+
+
+def positions_of(
+    store: MemoryStore | None = None, clock: Callable[[], float] | None = None
+) -> Positions:
+    """Saves whenever it is asked to."""
+    return Positions(
+        store or MemoryStore(),
+        "shop/default",
+        interval=0.0,
+        event_count=1,
+        clock=clock or time.monotonic,
+    )
+
+
+class Made:
+    """The parts of a reader process over one feed."""
+
+    def __init__(
+        self,
+        feed: MemoryFeed,
+        *,
+        limits: ReadLimits | None = None,
+        positions: Positions | None = None,
+        threads: int = 8,
+    ) -> None:
+        limits = limits or ReadLimits(patience=5.0)
+        self.feed = feed
+        self.positions = positions
+        self.gaps = GapLog(positions)
+        self.reservoir = Reservoir(feed, limit=limits.buffer, gaps=self.gaps, threads=threads)
+        self.roster = Roster(feed, self.gaps)
+        self.planner = Planner(self.reservoir, self.roster, limits=limits, positions=positions)
+
+    def epochs(
+        self, *, slots: int | None = None, groups: int = 1, clock: Clock | None = None
+    ) -> Epochs:
+        assert self.positions is not None
+        epochs = Epochs(
+            self.reservoir,
+            self.roster,
+            self.positions,
+            seconds=30.0,
+            slots=slots,
+            groups=groups,
+            clock=clock or Clock(),
+        )
+        epochs.begin(self.feed.begin())
+        return epochs
+
+    def row(self, partition: PartitionId = P0) -> dict[str, Any]:
+        return dict(self.reservoir.rows()[partition])
+
+    def open(self, partition: PartitionId = P0, bookmark: Bookmark | None = None) -> None:
+        self.reservoir.open(partition, bookmark or Bookmark())
+
+
+@contextmanager
+def made(feed: MemoryFeed, **given: Any) -> Iterator[Made]:
+    """Stopped in the end."""
+    parts = Made(feed, **given)
+    try:
+        yield parts
+    finally:
+        parts.reservoir.stop(5.0)
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    """Waits for a condition."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.005)
