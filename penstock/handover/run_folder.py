@@ -19,9 +19,11 @@ __all__ = [
     "STOP",
     "read_owner",
     "read_seed",
+    "read_task_slots",
     "run_folder",
     "write_owner",
     "write_seed",
+    "write_task_slots",
 ]
 
 # The board's socket.
@@ -31,6 +33,9 @@ STOP = "stop"
 
 # Which instance of the pipeline this is.
 _OWNER = "owner"
+
+# How many tasks of each query may run at a time.
+_SLOTS = "task-slots"
 
 _PREFIX = "penstock-run-"
 
@@ -67,6 +72,21 @@ def read_seed(folder: str | None, backend: str) -> dict[PartitionId, Place] | No
     """What `write_seed` said of the backend; None if it said nothing."""
     file = Path(folder or "/nowhere") / f"seed-{backend}"
     return position_from_json(json.loads(file.read_text())) if file.exists() else None
+
+
+def write_task_slots(folder: Path, slots: int) -> None:
+    """How many tasks of each query may run at a time now."""
+    new = folder / f"{_SLOTS}.new"
+    new.write_text(str(slots))
+    new.replace(folder / _SLOTS)
+
+
+def read_task_slots(folder: str | None) -> int | None:
+    """What `write_task_slots` wrote last; None if it did not."""
+    try:
+        return int((Path(folder or "/nowhere") / _SLOTS).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def _sweep(parent: Path) -> None:

@@ -39,7 +39,7 @@ class Epoch:
 
 class Epochs:
     """Plans epochs over a planner's buffer. The outlet's threads call `stored`, and one of them
-    `watch`; `slots` is how many tasks run at a time (None: enough); `clock` is monotonic
+    `watch`; `slots` says how many tasks may run at a time now (None: enough); `clock` is monotonic
     seconds."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Epochs:
         *,
         seconds: float,
         clock: Callable[[], float],
-        slots: int | None = None,
+        slots: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._planner = planner
         self._seconds = seconds
@@ -59,6 +59,8 @@ class Epochs:
         self._lock = threading.Lock()  # of what follows; never held for long
         self._durable: dict[PartitionId, Place] = {}
         self._fresh = False
+        self._reading = 0
+        self._roomy = False
 
     def begin(self, position: Position) -> None:
         """Everything up to `position` is durable: the stored position of a start."""
@@ -76,13 +78,24 @@ class Epochs:
             for partition in self._planner.ended(self._durable):
                 self._durable[partition] = DRAINED
             reading = self._planner.open(self._durable)
-            crowded = self._slots is not None and self._slots < len(reading)
+            self._reading = len(reading)
+            crowded = self._is_crowded()
+            self._roomy = not crowded
             seconds = SHORT if number <= WARM_UP or crowded else self._seconds
             most = SHORT if crowded else LONGER * self._seconds
             return [
                 Epoch(partition=name, after=self._durable.get(name), seconds=seconds, most=most)
                 for name in reading
             ]
+
+    def is_cut_short(self) -> bool:
+        """Whether the open epoch was planned as a long one, and slots are gone since then: it must
+        end, so that partitions and queries without a slot have their turn."""
+        return self._roomy and self._is_crowded()
+
+    def _is_crowded(self) -> bool:
+        slots = self._slots()
+        return slots is not None and slots < self._reading
 
     def stored(self, partition: PartitionId, place: Place) -> None:
         """A task says that everything up to `place` is durable: `watch` saves it."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -31,7 +31,7 @@ class Saved:
 
 @contextmanager
 def epochs(
-    feed: MemoryFeed, saved: Saved, slots: int | None = None
+    feed: MemoryFeed, saved: Saved, slots: Callable[[], int | None] = lambda: None
 ) -> Iterator[tuple[Epochs, Planner]]:
     planner = Planner(feed, limits=ReadLimits(), save=saved)
     made = Epochs(planner, seconds=30.0, slots=slots, clock=lambda: saved.now)
@@ -56,10 +56,29 @@ def test_the_first_epochs_are_short() -> None:
 def test_with_fewer_tasks_than_partitions_all_of_them_have_their_turn(
     slots: int | None, seconds: float
 ) -> None:
-    with epochs(feed(partitions=2), Saved(), slots) as (made, _):
+    with epochs(feed(partitions=2), Saved(), lambda: slots) as (made, _):
         planned = made.plan(WARM_UP + 1)
         assert [epoch.seconds for epoch in planned] == [seconds] * 2
         assert all(epoch.most == (SHORT if seconds == SHORT else 60.0) for epoch in planned)
+
+
+def test_an_open_epoch_is_cut_short_when_slots_are_gone_and_not_when_it_was_short_anyway() -> None:
+    slots = [2]
+    with epochs(feed(partitions=2), Saved(), lambda: slots[0]) as (made, _):
+        made.plan(WARM_UP + 1)
+        assert not made.is_cut_short()
+        slots[0] = 1
+        assert made.is_cut_short()
+        assert [epoch.seconds for epoch in made.plan(WARM_UP + 2)] == [SHORT] * 2
+        assert not made.is_cut_short()
+
+
+def test_epochs_are_long_again_when_slots_come() -> None:
+    slots = [0]
+    with epochs(feed(partitions=2), Saved(), lambda: slots[0]) as (made, _):
+        assert [epoch.seconds for epoch in made.plan(WARM_UP + 1)] == [SHORT] * 2
+        slots[0] = 2
+        assert [epoch.seconds for epoch in made.plan(WARM_UP + 2)] == [30.0] * 2
 
 
 def test_an_epoch_begins_behind_what_is_stored() -> None:
