@@ -15,10 +15,10 @@ from typing import Any
 
 from penstock.feeds import Feed
 from penstock.handover.options import SourceOptions, read_source
-from penstock.handover.run_folder import BOARD, STOP, read_owner, read_seed
+from penstock.handover.run_folder import BOARD, STOP, read_owner, read_seed, read_task_slots
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
-from penstock.ops.board import Reporter
+from penstock.ops.reporter import Reporter
 from penstock.position import (
     PartitionId,
     Place,
@@ -57,6 +57,7 @@ class Source:
         self._position: Json = {}
         self._reporting = threading.Lock()
         self._runtime = options.runtime
+        self._fixed_slots = options.slots
         folder = Path(options.runtime) if options.runtime else None
         self._stop_file = folder / STOP if folder else None
         self._board = Reporter(folder / BOARD) if folder else None
@@ -74,7 +75,7 @@ class Source:
             ledger=self._ledger,
         )
         self._epochs = (
-            Epochs(self._planner, seconds=options.epoch, slots=options.slots, clock=time.monotonic)
+            Epochs(self._planner, seconds=options.epoch, slots=self._slots, clock=time.monotonic)
             if options.mode == "realtime"
             else None
         )
@@ -84,8 +85,10 @@ class Source:
             _address(options),
             self._planner.draw,
             stored=self._epochs.stored if self._epochs else _nobody_says,
-            closing=self._is_stopping,
+            closing=self._is_closing,
             watch=self._epochs.watch if self._epochs else None,
+            bind=options.pages.bind,
+            port=options.pages.port,
         )
         if positions is not None:
             positions.marking(self._planner.marks, self._planner.settled)
@@ -173,6 +176,14 @@ class Source:
     def _is_stopping(self) -> bool:
         return self._stop_file is not None and self._stop_file.exists()
 
+    def _is_closing(self) -> bool:
+        """Whether an open epoch ends now."""
+        return self._is_stopping() or (self._epochs is not None and self._epochs.is_cut_short())
+
+    def _slots(self) -> int | None:
+        live = read_task_slots(self._runtime)
+        return live if live is not None else self._fixed_slots
+
     def _tell_rows(self, start: Json) -> None:
         """Once, how many changes the micro-batch had that ended at `start`."""
         if start == self._ended:
@@ -218,8 +229,8 @@ class Source:
 
 
 def _address(options: SourceOptions) -> str:
-    if options.outlet:
-        return f"tcp:{options.outlet}"
+    if options.pages.host:
+        return f"tcp:{options.pages.host}"
     return f"unix:{options.runtime}/outlet-{os.getpid()}" if options.runtime else "unix:"
 
 
