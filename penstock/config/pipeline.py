@@ -141,6 +141,10 @@ class Spark(Settings):
     max_bytes: Size = Field(default=16 * 2**20, ge=1)
     # Bytes of each backend's log held in memory; then the source keeps its log.
     buffer: Size = Field(default=48 * 2**20, ge=1)
+    # On a cluster, executors connect to servers of ours: they bind this address (default: as
+    # Spark's driver does), and this port and those after it, one for each backend (0: free ones).
+    bind: str = ""
+    port: int = Field(default=0, ge=0, le=65535)
     conf: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = Field(default_factory=dict)
 
 

@@ -4,22 +4,50 @@ Option names are those of the pipeline file, flattened with dots (`batch.max_siz
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from penstock.change import Images, OnError
 from penstock.config import Checkpoint, settings_from_options
 from penstock.errors import SettingsError
 from penstock.feeds import Feed
+from penstock.handover.run_folder import BOARD
+from penstock.ops.reporter import Reporter
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
 from penstock.sinks import Sink
 
-__all__ = ["Mode", "SinkOptions", "SourceOptions", "read_sink", "read_source"]
+__all__ = [
+    "Listening", "Mode", "Reports", "SinkOptions", "SourceOptions", "read_sink", "read_source",
+]  # fmt: skip
 
 
 Mode = Literal["rows", "packed", "realtime"]
+
+
+class Listening(Settings):
+    """Where a server of the driver listens: clients connect to `host`; it binds `bind` (default:
+    `host`) and `port` (0: a free one)."""
+
+    host: str = ""
+    bind: str = ""
+    port: int = Field(default=0, ge=0, le=65535)
+
+
+class Reports(Settings):
+    """The board's TCP server: `tcp:HOST:PORT`, and its key in hexadecimal. Spark redacts options
+    with this name (spark.redaction.regex)."""
+
+    address: str = ""
+    token: SecretStr = SecretStr("")
+
+    def reporter(self, runtime: str | None) -> Reporter | None:
+        """To the TCP server, or else to the socket in the run folder, or else none."""
+        if self.address:
+            return Reporter(self.address, bytes.fromhex(self.token.get_secret_value()))
+        return Reporter(Path(runtime) / BOARD) if runtime else None
 
 
 class SourceOptions(Settings):
@@ -33,10 +61,11 @@ class SourceOptions(Settings):
     # How long an epoch of `realtime` is.
     epoch: Duration = 10.0
     # How many tasks of this query Spark runs at a time; None: as many as there are partitions. With
-    # fewer, epochs are short, so that every partition (or query) has its turn.
+    # fewer, epochs are short, so that every partition (or query) has its turn. `penstock run`
+    # counts them while it runs, in the run folder.
     slots: int | None = Field(default=None, ge=0)
-    # Where executors reach the planner: the driver's host; empty: by a unix socket, on one machine.
-    outlet: str = ""
+    # Where tasks reach the reader for pages; without a host: a unix socket, on one machine.
+    pages: Listening = Listening()
     # How key, before and after are encoded: JSON text, or MessagePack as binary.
     images: Images = "json"
     # What becomes of a change that cannot be decoded: with `stop` the query fails; otherwise it is
@@ -58,6 +87,8 @@ class SourceOptions(Settings):
     checkpoint: Checkpoint = Checkpoint()
     # The folder through which the service and this source talk: the board's socket, a stop file.
     runtime: str | None = None
+    # Where tasks on other hosts report to.
+    reports: Reports = Reports()
     # The columns that go around the JVM, with commas, and the folder that they go through.
     late: str = ""
     depot: str = ""
@@ -72,6 +103,7 @@ class SinkOptions(Settings):
     preload: str = ""
     runtime: str | None = None
     # As the source's.
+    reports: Reports = Reports()
     late: str = ""
     depot: str = ""
 

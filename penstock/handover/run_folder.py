@@ -15,8 +15,10 @@ __all__ = [
     "BOARD",
     "STOP",
     "read_owner",
+    "read_task_slots",
     "run_folder",
     "write_owner",
+    "write_task_slots",
 ]
 
 # The board's socket.
@@ -26,6 +28,9 @@ STOP = "stop"
 
 # Which instance of the pipeline this is.
 _OWNER = "owner"
+
+# How many tasks of each query may run at a time.
+_SLOTS = "task-slots"
 
 _PREFIX = "penstock-run-"
 
@@ -50,6 +55,21 @@ def read_owner(folder: str | None) -> str:
     """Whose run this is; nobody's when there is no folder, or it does not say."""
     file = Path(folder or "/nowhere") / _OWNER
     return file.read_text() if file.exists() else ""
+
+
+def write_task_slots(folder: Path, slots: int) -> None:
+    """How many tasks of each query may run at a time now."""
+    new = folder / f"{_SLOTS}.new"
+    new.write_text(str(slots))
+    new.replace(folder / _SLOTS)
+
+
+def read_task_slots(folder: str | None) -> int | None:
+    """What `write_task_slots` wrote last; None if it did not."""
+    try:
+        return int((Path(folder or "/nowhere") / _SLOTS).read_text())
+    except FileNotFoundError:
+        return None
 
 
 def _sweep(parent: Path) -> None:

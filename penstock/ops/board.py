@@ -1,37 +1,30 @@
-"""Reports of many processes, gathered in one: datagrams on a unix socket.
+"""The reports of all processes, merged in the service process.
 
-The planner, the tasks and the commit process report; the main process holds the board. A report
-never fails its sender, and holds it up for a moment at most: when nobody listens, or the socket is
-full (ten datagrams, mostly) for longer than that, it is dropped; but what it counts is sent later.
+The reader, the tasks and the commit process report (`ops/reporter.py`): by datagrams to a unix
+socket on the driver's host, by TCP from other hosts.
 """
 
 import contextlib
-import os
 import socket
-import struct
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import orjson
 
 from penstock.errors import SettingsError
+from penstock.ops.reporter import LIMIT, EntryKind, Reporter
 
-__all__ = ["COUNTERS", "Board", "Entry", "EntryKind", "Reporter", "Snapshot"]
+__all__ = ["COUNTERS", "Board", "Entry", "Snapshot"]
 
-EntryKind = Literal["pipeline", "source", "sink", "batch", "table"]
-
-# Below the kernel's default buffer (208 KiB), which holds some of them.
-_LIMIT = 32_768
-# Seconds and microseconds that a report waits for room.
-_MOMENT = struct.pack("ll", 0, 100_000)
-# Each process counts these from nothing; the board shows the sum over all processes that ever
-# reported, so a total neither falls when a worker is replaced nor flips between two workers.
+# Fields that are counts of the process that reports them, from 0; the board shows the sum over all
+# processes, so a total does not fall when a worker is replaced.
 COUNTERS = frozenset(
     {
         "acknowledged",
@@ -44,81 +37,9 @@ COUNTERS = frozenset(
         "reconnects",
     }
 )
-_LONGEST_TEXT = 1_000
-# Counters of processes: there is a new one for every micro-batch, and each soon ends.
+# Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 10_000
-_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-class Reporter:
-    """Sends reports to a board. Costs microseconds; pickles; may be used across a fork."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
-        self._socket: socket.socket | None = None
-        self._owner = 0
-        self._is_stuck = False  # the last report found no room: the next does not wait
-        self._owed: dict[tuple[str, str], Mapping[str, float]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Reporter, (self.path,)
-
-    def report(self, kind: EntryKind, name: str, fields: Mapping[str, Any]) -> None:
-        """The latest values of some fields; fields that are not named stay as they were.
-
-        A field of `COUNTERS` is this process's own count, and only grows.
-        """
-        self._send(kind, name, fields, _NOTHING)
-
-    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
-        """Adds to counters instead of saying what they are."""
-        self._send(kind, name, _NOTHING, counts)
-
-    def _send(
-        self, kind: str, name: str, fields: Mapping[str, Any], counts: Mapping[str, float]
-    ) -> None:
-        # A report must never hurt what it reports on, whatever is in it.
-        with contextlib.suppress(OSError, TypeError, ValueError, RecursionError):
-            to = self._opened()
-            if owed := self._owed.pop((kind, name), None):
-                counts = {key: owed.get(key, 0) + counts.get(key, 0) for key in {**owed, **counts}}
-            said = [kind, name, dict(fields), dict(counts), self._owner]
-            data = orjson.dumps(said, str, _OPTIONS)
-            if len(data) > _LIMIT:
-                said[2] = _cut(fields)
-                data = orjson.dumps(said, str, _OPTIONS)
-            try:
-                to.sendto(data, socket.MSG_DONTWAIT if self._is_stuck else 0, self.path)
-                self._is_stuck = False
-            except BlockingIOError:
-                self._is_stuck = True
-                self._owed[kind, name] = counts
-
-    def _opened(self) -> socket.socket:
-        """This process's own socket: across a fork, another."""
-        if self._socket is None or self._owner != os.getpid():
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _MOMENT)
-            self._owner = os.getpid()
-            self._is_stuck = False
-            self._owed.clear()
-        return self._socket
-
-
-def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that fit: long texts are cut, then the largest fields are left out."""
-    cut = {
-        key: f"{value[:_LONGEST_TEXT]}…"
-        if isinstance(value, str) and len(value) > _LONGEST_TEXT
-        else value
-        for key, value in fields.items()
-    }
-    sizes = {key: len(orjson.dumps(value, str, _OPTIONS)) for key, value in cut.items()}
-    while sizes and sum(sizes.values()) > _LIMIT - 1000:
-        largest = max(sizes, key=lambda key: sizes[key])
-        del sizes[largest], cut[largest]
-    return cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +105,11 @@ class Board:
     ) -> None:
         self.path = Path(path)
         self.started = clock()
-        self.ignored = 0  # datagrams that were no report
+        self.ignored = 0  # messages that were no report
         self._bounds = bounds
         self._clock = clock
         self._entries: dict[tuple[str, str], Entry] = {}
-        self._counted: OrderedDict[tuple[str, str, str, int], int] = OrderedDict()
+        self._counted: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
@@ -235,31 +156,39 @@ class Board:
         found = self._entries.get((kind, name))
         return found.fields if found else _NOTHING
 
+    def serve(self, connection: Connection) -> None:
+        """Takes the reports of one TCP connection and confirms each; raises EOFError or OSError
+        at its end."""
+        while True:
+            self._take(connection.recv_bytes(4 * LIMIT))
+            connection.send_bytes(b"")
+
     def post(
         self,
         kind: EntryKind,
         name: str,
         fields: Mapping[str, Any],
-        counts: Mapping[str, float] = _NOTHING,
-        sender: int = 0,
+        totals: Mapping[str, float] = _NOTHING,
+        sender: str = "",
     ) -> None:
-        """What a datagram does, from inside the process. `sender` is a process id."""
+        """What a report does, from inside the process. `totals` are what the process `sender` has
+        counted so far."""
         now = self._clock()
         with self._lock:
             entry = self._entries.get((kind, name))
             entry = entry or Entry(fields={}, at=now, since=now, changed={}, calm={})
-            gains = {
-                key: self._gain((kind, name, key, sender), value)
-                for key, value in fields.items()
-                if key in COUNTERS and isinstance(value, int)
+            counted = {
+                key: value
+                for key, value in {**fields, **totals}.items()
+                if (key in COUNTERS or key in totals) and isinstance(value, int | float)
             }
             sums = {
-                key: entry.fields.get(key, 0) + gains.get(key, 0) + counts.get(key, 0)
-                for key in gains.keys() | counts.keys()
+                key: entry.fields.get(key, 0) + self._gain((kind, name, key, sender), value)
+                for key, value in counted.items()
             }
             self._entries[kind, name] = entry.merged({**fields, **sums}, now, self._bounds)
 
-    def _gain(self, key: tuple[str, str, str, int], value: int) -> int:
+    def _gain(self, key: tuple[str, str, str, str], value: float) -> float:
         """How much a process's counter grew; one that fell belongs to a new process."""
         before = self._counted.get(key, 0)
         self._counted[key] = value
@@ -282,14 +211,14 @@ class Board:
         listening = self._socket
         while listening is not None and listening is self._socket:
             try:
-                data = listening.recv(4 * _LIMIT)
+                data = listening.recv(4 * LIMIT)
             except OSError:
                 return
             self._take(data)
 
     def _take(self, data: bytes) -> None:
         try:
-            kind, name, fields, counts, sender = orjson.loads(data)
-            self.post(kind, name, fields, counts, sender)
+            kind, name, fields, totals, sender = orjson.loads(data)
+            self.post(kind, name, fields, totals, sender)
         except (ValueError, TypeError, AttributeError):
             self.ignored += bool(data)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.ops.board import Board, Reporter
+from penstock.ops.board import Board
+from penstock.ops.reporter import Reporter
 
 __all__ = ["post_tables", "report_poison"]
 

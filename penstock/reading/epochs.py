@@ -45,7 +45,7 @@ class Epoch:
 
 class Epochs:
     """Plans epochs over a reservoir. The page server's threads call `stored`, and one of them
-    `watch`; `slots` is how many tasks run at a time (None: enough); `clock` is monotonic
+    `watch`; `slots` says how many tasks may run at a time now (None: enough); `clock` is monotonic
     seconds."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Epochs:
         *,
         seconds: float,
         clock: Callable[[], float],
-        slots: int | None = None,
+        slots: Callable[[], int | None] = lambda: None,
         groups: int = 1,
     ) -> None:
         self._reservoir = reservoir
@@ -73,6 +73,7 @@ class Epochs:
         self._durable: dict[PartitionId, Bookmark] = {}
         self._released = 0
         self._fresh = threading.Event()
+        self._roomy = False
 
     def begin(self, bookmarks: Bookmarks) -> None:
         """Everything up to `bookmarks` is durable: the stored ones of a start."""
@@ -88,13 +89,23 @@ class Epochs:
     def plan(self, number: int) -> list[Epoch]:
         """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
         self._look()
-        crowded = self._slots is not None and self._slots < self._groups
+        crowded = self._is_crowded()
+        self._roomy = not crowded
         seconds = SHORT if number <= WARM_UP or crowded else self._seconds
         most = SHORT if crowded else LONGER * self._seconds
         return [
             Epoch(group=group, groups=self._groups, seconds=seconds, most=most)
             for group in range(self._groups)
         ]
+
+    def is_cut_short(self) -> bool:
+        """Whether the open epoch was planned as a long one, and slots are gone since then: it must
+        end, so that groups and queries without a slot have their turn."""
+        return self._roomy and self._is_crowded()
+
+    def _is_crowded(self) -> bool:
+        slots = self._slots()
+        return slots is not None and slots < self._groups
 
     def draw(self, group: int, groups: int) -> OpenDraw:
         """The pages of one ticket, from where its partitions are durable."""

@@ -7,19 +7,13 @@ the private run folder, or where the cluster reaches the driver.
 """
 
 import pickle
-import secrets
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from multiprocessing.connection import (
-    Connection,
-    Listener,
-    answer_challenge,
-    deliver_challenge,
-)
-from multiprocessing.context import AuthenticationError
+from multiprocessing.connection import Connection
 
+from penstock.connections import Server
 from penstock.errors import PenstockError
 from penstock.handover.conversation import (
     DONE,
@@ -41,9 +35,8 @@ LOOK = 0.1
 
 
 class PageServer:
-    """Serves pages to tasks. `address` is `unix:PATH` (without a path: one in a new private
-    folder) or `tcp:HOST`; after `open` the attributes `address` and `key` are what tickets must
-    carry.
+    """Serves pages to tasks at a `Server`'s `address`, `bind` and `port`. After `open` the
+    attributes `address` and `key` are what tickets must carry.
 
     `draw` gives what a request is answered with. `stored` is called with what tasks report;
     `watch(seconds)` again and again by a thread of its own, and what it raises ends every
@@ -58,47 +51,42 @@ class PageServer:
         stored: Callable[[Position], None] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
         watch: Callable[[float], None] | None = None,
+        bind: str = "",
+        port: int = 0,
     ) -> None:
         self._draw = draw
         self._stored = stored
         self._stopping = stopping
         self._watch = watch
         self._failure: PenstockError | None = None
-        self._wanted = address
-        self._listener: Listener | None = None
-        self.key = secrets.token_bytes(32)
-        self.address = ""
+        self._server = Server(address, self._attend, bind=bind, port=port)
+        self._is_open = False
+
+    @property
+    def address(self) -> str:
+        """Where tasks connect to; complete after `open`."""
+        return self._server.address
+
+    @property
+    def key(self) -> bytes:
+        """What tickets must carry."""
+        return self._server.key
 
     def open(self) -> None:
-        """Listens (on a free port, if it is TCP); idempotent."""
-        if self._listener is not None:
+        """Listens; idempotent. Raises what `Server.open` does."""
+        if self._is_open:
             return
-        kind, _, rest = self._wanted.partition(":")
-        if kind == "unix":
-            self._listener = Listener(rest or None, "AF_UNIX", backlog=16)
-            self.address = f"unix:{self._listener.address}"
-        else:
-            self._listener = Listener((rest, 0), "AF_INET", backlog=16)
-            self.address = f"tcp:{rest}:{self._listener.address[1]}"
-        for work in (self._accept, self._look):
-            threading.Thread(target=work, args=(self._listener,), daemon=True).start()
+        self._server.open()
+        self._is_open = True
+        threading.Thread(target=self._look, daemon=True).start()
 
     def close(self) -> None:
         """Takes no more tasks; nothing depends on it."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
+        self._is_open = False
+        self._server.close()
 
-    def _accept(self, listener: Listener) -> None:
-        while self._listener is listener:
-            try:
-                connection = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._attend, args=(connection,), daemon=True).start()
-
-    def _look(self, listener: Listener) -> None:
-        while self._watch is not None and self._listener is listener:
+    def _look(self) -> None:
+        while self._watch is not None and self._is_open:
             try:
                 self._watch(LOOK)
             except Exception as error:
@@ -106,29 +94,25 @@ class PageServer:
                 return
 
     def _attend(self, connection: Connection) -> None:
-        # The challenge is here, not in the listener: a stalled client must not block accept().
-        with connection, suppress(EOFError, OSError, AuthenticationError):
-            deliver_challenge(connection, self.key)
-            answer_challenge(connection, self.key)
-            sending: threading.Thread | None = None
-            while True:
-                message = connection.recv_bytes()
-                if sending is not None and message[:1] != STORED:
-                    sending.join()  # its end was sent: the task is done with it
-                    sending = None
-                if message[:1] not in (STORED, DONE):
-                    # What is stored is taken in while pages go out: it makes room for more.
-                    sending = threading.Thread(
-                        target=self._answer, args=(connection, message), daemon=True
-                    )
-                    sending.start()
-                    continue
-                try:
-                    self._stored(read_stored(message))
-                    if message[:1] == DONE:
-                        connection.send_bytes(END)
-                except PenstockError as error:
-                    connection.send_bytes(FAILED + pickle.dumps(error))
+        sending: threading.Thread | None = None
+        while True:
+            message = connection.recv_bytes()
+            if sending is not None and message[:1] != STORED:
+                sending.join()  # its end was sent: the task is done with it
+                sending = None
+            if message[:1] not in (STORED, DONE):
+                # What is stored is taken in while pages go out: it makes room for more.
+                sending = threading.Thread(
+                    target=self._answer, args=(connection, message), daemon=True
+                )
+                sending.start()
+                continue
+            try:
+                self._stored(read_stored(message))
+                if message[:1] == DONE:
+                    connection.send_bytes(END)
+            except PenstockError as error:
+                connection.send_bytes(FAILED + pickle.dumps(error))
 
     def _answer(self, connection: Connection, message: bytes) -> None:
         with suppress(OSError):

@@ -16,10 +16,10 @@ from typing import Any
 from penstock.feeds import Feed
 from penstock.handover.conversation import Request
 from penstock.handover.options import SourceOptions, read_source
-from penstock.handover.run_folder import BOARD, STOP, read_owner
+from penstock.handover.run_folder import BOARD, STOP, read_owner, read_task_slots
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
-from penstock.ops.board import Reporter
+from penstock.ops.reporter import Reporter
 from penstock.position import Bookmarks, Position, bookmarks_from_json, bookmarks_to_json
 from penstock.reading.draw import Draw, PlannedDraw
 from penstock.reading.epochs import Epochs
@@ -57,6 +57,7 @@ class Source:
         self._position: Json = {}
         self._reporting = threading.Lock()
         self._runtime = options.runtime
+        self._fixed_slots = options.slots
         folder = Path(options.runtime) if options.runtime else None
         self._stop_file = folder / STOP if folder else None
         self._board = Reporter(folder / BOARD) if folder else None
@@ -80,7 +81,7 @@ class Source:
                 roster,
                 positions,
                 seconds=options.epoch,
-                slots=options.slots,
+                slots=self._slots,
                 clock=time.monotonic,
             )
             if options.mode == "realtime" and positions is not None
@@ -88,13 +89,14 @@ class Source:
         )
         self._mode = options.mode
         self._late = bool(options.late)
-        self._splits = max(1, options.slots or 1)
         self._server = PageServer(
             _address(options),
             self._draw,
             stored=self._epochs.stored if self._epochs else _no_report,
-            stopping=self._is_stopping,
+            stopping=self._is_closing,
             watch=self._epochs.watch if self._epochs else None,
+            bind=options.pages.bind,
+            port=options.pages.port,
         )
 
     @classmethod
@@ -157,7 +159,7 @@ class Source:
         if self._epochs is None:
             between = bookmarks_from_json(start), bookmarks_from_json(end)
         if self._epochs is None and self._mode == "rows" and not self._late:
-            return self._planner.splits(*between, most=self._splits)
+            return self._planner.splits(*between, most=self._tasks)
         self._server.open()
         address, key = self._server.address, self._server.key
         if self._epochs is not None:
@@ -173,7 +175,7 @@ class Source:
                 for epoch in self._epochs.plan(int(end[_EPOCH]))
             ]
         ranges = self._planner.ranges(*between)
-        shares = [ranges[first :: self._splits] for first in range(self._splits)]
+        shares = [ranges[first :: self._tasks] for first in range(self._tasks)]
         return [Ticket(address=address, key=key, ranges=tuple(share)) for share in shares if share]
 
     def _draw(self, request: Request) -> Draw:
@@ -188,6 +190,19 @@ class Source:
 
     def _is_stopping(self) -> bool:
         return self._stop_file is not None and self._stop_file.exists()
+
+    def _is_closing(self) -> bool:
+        """Whether an open epoch ends now."""
+        return self._is_stopping() or (self._epochs is not None and self._epochs.is_cut_short())
+
+    def _slots(self) -> int | None:
+        live = read_task_slots(self._runtime)
+        return live if live is not None else self._fixed_slots
+
+    @property
+    def _tasks(self) -> int:
+        """Over how many tasks a planned micro-batch is spread."""
+        return max(1, self._slots() or 1)
 
     def _tell_rows(self, start: Json) -> None:
         """Once, how many changes the micro-batch had that ended at `start`."""
@@ -234,8 +249,8 @@ class Source:
 
 
 def _address(options: SourceOptions) -> str:
-    if options.outlet:
-        return f"tcp:{options.outlet}"
+    if options.pages.host:
+        return f"tcp:{options.pages.host}"
     return f"unix:{options.runtime}/outlet-{os.getpid()}" if options.runtime else "unix:"
 
 

@@ -111,7 +111,8 @@ class Service:
             try:
                 engine.own()
                 preparing.result()
-                self._supervise(queries, board, run, ownership)
+                with engine.reporting(board):
+                    self._supervise(engine, queries, board, run, ownership)
             except LeaseLost as error:
                 log.warning("another instance has taken over", error=str(error))
                 for query in queries:
@@ -176,7 +177,12 @@ class Service:
         raise AssertionError("delays are endless")
 
     def _supervise(
-        self, queries: Sequence[Supervised], board: Board, run: Path, ownership: Ownership
+        self,
+        engine: Engine,
+        queries: Sequence[Supervised],
+        board: Board,
+        run: Path,
+        ownership: Ownership,
     ) -> None:
         unknown: set[str] = set()
         announcer = Announcer()
@@ -185,6 +191,7 @@ class Service:
         while not self._stop.wait(TICK):
             if ownership.lost.is_set():
                 raise LeaseLost(f"the lease of {self._pipeline.name} is another instance's")
+            engine.count_task_slots()
             for query in queries:
                 query.tick(time.monotonic())
                 _post_batch(query, board)

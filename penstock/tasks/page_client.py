@@ -8,11 +8,12 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Iterator
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 
 import pyarrow as pa
 
+from penstock.connections import connect
 from penstock.errors import Malformed, PenstockError, Unavailable
 from penstock.handover.conversation import END, FAILED, PAGE, Request, stored_message
 from penstock.handover.ticket import Ticket, page_of
@@ -126,12 +127,8 @@ def _connected(ticket: Ticket) -> Connection:
     kept = _idle.pop(_door(ticket), None)
     if kept is not None:
         return kept
-    kind, _, rest = ticket.address.partition(":")
-    host, _, port = rest.rpartition(":")
     try:
-        if kind == "unix":
-            return Client(rest, "AF_UNIX", authkey=ticket.key)
-        return Client((host, int(port)), "AF_INET", authkey=ticket.key)
+        return connect(ticket.address, ticket.key)
     except (OSError, EOFError, AuthenticationError) as error:
         raise Unavailable(
             f"the reader process can't be reached at {ticket.address}: {error}",

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from penstock.change import images_of, schema
 from penstock.errors import SettingsError
-from penstock.handover.options import read_sink, read_source
-from penstock.handover.run_folder import BOARD
+from penstock.handover.options import Reports, read_sink, read_source
 from penstock.handover.split import Split, bounded
 from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
-from penstock.ops.board import Reporter
 from penstock.ops.poisoned import report_poison
+from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page
 from penstock.position import Place, position_from_json
 from penstock.sinks import Receipt, Sink
@@ -71,7 +70,7 @@ def settle_worker() -> None:
 def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
     source, feed = read_source(dict(options))
     decoder = feed.decoder(source.images, source.on_error)
-    return pickle.dumps(decoder), decoder, _board(source.runtime)
+    return pickle.dumps(decoder), decoder, source.reports.reporter(source.runtime)
 
 
 def _depot(options: Mapping[str, str], task: int) -> SideFiles | None:
@@ -87,13 +86,12 @@ def _decoder(pickled: bytes) -> Decoder:
 
 
 @cache
-def _sink(options: frozenset[tuple[str, str]]) -> tuple[Sink, str, Reporter | None]:
+def _sink(
+    options: frozenset[tuple[str, str]], *, on_driver: bool = False
+) -> tuple[Sink, str, Reporter | None]:
     chosen, sink = read_sink(dict(options))
-    return sink, chosen.sink, _board(chosen.runtime)
-
-
-def _board(runtime: str | None) -> Reporter | None:
-    return Reporter(Path(runtime) / BOARD) if runtime else None
+    reports = Reports() if on_driver else chosen.reports
+    return sink, chosen.sink, reports.reporter(chosen.runtime)
 
 
 def read_split(
@@ -154,6 +152,8 @@ def write_changes(
     finally:
         if depot is not None:
             depot.clear()
+        if board is not None:
+            board.flush()
     for inlet in inlets:
         inlet.finish()
     return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
@@ -188,7 +188,7 @@ def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
 
 def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
     """In the driver's commit process: the sink's own commit, and what was done is counted."""
-    sink, name, board = _sink(frozenset(options.items()))
+    sink, name, board = _sink(frozenset(options.items()), on_driver=True)
     sink.commit(receipts)
     if board is None or not receipts:
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.handover.run_folder import run_folder
+from penstock.handover.run_folder import read_task_slots, run_folder, write_task_slots
 
 
 def dead() -> int:
@@ -32,3 +32,11 @@ def test_what_a_killed_service_left_is_removed_and_what_just_vanished_is_no_erro
         assert not left.exists()
         assert others.exists()
     assert not folder.exists()
+
+
+def test_the_number_of_slots_is_the_one_that_was_written_last(tmp_path: Path) -> None:
+    assert read_task_slots(None) is None
+    assert read_task_slots(str(tmp_path)) is None
+    for slots in (0, 12, 3):
+        write_task_slots(tmp_path, slots)
+        assert read_task_slots(str(tmp_path)) == slots

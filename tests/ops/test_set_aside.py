@@ -12,8 +12,8 @@ TABLE = {"backend": "a", "table": "public.t", "reason": "no-key", "skipped": 3}
 def told(*steps: tuple[str, str, dict[str, Any], dict[str, float]]) -> list[Announcement]:
     """What is said after each report."""
     board, found, before = Board("/nowhere"), list[Announcement](), {}
-    for kind, name, fields, counts in steps:
-        board.post(kind, name, fields, counts)  # type: ignore[arg-type]
+    for number, (kind, name, fields, counts) in enumerate(steps):
+        board.post(kind, name, fields, counts, str(number))  # type: ignore[arg-type]
         after = board.snapshot()
         found += set_aside(before, after)
         before = dict(after)

@@ -73,7 +73,11 @@ class Made:
         self.planner = Planner(self.reservoir, self.roster, limits=limits, positions=positions)
 
     def epochs(
-        self, *, slots: int | None = None, groups: int = 1, clock: Clock | None = None
+        self,
+        *,
+        slots: Callable[[], int | None] = lambda: None,
+        groups: int = 1,
+        clock: Clock | None = None,
     ) -> Epochs:
         assert self.positions is not None
         epochs = Epochs(

@@ -51,9 +51,30 @@ def test_with_fewer_tasks_than_groups_all_of_them_have_their_turn(
     slots: int | None, seconds: float
 ) -> None:
     with made(feed_of(partitions=2), positions=saving()) as parts:
-        planned = parts.epochs(slots=slots, groups=2).plan(WARM_UP + 1)
+        planned = parts.epochs(slots=lambda: slots, groups=2).plan(WARM_UP + 1)
         assert [each.seconds for each in planned] == [seconds] * 2
         assert all(each.most == (SHORT if seconds == SHORT else 60.0) for each in planned)
+
+
+def test_an_open_epoch_is_cut_short_when_slots_are_gone_and_not_when_it_was_short_anyway() -> None:
+    slots = [2]
+    with made(feed_of(partitions=2), positions=saving()) as parts:
+        epochs = parts.epochs(slots=lambda: slots[0], groups=2)
+        epochs.plan(WARM_UP + 1)
+        assert not epochs.is_cut_short()
+        slots[0] = 1
+        assert epochs.is_cut_short()
+        assert [each.seconds for each in epochs.plan(WARM_UP + 2)] == [SHORT] * 2
+        assert not epochs.is_cut_short()
+
+
+def test_epochs_are_long_again_when_slots_come() -> None:
+    slots = [0]
+    with made(feed_of(partitions=2), positions=saving()) as parts:
+        epochs = parts.epochs(slots=lambda: slots[0], groups=2)
+        assert [each.seconds for each in epochs.plan(WARM_UP + 1)] == [SHORT] * 2
+        slots[0] = 2
+        assert [each.seconds for each in epochs.plan(WARM_UP + 2)] == [30.0] * 2
 
 
 def drawn(draw: OpenDraw, count: int) -> list[str]:

@@ -15,7 +15,7 @@ from penstock.demo.servers import Database
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.standby import Standby

@@ -1,6 +1,8 @@
 """The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,9 +12,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Backend, Pipeline
+from penstock.connections import Server
+from penstock.handover.run_folder import write_task_slots
 from penstock.native import describe
+from penstock.ops.board import Board
+from penstock.spark.queries.executors import counting, listening
 from penstock.spark.queries.query import mode, start_query
-from penstock.spark.queries.supervised import Supervised
+from penstock.spark.queries.supervised import Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
 from penstock.spark.session.session import close_session, make_active, open_session
 
@@ -29,6 +35,9 @@ class Engine:
         self._run = run
         self._spark: SparkSession | None = None
         self._warming = Warming(pipeline, run)
+        self._reports: Mapping[str, str] = {}
+        self._count: Callable[[], int] | None = None
+        self._slots = -1
 
     def __enter__(self) -> Self:
         return self
@@ -75,9 +84,42 @@ class Engine:
         """The backend's query, not started yet."""
 
         def start(attempt: int) -> StreamingQuery:
-            return start_query(self.open(), self._pipeline, backend, run=self._run, attempt=attempt)
+            return start_query(
+                self.open(),
+                self._pipeline,
+                backend,
+                run=self._run,
+                attempt=attempt,
+                reports=self._reports,
+            )
 
         return Supervised(backend.name, start)
+
+    @contextmanager
+    def reporting(self, board: Board) -> Iterator[None]:
+        """On a cluster: tasks report to `board` over TCP. Raises what `Server.open` does."""
+        where = listening(self.open(), self._pipeline.spark)
+        if where is None:
+            yield
+            return
+        server = Server(f"tcp:{where.host}", board.serve, bind=where.bind, port=where.port)
+        server.open()
+        self._reports = {"reports.address": server.address, "reports.token": server.key.hex()}
+        try:
+            yield
+        finally:
+            server.close()
+
+    def count_task_slots(self) -> None:
+        """Writes into the run folder how many tasks of each query may run at a time now: readers
+        plan by it. Called a few times a second, because executors come and go."""
+        with talking_to_java():
+            self._count = self._count or counting(self.open())
+            slots = self._count()
+        if slots != self._slots:
+            self._slots = slots
+            write_task_slots(self._run, slots // len(self._pipeline.backends))
+            log.info("task slots", slots=slots, backends=len(self._pipeline.backends))
 
     def wait(self) -> None:
         """Called a few times a second while another instance runs the pipeline: has Spark ready

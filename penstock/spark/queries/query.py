@@ -6,7 +6,7 @@ thrown away with the run: positions are in the lease store, and a start resumes 
 
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
 from penstock.spark.queries.columns import no_changes, unread, with_unread
+from penstock.spark.queries.executors import listening
 from penstock.spark.session.session import is_local
 from penstock.tasks.late.side_files import CARRIER, stub_schema
 
@@ -48,13 +49,21 @@ def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
 
 
 def start_query(
-    spark: SparkSession, pipeline: Pipeline, backend: Backend, *, run: Path, attempt: int
+    spark: SparkSession,
+    pipeline: Pipeline,
+    backend: Backend,
+    *,
+    run: Path,
+    attempt: int,
+    reports: Mapping[str, str],
 ) -> StreamingQuery:
-    """Starts a backend's query; returns at once."""
-    slots = spark.sparkContext.defaultParallelism
+    """Starts a backend's query; returns at once. `reports` are the options that say where tasks on
+    other hosts report to."""
     late = _late(spark, pipeline)
     depot = _depot(run, backend, attempt, late)
-    source = _source(pipeline, backend, run, slots) | _outlet(spark) | depot
+    source = (
+        _source(pipeline, backend, run) | _pages(spark, pipeline, backend) | dict(reports) | depot
+    )
     source |= _bounds(pipeline, late) | {"images": images(pipeline, late)}
     frame = spark.readStream.format("penstock").options(**source).load()
     if late:
@@ -67,7 +76,7 @@ def start_query(
     milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)
     return (
         frame.writeStream.format("penstock")
-        .options(**_sink(pipeline, run) | _policy(pipeline, backend) | depot)
+        .options(**_sink(pipeline, run) | _policy(pipeline, backend) | dict(reports) | depot)
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{milliseconds} milliseconds")
         .queryName(backend.name)
@@ -88,12 +97,11 @@ def failure(query_error: Exception | None) -> PenstockError:
     return error
 
 
-def _source(pipeline: Pipeline, backend: Backend, run: Path, slots: int) -> dict[str, str]:
+def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
     return options_from_settings(backend.settings) | {
         "backend": backend.type,
         "mode": mode(pipeline),
         "epoch": f"{pipeline.spark.epoch}s",
-        "slots": str(slots // len(pipeline.backends)),
         "buffer": str(pipeline.spark.buffer),
         "pipeline": pipeline.name,
         "positions": pipeline.positions,
@@ -115,12 +123,14 @@ def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
     }
 
 
-def _outlet(spark: SparkSession) -> dict[str, str]:
-    """On a cluster, executors reach the planner where they reach the driver."""
-    context = spark.sparkContext
-    if is_local(str(context.master)):
+def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[str, str]:
+    """On a cluster: where executors get this backend's pages."""
+    first = listening(spark, pipeline.spark)
+    if first is None:
         return {}
-    return {"outlet": context.getConf().get("spark.driver.host", "") or ""}
+    # The first port is the board's.
+    port = first.port + 1 + pipeline.backends.index(backend) if first.port else 0
+    return {"pages.host": first.host, "pages.bind": first.bind, "pages.port": str(port)}
 
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:

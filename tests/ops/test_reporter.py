@@ -1,0 +1,153 @@
+"""Reports over TCP: they arrive, each count once, and their sender neither waits nor fails."""
+
+import os
+import pickle
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from penstock.connections import Server
+from penstock.ops.board import Board
+from penstock.ops.reporter import Reporter
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board("/nowhere")
+
+
+@contextmanager
+def serving(board: Board, port: int = 0) -> Iterator[Server]:
+    server = Server("tcp:127.0.0.1", board.serve, port=port)
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def reporter_to(server: Server) -> Reporter:
+    return Reporter(server.address, server.key)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_report_arrives_over_tcp(board: Board) -> None:
+    with serving(board) as server:
+        reporter = pickle.loads(pickle.dumps(reporter_to(server)))
+        reporter.report("sink", "s", {"connected": True, "delivery": "é"})
+        reporter.report("sink", "s", {"connected": False})
+        until(lambda: board.entry("sink", "s") == {"connected": False, "delivery": "é"})
+
+
+def test_counts_of_several_processes_add_up_over_tcp(board: Board) -> None:
+    with serving(board) as server:
+        reporter = reporter_to(server)
+        reporter.add("sink", "s", {"published": 1})
+        pid = os.fork()
+        if pid == 0:
+            reporter.add("sink", "s", {"published": 10})
+            reporter.add("sink", "s", {"published": 100})
+            reporter.flush()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        until(lambda: board.entry("sink", "s").get("published") == 111)
+
+
+def test_what_was_counted_while_nobody_listened_arrives_later(board: Board) -> None:
+    with serving(board) as server:
+        reporter = reporter_to(server)
+        reporter.add("sink", "s", {"published": 1})
+        until(lambda: board.entry("sink", "s").get("published") == 1)
+        port = int(server.address.rpartition(":")[2])
+    key = server.key
+    for _ in range(1000):
+        reporter.add("sink", "s", {"published": 1})
+    reporter.report("sink", "s", {"delivery": "auto"})
+    server = Server("tcp:127.0.0.1", board.serve, port=port)
+    server.key = key
+    server.open()
+    until(lambda: board.entry("sink", "s") == {"published": 1001, "delivery": "auto"})
+    server.close()
+
+
+def test_a_report_whose_confirmation_is_lost_is_sent_again_and_counted_once(board: Board) -> None:
+    broken = [True, True, True]
+
+    def attend(connection: Connection) -> None:
+        if broken:
+            board._take(connection.recv_bytes())
+            broken.pop()
+            return
+        board.serve(connection)
+
+    server = Server("tcp:127.0.0.1", attend)
+    server.open()
+    reporter = reporter_to(server)
+    for _ in range(100):
+        reporter.add("sink", "s", {"published": 1})
+    until(lambda: not broken)
+    reporter.report("sink", "s", {"last": True})
+    until(lambda: "last" in board.entry("sink", "s"))
+    assert board.entry("sink", "s")["published"] == 100
+    server.close()
+
+
+@pytest.mark.parametrize("way", ["stalled", "closed", "another key"])
+def test_a_sender_does_not_wait_for_a_board_that_does_not_answer(board: Board, way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf, serving(board) as server:
+        port = deaf.getsockname()[1]
+        if way == "closed":
+            deaf.close()
+        address = server.address if way == "another key" else f"tcp:127.0.0.1:{port}"
+        reporter = Reporter(address, b"no key")
+        begun = time.monotonic()
+        for n in range(1000):
+            reporter.report("sink", "s", {"n": n})
+        assert time.monotonic() - begun < 5
+        begun = time.monotonic()
+        reporter.flush()
+        assert 0.05 < time.monotonic() - begun < 5
+    assert board.snapshot() == {}
+
+
+def test_flush_returns_once_everything_is_confirmed(board: Board) -> None:
+    with serving(board) as server:
+        reporter = reporter_to(server)
+        reporter.flush()  # nothing was ever sent
+        for n in range(100):
+            reporter.report("sink", str(n), {"n": n})
+        until(lambda: not reporter.flush() and len(board.snapshot()) == 100)
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), b"\xff", Path("/x"), 2**70])
+def test_a_report_of_anything_never_raises_and_the_next_one_arrives(
+    board: Board, value: object
+) -> None:
+    with serving(board) as server:
+        reporter = reporter_to(server)
+        reporter.report("source", "a", {"value": value})
+        reporter.report("source", "a", {"after": True})
+        until(lambda: "after" in board.entry("source", "a"))
+
+
+def test_what_is_too_large_is_cut_over_tcp_too(board: Board) -> None:
+    with serving(board) as server:
+        reporter_to(server).report("source", "a", {"error": "x" * 1_000_000, "n": 1})
+        until(lambda: board.entry("source", "a").get("n") == 1)
+        assert len(board.entry("source", "a")["error"]) == 1001
+    assert board.ignored == 0
+
+
+def test_a_reporter_does_not_show_its_key() -> None:
+    assert "c0ffee" not in repr(Reporter("tcp:127.0.0.1:1", bytes.fromhex("c0ffee" * 8)))
