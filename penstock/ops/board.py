@@ -24,7 +24,7 @@ from penstock.errors import SettingsError
 
 __all__ = ["COUNTERS", "Board", "Entry", "EntryKind", "Reporter", "Snapshot"]
 
-EntryKind = Literal["pipeline", "source", "sink", "batch", "table"]
+EntryKind = Literal["pipeline", "query", "source", "sink", "batch", "table"]
 
 # Below the kernel's default buffer (208 KiB), which holds some of them.
 _LIMIT = 32_768
