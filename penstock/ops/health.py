@@ -60,6 +60,7 @@ def complaints(
         for complaint in _backend_complaints(
             backend,
             snapshot.get(("source", backend)),
+            snapshot.get(("query", backend)),
             # What a shared sink takes says nothing of one backend.
             tuple(sinks.values()) if len(backends) == 1 else (),
             started=started,
@@ -76,12 +77,25 @@ def complaints(
 def _backend_complaints(
     name: str,
     entry: Entry | None,
+    query: Entry | None,
     sinks: Sequence[Entry],
     *,
     started: float,
     now: float,
     limits: Thresholds,
 ) -> Iterator[Complaint]:
+    service = query.fields if query is not None else {}
+    if blocked := service.get("blocked"):
+        yield Complaint("unhealthy", f"backend {name}: stands still: {blocked}")
+        return
+    if query is not None and not service["begun"]:
+        waited = now - query.changed["begun"]
+        why = service["last_error"]
+        yield Complaint(
+            "unhealthy" if why and waited >= limits.stalled_after else "degraded",
+            f"backend {name}: has not begun for {waited:.0f} s" + (f": {why}" if why else ""),
+        )
+        return
     if entry is None:
         waited = now - started
         yield Complaint(
@@ -91,9 +105,6 @@ def _backend_complaints(
         return
     if entry.fields.get("stopped"):
         yield Complaint("unhealthy", f"backend {name}: has stopped")
-        return
-    if blocked := entry.fields.get("blocked"):
-        yield Complaint("unhealthy", f"backend {name}: stands still: {blocked}")
         return
     yield from _losses(name, entry)
     silent = now - entry.at

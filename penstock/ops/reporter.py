@@ -25,7 +25,7 @@ from penstock.connections import connect
 
 __all__ = ["LIMIT", "EntryKind", "Reporter"]
 
-EntryKind = Literal["pipeline", "source", "sink", "batch", "table"]
+EntryKind = Literal["pipeline", "query", "source", "partition", "sink", "batch", "table"]
 
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768

@@ -4,7 +4,7 @@ it, `health` says.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from penstock.ops.board import Entry, Snapshot
@@ -39,6 +39,7 @@ class BackendStatus:
     what else the feed reports."""
 
     name: str
+    begun: bool = False
     connected: bool = False
     slot: str | None = None
     current_lsn: str | None = None
@@ -51,6 +52,7 @@ class BackendStatus:
     buffered_events: int = 0
     buffered_bytes: int = 0
     reconnects: int = 0
+    restarts: int = 0
     last_error: str = ""
     position: Mapping[str, str] = field(default_factory=dict)
     gaps: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +168,15 @@ def _backend(name: str, snapshot: Snapshot, now: float) -> BackendStatus:
     batch = snapshot.get(("batch", name))
     shown = batch is not None and "id" in batch.fields
     more = {"batch": _batch(batch, now)} if batch is not None and shown else {}
-    return _shown(BackendStatus, name, snapshot.get(("source", name)), now, more)
+    entry, query = snapshot.get(("source", name)), snapshot.get(("query", name))
+    reader = entry.fields if entry is not None else {}
+    service = query.fields if query is not None else {}
+    # What the reader process says of its source is closer to the cause.
+    error = reader.get("last_error") or service.get("last_error")
+    known = {**reader, **service, "last_error": error}
+    if entry is not None and query is not None and entry.at < query.changed["restarts"]:
+        known["connected"] = False  # what reported has ended, and its successor has not reported
+    return _shown(BackendStatus, name, known, _age(entry, now), more)
 
 
 def _sink(name: str, entry: Entry, now: float) -> SinkStatus:
@@ -176,7 +186,7 @@ def _sink(name: str, entry: Entry, now: float) -> SinkStatus:
         if key.startswith(LETTERS)
     }
     rest = {key: v for key, v in entry.fields.items() if not key.startswith(LETTERS)}
-    return _shown(SinkStatus, name, replace(entry, fields=rest), now, {"dead_letters": letters})
+    return _shown(SinkStatus, name, rest, _age(entry, now), {"dead_letters": letters})
 
 
 def _tables(snapshot: Snapshot) -> tuple[TableStatus, ...]:
@@ -204,11 +214,13 @@ S = TypeVar("S", BackendStatus, SinkStatus)
 
 
 def _shown(
-    kind: type[S], name: str, entry: Entry | None, now: float, more: Mapping[str, Any] | None = None
+    kind: type[S],
+    name: str,
+    known: Mapping[str, Any],
+    age: float | None,
+    more: Mapping[str, Any],
 ) -> S:
     """A status of the fields that were reported; null is the default, the rest are details."""
-    if entry is None:
-        return kind(name=name, **(more or {}))
     own = {
         item.name
         for item in fields(kind)
@@ -216,8 +228,12 @@ def _shown(
     } - {"details", "batch", "age_seconds", "dead_letters"}
     return kind(
         name=name,
-        age_seconds=round(now - entry.at, 3),
-        details={key: value for key, value in entry.fields.items() if key not in own},
-        **{key: entry.fields[key] for key in own if entry.fields.get(key) is not None},
-        **(more or {}),
+        age_seconds=age,
+        details={key: value for key, value in known.items() if key not in own},
+        **{key: known[key] for key in own if known.get(key) is not None},
+        **more,
     )
+
+
+def _age(entry: Entry | None, now: float) -> float | None:
+    return None if entry is None else round(now - entry.at, 3)

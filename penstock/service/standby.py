@@ -6,6 +6,7 @@ Costs a look at the store, or at the slots, a few times a second: no Spark, no J
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -20,6 +21,8 @@ __all__ = ["Standby"]
 
 # Seconds between two looks, at the store and at the source.
 LOOK = 0.5
+# Sources that are asked at once.
+_LOOKING = 16
 
 log = structlog.get_logger("penstock")
 
@@ -71,7 +74,10 @@ class Standby:
         """Why we must wait; None if we need not."""
         if (owner := self._ownership.attempt()) is not None:
             return f"another instance owns the pipeline: {owner.text}"
-        held = [self._holders(number) for number in range(len(self._pipeline.backends))]
+        # At once: a server that is away takes its time to say so.
+        numbers = range(len(self._pipeline.backends))
+        with ThreadPoolExecutor(min(len(numbers), _LOOKING), "look") as threads:
+            held = list(threads.map(self._holders, numbers))
         # One whose slot is taken by somebody else must not hold up the others.
         if not all(held):
             return None

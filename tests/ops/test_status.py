@@ -38,6 +38,11 @@ def source(at: float, **fields: Any) -> tuple[float, str, str, Mapping[str, Any]
     return at, "source", "a", FINE | fields
 
 
+def query(at: float, **fields: Any) -> tuple[float, str, str, Mapping[str, Any]]:
+    fine = {"begun": True, "blocked": "", "restarts": 0, "last_error": ""}
+    return at, "query", "a", fine | fields
+
+
 def sink(at: float, **fields: Any) -> tuple[float, str, str, Mapping[str, Any]]:
     return at, "sink", "s", fields
 
@@ -62,10 +67,33 @@ CASES = [
     Case("stopped", [source(0, stopped=True)], 1, "unhealthy", "has stopped"),
     Case(
         "history lost, and to be acted on",
-        [source(0, blocked="the slot is gone")],
+        [source(0), query(0, blocked="the slot is gone")],
         1,
         "unhealthy",
         "backend a: stands still: the slot is gone",
+    ),
+    Case("has begun", [source(0), query(0)], 1, "ok"),
+    Case("begins", [query(5, begun=False)], 6, "degraded", "a: has not begun for 1 s"),
+    Case(
+        "begins, for a long time because Spark takes it",
+        [query(0, begun=False), query(31, begun=False)],
+        31,
+        "degraded",
+        "a: has not begun for 31 s",
+    ),
+    Case(
+        "can't begin, because its database is away",
+        [query(0, begun=False), query(31, begun=False, last_error="refused")],
+        31,
+        "unhealthy",
+        "a: has not begun for 31 s: refused",
+    ),
+    Case(
+        "begun, and not read yet",
+        [query(0)],
+        5,
+        "degraded",
+        "a: has not reported for 5 s since the start",
     ),
     Case(
         "history lost, and gone on",
@@ -306,6 +334,13 @@ def test_a_shared_sink_that_moves_does_not_excuse_a_backend_that_does_not() -> N
         board.post("sink", "s", {"acknowledged": now})
     found = judge(board.snapshot(), 40.0, "a", "b")
     assert found.reasons == ("backend a: behind, and has not moved for 40 s",)
+
+
+def test_a_reader_that_ended_is_not_connected_until_its_successor_reports() -> None:
+    reports = [source(1), query(1), query(5, restarts=1, last_error="no publication")]
+    assert not status(reports, 6).backends[0].connected
+    assert status(reports, 6).backends[0].last_error == "no publication"
+    assert status([*reports, source(6)], 6).backends[0].connected
 
 
 def test_everything_reported_is_shown() -> None:

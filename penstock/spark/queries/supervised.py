@@ -1,4 +1,9 @@
-"""One backend's query over all its restarts: a passing failure starts it again, with back-off."""
+"""One backend's query over all its restarts: whatever ended it, it is started again, with back-off.
+
+A query that failed for good fails alone: its backend stands still, and is tried again now and then,
+because the operator may have mended its source. Only a lost lease, and a lost JVM, concern the
+whole service.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.backoff import delays
-from penstock.errors import PenstockError, PositionLost, Unavailable
+from penstock.errors import LeaseLost, PenstockError, PositionLost, Unavailable
 from penstock.spark.queries.query import failure
 
 __all__ = ["EngineLost", "Supervised", "talking_to_java"]
@@ -19,9 +24,9 @@ log = structlog.get_logger("penstock")
 
 # Seconds that a query must have run for the back-off to begin anew.
 STEADY = 30.0
-# Seconds until a query that lost its history is tried again, and after which it is taken to have
-# found what it needs.
-BLOCKED = 30.0
+# Seconds until a query that failed for good is tried again: at first, and at most.
+BLOCKED_FIRST, BLOCKED_LIMIT = 1.0, 30.0
+# Seconds that a query must have run to count as mended.
 CLEARED = 10.0
 
 
@@ -42,16 +47,23 @@ def talking_to_java() -> Iterator[None]:
 
 class Supervised:
     """Keeps a query running. Every method raises EngineLost when the JVM is gone.
-    `start(attempt)` starts it; `tick` is called a few times a second."""
+    `start(attempt)` starts it; `tick` is called a few times a second.
+
+    `blocked` is why it stands still until the operator acts, "" if it does not. `failed` is the
+    error behind that, unless the source lost its history. `proven`: it has ever run for a while.
+    """
 
     def __init__(self, name: str, start: Callable[[int], StreamingQuery]) -> None:
         self.name = name
         self.restarts = 0
         self.last_error = ""
         self.blocked = ""
+        self.failed: PenstockError | None = None
+        self.proven = False
         self._start = start
         self._query: StreamingQuery | None = None
         self._waits: Iterator[float] = delays()
+        self._blocked_waits = _blocked_waits()
         self._at = 0.0
 
     @property
@@ -60,10 +72,7 @@ class Supervised:
         return self._query is not None
 
     def tick(self, now: float) -> None:
-        """Starts the query when it is time; raises what the operator must act on.
-
-        `now` is monotonic seconds.
-        """
+        """Starts the query when it is time. Raises LeaseLost. `now` is monotonic seconds."""
         try:
             with talking_to_java():
                 if self._query is None:
@@ -72,8 +81,12 @@ class Supervised:
                         self._at = now
                 elif not self._query.isActive:
                     self._ended(failure(self._query.exception()), now)
-                elif self.blocked and now - self._at > CLEARED:
-                    self.blocked = ""
+                elif now - self._at > CLEARED:
+                    self.proven, self.blocked, self.failed = True, "", None
+        except (EngineLost, LeaseLost):
+            raise
+        except PenstockError as error:
+            self._ended(error, now)
         except (PySparkException, Py4JJavaError) as error:
             self._ended(failure(error), now)
 
@@ -97,26 +110,32 @@ class Supervised:
             if self._query is not None and self._query.isActive:
                 self._query.stop()
 
-    def _block(self, error: PositionLost, now: float) -> None:
-        """Stands still, and looks now and then whether the operator, or a connection that leads
-        to the right server again, has changed what was lost."""
-        if not self.blocked:
-            log.error("the backend stands still", backend=self.name, error=str(error))
-        self.blocked = str(error)
-        self.restarts += 1
-        self._at = now + BLOCKED
-
     def _ended(self, error: PenstockError, now: float) -> None:
+        if isinstance(error, LeaseLost):
+            raise error
         self._query = None
         self.last_error = str(error)
-        if isinstance(error, PositionLost):
-            self._block(error, now)
-            return
-        if not isinstance(error, Unavailable):
-            raise error
-        if now - self._at > STEADY:
-            self._waits = delays()
-        wait = next(self._waits)
         self.restarts += 1
+        if now - self._at > STEADY:
+            self._waits, self._blocked_waits = delays(), _blocked_waits()
+        if isinstance(error, Unavailable):
+            wait = next(self._waits)
+            log.warning(
+                "query ended; starting again", backend=self.name, error=str(error), wait=wait
+            )
+        else:
+            wait = next(self._blocked_waits)
+            self._block(error)
         self._at = now + wait
-        log.warning("query ended; starting again", backend=self.name, error=str(error), wait=wait)
+
+    def _block(self, error: PenstockError) -> None:
+        """Stands still until the operator, or a connection that leads to the right server again,
+        has changed what made the query fail."""
+        if self.blocked != str(error):
+            log.error("the backend stands still", backend=self.name, error=str(error))
+        self.blocked = str(error)
+        self.failed = None if isinstance(error, PositionLost) else error
+
+
+def _blocked_waits() -> Iterator[float]:
+    return delays(first=BLOCKED_FIRST, limit=BLOCKED_LIMIT)

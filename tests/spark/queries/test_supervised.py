@@ -1,12 +1,14 @@
-"""What a supervised query says when its JVM is gone."""
+"""When a query that ended is started again, and what a lost JVM or lease raises."""
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.spark.queries.supervised import EngineLost, Supervised
+from penstock.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.spark.queries.supervised import BLOCKED_LIMIT, EngineLost, Supervised
 
 
 @pytest.fixture
@@ -28,3 +30,39 @@ def test_a_jvm_that_is_gone_is_told_whatever_is_asked(orphan: Supervised, asked:
     arguments = (2.0,) if asked == "tick" else ()
     with pytest.raises(EngineLost, match="JVM"):
         getattr(orphan, asked)(*arguments)
+
+
+def ending(*errors: PenstockError) -> Supervised:
+    """A query whose first starts end with these errors; a further start is a failed test."""
+    left: Iterator[PenstockError] = iter(errors)
+
+    def start(_: int) -> StreamingQuery:
+        raise next(left)
+
+    return Supervised("one", start)
+
+
+@pytest.mark.parametrize("error", [SettingsError("no publication"), PositionLost("gone")])
+def test_a_query_that_failed_for_good_stands_still_and_is_tried_again(error: PenstockError) -> None:
+    supervised = ending(error, error, Unavailable("away"))
+    supervised.tick(0.0)
+    assert (supervised.blocked, supervised.restarts) == (str(error), 1)
+    assert supervised.failed is (error if isinstance(error, SettingsError) else None)
+    supervised.tick(0.1)
+    assert supervised.restarts == 1, "it waits before it tries again"
+    supervised.tick(BLOCKED_LIMIT)
+    supervised.tick(BLOCKED_LIMIT * 2)
+    assert supervised.restarts == 3
+    assert supervised.blocked == str(error), "what is away does not show that it was mended"
+
+
+def test_what_passes_blocks_nothing() -> None:
+    supervised = ending(Unavailable("away"))
+    supervised.tick(0.0)
+    assert (supervised.blocked, supervised.failed) == ("", None)
+    assert supervised.last_error == "away"
+
+
+def test_a_lost_lease_is_raised() -> None:
+    with pytest.raises(LeaseLost):
+        ending(LeaseLost("another instance")).tick(0.0)

@@ -1,0 +1,123 @@
+"""What the service does a few times a second while the pipeline is its own.
+
+Starts each backend's query once the backend has begun, restarts it when it ended, reports both to
+the board, and logs what the board's reports say. One backend that fails does not end the others.
+"""
+
+import time
+from collections.abc import Sequence
+
+import structlog
+
+from penstock.config import Pipeline
+from penstock.errors import Unavailable
+from penstock.ops.announce import Announcer
+from penstock.ops.board import Board, Snapshot
+from penstock.ops.set_aside import set_aside
+from penstock.service.beginning import Beginnings
+from penstock.service.notices import Notices
+from penstock.spark.queries.supervised import Supervised
+from penstock.tasks.task import UNKNOWN_TYPES
+
+__all__ = ["Supervision"]
+
+# Seconds.
+GRACE = 30.0
+DRAIN_LOOK = 0.05
+
+log = structlog.get_logger("penstock")
+
+
+class Supervision:
+    """Of the queries of one pipeline, for as long as it is this instance's."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        queries: Sequence[Supervised],
+        beginnings: Beginnings,
+        board: Board,
+    ) -> None:
+        self._queries = queries
+        self._beginnings = beginnings
+        self._board = board
+        self._notices = Notices(pipeline)
+        self._announcer = Announcer()
+        self._unknown: set[str] = set()
+        self._before: Snapshot = {}
+
+    def tick(self, now: float) -> None:
+        """`now` is monotonic seconds. Raises LeaseLost, EngineLost, and what ends the service: an
+        error of what all backends share, or of all backends at the start."""
+        self._beginnings.verify()
+        for query in self._queries:
+            if query.name in self._beginnings.begun:
+                query.tick(now)
+            self._post(query)
+        self._refuse_hopeless()
+        self._notices.tick(self._board, now)
+        self._unknown |= _log_unknown_types(self._board, self._unknown)
+        snapshot = self._board.snapshot()
+        self._announcer.look(snapshot)
+        self._before = _log_set_aside(self._before, snapshot)
+
+    def hand_over(self) -> None:
+        """Stops the queries at once: the pipeline is another instance's."""
+        for query in self._queries:
+            query.hand_over()
+
+    def drain(self) -> None:
+        """Waits until every source has said that what it delivered is saved and acknowledged."""
+        deadline = time.monotonic() + GRACE
+        waiting = {query.name for query in self._queries if query.running}
+        while waiting and time.monotonic() < deadline:
+            told = {name: self._board.entry("source", name) for name in waiting}
+            waiting -= {name for name, entry in told.items() if entry.get("stopped")}
+            for query in self._queries:
+                self._post_batch(query)  # raises at once when the JVM is gone
+            time.sleep(DRAIN_LOOK)
+        for name in sorted(waiting):
+            log.warning("stopped with a batch in flight; the next start delivers it", backend=name)
+        for query in self._queries:
+            query.stop()
+
+    def _post(self, query: Supervised) -> None:
+        self._post_batch(query)
+        error = self._beginnings.errors.get(query.name)
+        passes = error is None or isinstance(error, Unavailable)
+        report = {
+            "begun": query.name in self._beginnings.begun,
+            "blocked": query.blocked if passes else str(error),
+            "restarts": query.restarts,
+            "last_error": query.last_error if error is None else str(error),
+        }
+        self._board.post("query", query.name, report)
+
+    def _post_batch(self, query: Supervised) -> None:
+        self._board.post("batch", query.name, query.progress())
+
+    def _refuse_hopeless(self) -> None:
+        """Raises the first backend's error if each has failed for good and none has ever run:
+        whoever starts a misconfigured pipeline sees it end."""
+        errors = [
+            query.failed or self._beginnings.errors.get(query.name) for query in self._queries
+        ]
+        failed = [error for error in errors if error and not isinstance(error, Unavailable)]
+        if len(failed) == len(errors) and not any(query.proven for query in self._queries):
+            raise failed[0]
+
+
+def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
+    """Says once of each type that it is delivered as its text; returns the new ones."""
+    entry = board.snapshot().get(("pipeline", UNKNOWN_TYPES))
+    fresh = set(entry.fields) - known if entry is not None else set()
+    for name in sorted(fresh):
+        log.warning("a type is not known and is delivered as its text", type=name)
+    return fresh
+
+
+def _log_set_aside(before: Snapshot, after: Snapshot) -> Snapshot:
+    """Says what happened to poison since the snapshot before."""
+    for told in set_aside(before, after):
+        getattr(log, told.level)(told.event, **told.fields)
+    return after
