@@ -15,9 +15,10 @@ import psutil
 __all__ = ["OURS", "Cpu", "Usage"]
 
 OURS = ("service", "jvm", "reader", "workers")
-_READER = "python_streaming_source_runner"
+# The name of a fork of the server; without one, the end of its command.
+_READER = "source_runner"
 # Makes the reader process and the workers.
-_FORKS = "penstock.spark.session.forkserver"
+_FORKS = "penstock.spark.session.forks.server"
 
 
 class Cpu(NamedTuple):
@@ -158,6 +159,6 @@ def _role_of(kind: str, process: psutil.Process) -> str:
         return "nats-server"
     if process.name() == "java":
         return "jvm"
-    if _READER in command:
+    if process.name() == _READER or (_READER in command and "launcher.py" not in command):
         return "reader"
     return "workers" if "pyspark" in command or _FORKS in command else "service"

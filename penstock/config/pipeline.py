@@ -135,6 +135,8 @@ class Spark(Settings):
     mode: Literal["auto", "rows", "packed"] = "auto"
     # Whether an instance that waits for another to end has Spark ready.
     standby: Literal["cold", "warm"] = "cold"
+    # Python workers are forks of one process (on one machine); false: Spark starts each of them.
+    fork_server: bool = True
     # Bounds of a micro-batch with a planned end, per backend and partition; at least one page
     # always passes. An open one has no need of them: it takes a page at a time.
     max_events: int = Field(default=50_000, ge=1)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -113,29 +114,38 @@ def test_kill_9_of_the_pipeline_at_random_moments(
 
 
 def processes(run: Run, what: str) -> list[psutil.Process]:
+    """Those with this name (forks have one), and those whose command ends so."""
     found = []
     for process in psutil.Process(run.process.pid).children(recursive=True):
         with suppress(psutil.Error):  # some end while we look
-            command = " ".join(process.cmdline())
-            if what == process.name() or (what != "java" and what in command):
+            if what == process.name() or process.cmdline()[-1].endswith(what):
                 found.append(process)
     return found
 
 
-PLANNER, WORKERS = "python_streaming_source_runner", "pyspark.worker"
+PLANNER, WORKERS = "source_runner", "worker"
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("mode", "victims"),
-    [("auto", [PLANNER, WORKERS, "java"]), ("packed", [PLANNER, WORKERS])],
-    ids=["auto", "packed"],
+    ("spark", "victims"),
+    [
+        ({}, [PLANNER, WORKERS, "java"]),
+        ({"mode": "packed"}, [PLANNER, WORKERS]),
+        ({"fork_server": False}, [PLANNER, WORKERS]),
+    ],
+    ids=["auto", "packed", "without the fork server"],
 )
 def test_kill_9_of_the_parts_of_a_pipeline(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, mode: str, victims: list[str]
+    database: Database,
+    nats: Nats,
+    stream: str,
+    tmp_path: Path,
+    spark: dict[str, Any],
+    victims: list[str],
 ) -> None:
     truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream, spark={"mode": mode})
+    pipeline = document(tmp_path, database, nats, stream, spark=spark)
     with load(database) as writer, running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["last_batch"], run=run)
         for victim in victims:

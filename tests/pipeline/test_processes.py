@@ -17,6 +17,7 @@ from tests.pipeline.running import (
     running,
     slot_of,
 )
+from tests.workers import FORK_SERVER, python_workers
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -29,17 +30,14 @@ def fork_server(run: Run) -> psutil.Process:
     (server,) = (
         child
         for child in psutil.Process(run.process.pid).children()
-        if any("penstock.spark.session.forkserver" in word for word in commands([child]))
+        if any(FORK_SERVER in word for word in commands([child]))
     )
     return server
 
 
-def kinds(server: psutil.Process, known: list[str]) -> list[str]:
-    """What each fork of the server is, as one of these if it is one."""
-    return sorted(
-        next((kind for kind in known if kind in command), command)
-        for command in commands(server.children())
-    )
+def kinds(run: Run) -> list[str]:
+    """What each of its Python workers is."""
+    return sorted(python_workers(psutil.Process(run.process.pid)).values())
 
 
 @pytest.mark.timeout(240)
@@ -57,8 +55,7 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
         eventually(lambda: count(nats, stream) == 1, run=run)
         server = fork_server(run)
         # The planner, and the worker of the open micro-batch: those that are done are gone.
-        wanted = ["python_streaming_source_runner", "-m pyspark.worker"]
-        eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)
+        eventually(lambda: kinds(run) == ["source_runner", "worker"], run=run)
         everything = family(run)
         sockets = Path(tempfile.gettempdir()).glob(f"penstock-run-{run.process.pid}-*/sockets/.*")
         assert list(sockets), "a killed run would leave its sockets behind"
@@ -66,11 +63,31 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
         forks = server.children(recursive=True)
         rest = commands([each for each in everything if each not in (server, *forks)])
         pythons = [word for word in rest if "python" in word.partition(" ")[0]]
-        assert pythons, "each fork has one that stands in for it"
-        assert [word for word in pythons if "standin.py" not in word] == []
+        assert pythons, "each fork has a launcher"
+        assert [word for word in pythons if "launcher.py" not in word] == []
         run.kill()
         assert_none_is_left(everything)
     assert "Traceback" not in run.log
+
+
+@pytest.mark.timeout(240)
+def test_without_the_fork_server_a_killed_service_leaves_no_worker(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
+    )
+    pipeline = document(tmp_path, database, nats, stream, spark={"fork_server": False})
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO items DEFAULT VALUES")
+        eventually(lambda: count(nats, stream) == 1, run=run)
+        everything = family(run)
+        assert {"source_runner", "worker"} <= set(kinds(run))
+        started = commands(everything)
+        assert [word for word in started if FORK_SERVER in word or "launcher.py" in word] == []
+        run.kill()
+        assert_none_is_left(everything)
 
 
 @pytest.mark.timeout(240)
@@ -85,20 +102,8 @@ def test_with_a_transform_one_worker_of_each_kind_is_kept_and_no_daemon(
         eventually(lambda: slot_of(database)[2], run=run)
         database.execute("INSERT INTO items DEFAULT VALUES")
         eventually(lambda: count(nats, stream) == 1, run=run)
-        server = fork_server(run)
-        # The planner, the two of a task, and one of each kind that Spark asks now and then: their
-        # daemons are no processes of their own.
-        asked = [
-            "lookup_data_sources",
-            "create_data_source",
-            "plan_data_source_read",
-            "write_into_data_source",
-            "python_streaming_sink_runner",
-        ]
-        wanted = [
-            "python_streaming_source_runner",
-            "-m pyspark.daemon pyspark.worker",
-            "-m pyspark.daemon pyspark.worker",
-            *(f"-m pyspark.daemon pyspark.sql.worker.{name}" for name in asked),
-        ]
-        eventually(lambda: kinds(server, wanted) == sorted(wanted), run=run)
+        # The planner, the two of a task, and one of each kind that Spark asks now and then (names
+        # have 15 bytes): their daemons are no processes of their own.
+        asked = ["lookup_data_sou", "create_data_sou", "plan_data_sourc", "write_into_data"]
+        wanted = ["source_runner", "worker", "worker", *asked, "sink_runner"]
+        eventually(lambda: kinds(run) == sorted(wanted), run=run)

@@ -155,12 +155,14 @@ def more(database: Database, what: str) -> None:
     database.execute("INSERT INTO audit (what) SELECT %s FROM generate_series(1, 100)", (what,))
 
 
+@pytest.mark.parametrize("fork_server", [True, False])
 def test_a_sql_transform_sees_rows(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
+    database: Database, nats: Nats, stream: str, tmp_path: Path, fork_server: bool
 ) -> None:
     database.execute(TABLE)
     sql = "SELECT * FROM changes WHERE collection <> 'audit'"
     pipeline = document(tmp_path, database, nats, stream, transform=[{"sql": sql}])
+    pipeline["spark"] = {"fork_server": fork_server}
     with running(tmp_path, pipeline) as run:
         eventually(lambda: slot_of(database)[2], run=run)
         database.execute("INSERT INTO audit (what) VALUES ('not wanted')")

@@ -68,6 +68,7 @@ class Engine:
                     slots=len(self._pipeline.backends),
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
+                    fork_server=settings.fork_server,
                 )
                 spark = opening.result()
             make_active(spark)

@@ -1,3 +1,3 @@
 """The Spark session of `penstock run`, and how it starts fast: its JVM (`launch`, `archive`) and
-its Python workers (`pythons`, `forkserver`).
+its Python workers (`forks`). Both are optional.
 """

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from penstock.handover.options import Mode
 from penstock.spark.datasource import register
+from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import make_home
-from penstock.spark.session.pythons import Pythons
 
 __all__ = [
     "SETTINGS", "close_session", "is_local", "java_options", "make_active", "open_session",
@@ -83,16 +83,16 @@ _ROWS_JAVA = (
 _LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
 # There is one session in a process, and one fork server.
-_pythons: Pythons | None = None
+_forks: Forks | None = None
 
 # Bytes of the path of a folder for sockets: a socket's own may have 103 (on macOS; Linux has more),
 # and its name, which is `/.`, a UUID and `.sock`, has 43 of them.
 _SOCKETS = 103 - 43
 
 # A micro-batch that stays open for an hour needs some workers for its start, and one for the rest.
-# Each is a fork that ends with its work; Spark's daemons would keep eleven idle ones for the next
-# batch, each with 70 MB, most of which it shares with the others.
-_FORKS = {"spark.python.use.daemon": "false"}
+# A fork ends with its work; Spark's daemons would keep eleven idle ones for the next batch, each
+# with 70 MB, most of which it shares with the others.
+_NO_DAEMON = {"spark.python.use.daemon": "false"}
 
 
 def open_session(
@@ -104,22 +104,26 @@ def open_session(
     slots: int,
     conf: Mapping[str, str],
     plugins: Sequence[str] = (),
+    fork_server: bool = True,
 ) -> SparkSession:
     """A new session (and JVM); `folder` takes Spark's scratch files. A local one runs at least
-    `slots` tasks at a time, and all its queries are of this `mode`. Needs Java 17 or newer. Its
-    workers will need `plugins` (`feeds/NAME`, `sinks/NAME`), which are imported meanwhile."""
-    global _pythons
+    `slots` tasks at a time, and all its queries are of this `mode`. Needs Java 17 or newer. A local
+    one's workers are forks of a `fork_server` that has imported `plugins` (`feeds/NAME`,
+    `sinks/NAME`); with False, or with a Python of the user's, Spark starts Python itself."""
+    global _forks
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     places = {"PYSPARK_PYTHON": sys.executable}
     local = is_local(master)
-    if local and "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in conf:
-        _pythons = _fork_server(folder, plugins)
-        places["PYSPARK_PYTHON"] = str(_pythons.python if _pythons else sys.executable)
+    users = "PYSPARK_PYTHON" in os.environ or "spark.pyspark.python" in conf
+    if local and fork_server and not users:
+        with suppress(OSError):
+            _forks = Forks(folder, plugins)
+            places["PYSPARK_PYTHON"] = str(_forks.python)
     settings = {
         **SETTINGS,
         **(_PACKED if mode != "rows" else {}),
         **(_local(folder) if local else {}),
-        **(_FORKS if local and _pythons is not None and mode == "realtime" else {}),
+        **(_NO_DAEMON if _forks is not None and mode == "realtime" else {}),
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": java_options(mode),
@@ -176,13 +180,6 @@ def _environment(places: Mapping[str, str]) -> Iterator[None]:
             del os.environ[key]
 
 
-def _fork_server(folder: Path, plugins: Sequence[str]) -> Pythons | None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with suppress(OSError):  # the path is too long for a socket, or there are too many processes
-        return Pythons(folder, plugins)
-    return None
-
-
 def is_local(master: str) -> bool:
     """Whether tasks run in the driver's own JVM (`local`, `local[...]`), not on a cluster."""
     return master == "local" or master.startswith("local[")
@@ -201,7 +198,7 @@ def with_slots(master: str, slots: int) -> str:
 
 def close_session(spark: SparkSession) -> None:
     """Stops Spark and its JVM; a JVM that is already gone is no error."""
-    global _pythons
+    global _forks
     gateway = SparkContext._gateway
     with suppress(Py4JError, OSError):
         spark.stop()
@@ -211,6 +208,6 @@ def close_session(spark: SparkSession) -> None:
         # The JVM ends when its standard input does; a later session starts a new one.
         gateway.proc.stdin.close()
         SparkContext._gateway = SparkContext._jvm = None
-    if _pythons is not None:
-        _pythons.close()
-        _pythons = None
+    if _forks is not None:
+        _forks.close()
+        _forks = None

@@ -23,9 +23,8 @@ from penstock.wire.pgoutput.kernel import Kernel, Unfit
 from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import era_of
 from penstock.wire.pgoutput.poison import Poison
-from penstock.wire.pgoutput.scan import Scan
+from penstock.wire.pgoutput.scan import Scan, Tenant
 from penstock.wire.pgoutput.stepped import Stepped
-from penstock.wire.pgoutput.waiting import Tenant
 
 __all__ = ["DecoderSettings", "PgoutputDecoder"]
 

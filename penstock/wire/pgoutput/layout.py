@@ -1,7 +1,6 @@
 """A relation, made ready for decoding its rows: one per shape of a table, kept across pages."""
 
-import ast
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from penstock.change import Images
@@ -20,13 +19,13 @@ class RowLayout:
     """How the rows of one Relation message are decoded.
 
     `columns` are (name, converter) in the order of the wire; `key` names the columns that identify
-    a row, () if nothing does; `build` makes a map of a whole row's values; `kept` is whether the
-    table passes the filter; `unknown` are types delivered as text for want of knowing them.
+    a row, () if nothing does; `kept` is whether the table passes the filter; `unknown` are types
+    delivered as text for want of knowing them.
     `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message.
     """
 
     __slots__ = (
-        "_keys", "_place", "_single", "_types", "build", "columns", "fault", "kept", "key",
+        "_keys", "_single", "_types", "columns", "fault", "kept", "key",
         "kinds", "name", "namespace", "oid", "old_key", "pack", "plan", "raw", "unknown",
     )  # fmt: skip
 
@@ -67,9 +66,6 @@ class RowLayout:
             known = {column.name for column in relation.columns}
             self.key = keys if keys and known.issuperset(keys) else ()
         self._single = self.key[0] if len(self.key) == 1 else None
-        names = [name for name, _ in self.columns]
-        self._place = names.index(self.key[0]) if self.key else -1
-        self.build = _builder(names)
 
     @classmethod
     def of(
@@ -143,35 +139,6 @@ class RowLayout:
             return None, None
         key = {name: source[name] for name in self.key}
         return self.pack(key), key_text(list(key.values()))
-
-    def identify_all(
-        self, rows: list[dict[str, Any]], values: list[list[Any]]
-    ) -> Iterable[tuple[bytes | None, str | None]]:
-        """`identify` of each of these whole rows; `values` are the same rows, by column."""
-        single = self._single
-        if single is None or set(map(type, values[self._place])) != {int}:
-            return map(self.identify, rows)
-        pack = self.pack
-        return [(pack({single: value}), str(value)) for value in values[self._place]]
-
-
-def _builder(names: list[str]) -> Callable[..., dict[str, Any]]:
-    """A function of so many values that returns a map with these names.
-
-    Compiled, because that takes half the time of `dict(zip(names, values))`, which would be a
-    tenth of all decoding. The names are constants of the syntax tree: they are never parsed.
-    """
-    tree = ast.parse("lambda: {}", mode="eval")
-    made = tree.body
-    assert isinstance(made, ast.Lambda)
-    assert isinstance(made.body, ast.Dict)
-    arguments = [f"v{number}" for number in range(len(names))]
-    made.args.args = [ast.arg(arg=argument) for argument in arguments]
-    made.body.keys = [ast.Constant(value=name) for name in names]
-    made.body.values = [ast.Name(id=argument, ctx=ast.Load()) for argument in arguments]
-    code = compile(ast.fix_missing_locations(tree), "<row>", "eval")
-    function: Callable[..., dict[str, Any]] = eval(code)  # noqa: S307 - the tree above
-    return function
 
 
 class _Seen(dict[int, TypeEntry]):

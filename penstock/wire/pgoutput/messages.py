@@ -1,7 +1,7 @@
 """Bytes of pgoutput -> the values of model.py: one decoder per tag, and a table of them.
 
 A slot made with two_phase sends the two-phase messages to a version 1 reader too. Rows on their
-way to Spark don't pass here one by one (see scan.py and bulk.py); this is the definition that the
+way to Spark do not pass here one by one (see scan.py); this is the definition that the
 fast path is tested with, and what explains the bytes that it stumbles over.
 """
 

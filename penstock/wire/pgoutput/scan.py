@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any, assert_never
 
 from penstock.errors import Malformed
@@ -37,10 +36,11 @@ from penstock.wire.pgoutput.messages import (
 from penstock.wire.pgoutput.poison import Poison, data_frame
 from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, Diagnosis, explain, read_tuple
 from penstock.wire.pgoutput.values.binary import as_base64
-from penstock.wire.pgoutput.waiting import BrokenRow, Tenant, Waiting
 
-__all__ = ["PADDING", "Resolve", "Scan"]
+__all__ = ["PADDING", "Resolve", "Scan", "Tenant"]
 
+# A row -> its tenant.
+Tenant = Callable[[dict[str, Any]], str | None]
 # A raw Relation message (without a streamed xid) -> its layout.
 Resolve = Callable[[bytes], RowLayout]
 
@@ -94,7 +94,6 @@ class Scan:
         self._text_images = text_images
         self._poison = poison
         self._layouts: dict[int, tuple[int, RowLayout]] = {}
-        self._waiting: dict[int, Waiting] = {}
         self._unit = -1  # outside of a transaction
         self._commit_lsn = 0
         self._ordinal = 0
@@ -113,8 +112,10 @@ class Scan:
             if copy != _COPY_DATA or stop > end:
                 raise Malformed(f"byte {at} of a payload does not start a whole CopyData message")
             if kind == _XLOG_DATA and length >= _MESSAGE:
-                if tag == _INSERT or (tag == _UPDATE and data[at + body] == _NEW):
-                    stop = self._new(at, tag, oid)
+                if tag == _INSERT:
+                    self._new("INSERT", at + body, stop, oid)
+                elif tag == _UPDATE and data[at + body] == _NEW:
+                    self._new("UPDATE", at + body, stop, oid)
                 elif tag == _UPDATE:
                     self._update(at + body, stop, oid)
                 elif tag == _DELETE:
@@ -129,46 +130,25 @@ class Scan:
             elif kind != _KEEPALIVE or length != _KEEPALIVE_LENGTH:
                 raise Malformed(f"byte {at} of a payload holds no replication message")
             at = stop
-        for waiting in self._waiting.values():
-            self._complete(waiting)
 
-    def _new(self, at: int, operation: int, oid: int) -> int:
-        """A run of rows of one relation that came without their old ones: what is common now, the
-        rest together with others. Returns the end of the run."""
-        data, end, frame, body = self._data, self._end, self._frame, self._body
+    def _new(self, operation: str, at: int, stop: int, oid: int) -> None:
+        """A row that came without its old one."""
         index, layout = self._layout(oid)
-        starts: list[int] = []
-        stops: list[int] = []
-        while at < end:
-            copy, length, kind, tag, relation = frame(data, at)
-            stop = at + 1 + length
-            if (
-                tag != operation or relation != oid or copy != _COPY_DATA or kind != _XLOG_DATA
-                or stop > end or length < _MESSAGE or data[at + body] != _NEW
-            ) and starts:  # fmt: skip
-                break
-            starts.append(at + body)
-            stops.append(stop)
-            at = stop
-        if index != FILTERED:
-            waiting = self._waiting.get(oid)
-            if waiting is None:
-                waiting = self._waiting[oid] = Waiting(layout)
-            waiting.add(len(self.rows), starts, stops)
-        ordinals = range(self._ordinal, self._ordinal + len(starts))
-        same = _NOTHING if index == FILTERED else ("INSERT" if operation == _INSERT else "UPDATE",)
-        self.rows.extend(
-            zip(repeat(self._unit), repeat(index), ordinals, *map(repeat, same), strict=False)
-        )
-        self._ordinal = ordinals.stop
-        return at
-
-    def _complete(self, waiting: Waiting) -> None:
-        poisoned = self._poisoned if self._poison is not None else None
+        if index == FILTERED:
+            return self._filtered()
         try:
-            waiting.complete(self._data, self.rows, self._tenant, self._pack, poisoned)
-        except BrokenRow as broken:
-            raise self._explain(broken.at, broken.stop, waiting.layout).error from None
+            end, row, unchanged = read_tuple(self._data, at, _NEW, layout.columns)
+            if end != stop or layout.fault is not None or (unchanged and operation == "INSERT"):
+                raise ValueError
+            key, document_id = layout.identify(row)
+            self.rows.append((
+                self._unit, index, self._ordinal, operation, self._owner(row), None, document_id,
+                key, None, self._pack(row), unchanged,
+            ))  # fmt: skip
+        except BROKEN:
+            self._broken(index, at, stop, layout)
+        self._ordinal += 1
+        return None
 
     def _update(self, at: int, stop: int, oid: int) -> None:
         index, layout = self._layout(oid)
@@ -244,22 +224,18 @@ class Scan:
 
     def _broken(self, index: int, at: int, stop: int, layout: RowLayout) -> None:
         """The next row can't be read."""
+        found = self._explain(at, stop, layout)
         if self._poison is None:
-            raise self._explain(at, stop, layout).error from None
-        self.rows.append(self._poisoned((self._unit, index, self._ordinal), at, stop, layout))
-
-    def _poisoned(
-        self, place: tuple[Any, ...], at: int, stop: int, layout: RowLayout | None
-    ) -> tuple[Any, ...]:
-        assert self._poison is not None
-        assert layout is not None
-        return self._poison.row(
-            place,
-            self._explain(at, stop, layout),
-            self._data[at - self._body : stop],
-            constants=self.constants,
-            layout=layout,
-            tenant=self._owner({}),
+            raise found.error from None
+        self.rows.append(
+            self._poison.row(
+                (self._unit, index, self._ordinal),
+                found,
+                self._data[at - self._body : stop],
+                constants=self.constants,
+                layout=layout,
+                tenant=self._owner({}),
+            )
         )
 
     def _control(self, data: bytes) -> None:
@@ -334,9 +310,6 @@ class Scan:
 
     def _announce(self, raw: bytes) -> None:
         layout = self._resolve(raw)
-        if layout.oid in self._waiting:
-            # What came under the old shape.
-            self._complete(self._waiting.pop(layout.oid))
         self._layouts[layout.oid] = self.constants.add_relation(layout), layout
 
     def _truncate(self, message: Truncate) -> None:

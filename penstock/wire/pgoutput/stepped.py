@@ -27,7 +27,6 @@ class Stepped(Scan):
     def step(self, message: bytes) -> None:
         """One whole CopyData message; adds to `rows`. Raises Malformed."""
         self._data, self._end = message + PADDING, len(message)
-        self._waiting.clear()
         self.run()
 
     def announced(self) -> list[tuple[int, RowLayout]]:

@@ -14,18 +14,13 @@ from pyspark.sql import SparkSession
 from penstock.config import Pipeline, parse_pipeline
 from penstock.spark.queries import warming as module
 from penstock.spark.queries.warming import Warming
+from tests.workers import python_workers
 
 pytestmark = pytest.mark.spark
 
 # What Spark runs for a query of ours, besides the planner, which is each query's own.
-KINDS = {
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.sql.worker.python_streaming_sink_runner",
-    "pyspark.sql.worker.write_into_data_source",
-    "pyspark.worker",
-}
-PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+KINDS = {"create_data_sou", "plan_data_sourc", "sink_runner", "write_into_data", "worker"}
+PLANNER = "source_runner"
 
 
 def pipeline_of(folder: Path, **more: object) -> Pipeline:
@@ -50,15 +45,7 @@ def pipeline_of(folder: Path, **more: object) -> Pipeline:
 
 def workers() -> dict[int, str]:
     """Process -> its kind, of all Python workers of this test's Spark that are alive."""
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            command = process.cmdline()
-            # Neither the daemons that fork them, nor who stands in for one.
-            alone = process.children() == [] and not any("standin" in word for word in command)
-            if alone and command[-1].startswith("pyspark."):
-                found[process.pid] = command[-1]
-    return found
+    return python_workers(psutil.Process())
 
 
 def until_warm(warming: Warming, spark: SparkSession) -> None:
@@ -107,7 +94,7 @@ def test_workers_have_imported_what_the_pipeline_needs(
         with suppress(psutil.Error):
             if any("psycopg" in each.path for each in psutil.Process(pid).memory_maps()):
                 mapped.add(kind)
-    assert mapped >= {"pyspark.worker", PLANNER}
+    assert mapped >= {"worker", PLANNER}
 
 
 def test_it_may_begin_again(warming: Warming, spark: SparkSession) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import PartitionId, Place
-from penstock.wire.pgoutput.bulk import WORTH_IT
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.messages import StreamStart
@@ -36,8 +35,7 @@ COLUMNS = {"id": 20, "t": 25, "b": 16, "n": 1700, "f": 701, "z": 1184, "j": 3802
 TABLE = relation(1, COLUMNS, key=["id"])
 FULL = [1, "text", "t", "1.50", "2.5", "2026-01-02 03:04:05+00", '{"a": [1]}', "{a,NULL}",
         "\\x00ff", "2026-01-02"]  # fmt: skip
-# Enough rows of one relation that they are read together.
-MANY = WORTH_IT + 3
+MANY = 43
 DECODERS = [
     PgoutputDecoder(DecoderSettings(backend="b", database="db", images="json")),
     PgoutputDecoder(DecoderSettings(backend="b", database="db", images="msgpack")),

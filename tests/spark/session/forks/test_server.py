@@ -1,4 +1,4 @@
-"""Python workers that are forked: to whoever starts them a real Python, and never orphans."""
+"""Forked workers: each behaves as the Python that Spark wanted to start, and none is orphaned."""
 
 import os
 import signal
@@ -15,15 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.spark.session.pythons import Pythons
+from penstock.spark.session.forks.start import Forks
 
 pytestmark = pytest.mark.live
 
 
 @pytest.fixture
-def pythons(tmp_path: Path) -> Iterator[Pythons]:
+def forks(tmp_path: Path) -> Iterator[Forks]:
     """A fork server without plug-ins."""
-    started = Pythons(tmp_path, [])
+    started = Forks(tmp_path, [])
     try:
         yield started
     finally:
@@ -46,17 +46,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
     return write
 
 
-def start(pythons: Pythons, *words: str, **more: str) -> "subprocess.Popen[str]":
+def start(forks: Forks, *words: str, **more: str) -> "subprocess.Popen[str]":
     """As Spark does: a program, files, an environment."""
     return subprocess.Popen(
-        [str(pythons.python), *words], env={**os.environ, **more}, text=True,
+        [str(forks.python), *words], env={**os.environ, **more}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
-def told(pythons: Pythons, *words: str, say: str = "", **more: str) -> tuple[int, str, str]:
+def told(forks: Forks, *words: str, say: str = "", **more: str) -> tuple[int, str, str]:
     """Exit code, output and errors."""
-    process = start(pythons, *words, **more)
+    process = start(forks, *words, **more)
     output, errors = process.communicate(say, timeout=120)
     return process.returncode, output, errors
 
@@ -83,17 +83,17 @@ WAIT = """
 """
 
 
-def waiting(pythons: Pythons, name: str) -> "tuple[subprocess.Popen[str], int]":
-    """A stand-in and the process id of its twin."""
-    process = start(pythons, "-m", name)
+def waiting(forks: Forks, name: str) -> "tuple[subprocess.Popen[str], int]":
+    """A launcher and the process id of its worker."""
+    process = start(forks, "-m", name)
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     assert pid != process.pid
     return process, pid
 
 
-def test_a_twin_has_the_files_arguments_environment_and_exit_code(
-    pythons: Pythons, module: Callable[[str], str]
+def test_a_fork_has_the_files_arguments_environment_and_exit_code(
+    forks: Forks, module: Callable[[str], str]
 ) -> None:
     name = module("""
         import os, sys
@@ -102,59 +102,59 @@ def test_a_twin_has_the_files_arguments_environment_and_exit_code(
         sys.exit(7)
     """)
     code, output, errors = told(
-        pythons, "-m", name, "one", "zwei drei", say="grün", COLOUR="a=b\nc", HOME="/x"
+        forks, "-m", name, "one", "zwei drei", say="grün", COLOUR="a=b\nc", HOME="/x"
     )
     assert code == 7
     assert output == "__main__ ['one', 'zwei drei'] a=b\nc grün False\n"
     assert errors == "errand /x\n"
 
 
-def test_it_is_a_fork_of_what_is_imported_and_goes_by_its_own_name(
-    pythons: Pythons, module: Callable[[str], str]
+def test_it_is_a_fork_of_what_is_imported_and_has_a_name_of_its_own(
+    forks: Forks, module: Callable[[str], str]
 ) -> None:
     name = module("""
         import os, psutil, sys
         print("pyspark.worker" in sys.modules and "penstock.spark.datasource" in sys.modules)
-        print(psutil.Process().cmdline())
+        print(psutil.Process().name())
         print(os.getpgrp() == os.getpid(), len(os.listdir("/proc/self/fd")), os.getppid())
     """)
-    code, output, _ = told(pythons, "-m", name, "word")
-    imported, command, state = output.splitlines()
+    code, output, _ = told(forks, "-m", name, "word")
+    imported, itself, state = output.splitlines()
     assert (code, imported) == (0, "True")
-    assert command == str([sys.executable, "-m", "errand", "word"])
+    assert itself == "errand"
     # Three standard files, and the folder that is being listed.
-    assert state == f"True 4 {pythons._process.pid}"
+    assert state == f"True 4 {forks._process.pid}"
 
 
-def test_no_two_twins_draw_the_same_numbers(pythons: Pythons, module: Callable[[str], str]) -> None:
+def test_no_two_forks_draw_the_same_numbers(forks: Forks, module: Callable[[str], str]) -> None:
     name = module("""
         import random, numpy, uuid
         print(random.random(), numpy.random.rand(), uuid.uuid4())
     """)
-    first, second = (told(pythons, "-m", name)[1].split() for _ in range(2))
+    first, second = (told(forks, "-m", name)[1].split() for _ in range(2))
     assert all(one != other for one, other in zip(first, second, strict=True))
 
 
-def test_twins_hash_alike_and_the_server_has_one_thread(
-    pythons: Pythons, module: Callable[[str], str]
+def test_forks_hash_alike_and_the_server_has_one_thread(
+    forks: Forks, module: Callable[[str], str]
 ) -> None:
     name = module("print(hash('penstock'))")
-    assert told(pythons, "-m", name) == told(pythons, "-m", name)
-    assert psutil.Process(pythons._process.pid).num_threads() == 1
+    assert told(forks, "-m", name) == told(forks, "-m", name)
+    assert psutil.Process(forks._process.pid).num_threads() == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_whoever_ends_the_stand_in_ends_the_twin(
-    pythons: Pythons, module: Callable[[str], str], number: int
+def test_the_end_of_the_launcher_ends_the_worker(
+    forks: Forks, module: Callable[[str], str], number: int
 ) -> None:
-    process, pid = waiting(pythons, module(WAIT))
+    process, pid = waiting(forks, module(WAIT))
     process.send_signal(number)
     process.wait(120)
     soon(lambda: gone(pid))
 
 
-def test_a_twin_that_does_not_want_to_end_is_forced_with_its_own(
-    pythons: Pythons, module: Callable[[str], str]
+def test_a_worker_that_ignores_sigterm_is_killed_with_its_children(
+    forks: Forks, module: Callable[[str], str]
 ) -> None:
     name = module("""
         import os, signal, time
@@ -164,57 +164,55 @@ def test_a_twin_that_does_not_want_to_end_is_forced_with_its_own(
             print(child, flush=True)
         time.sleep(600)
     """)
-    process, grandchild = waiting(pythons, name)
+    process, grandchild = waiting(forks, name)
     process.kill()
     process.wait(120)
     soon(lambda: gone(grandchild))
 
 
-def test_a_killed_twin_is_a_dead_worker_to_spark(
-    pythons: Pythons, module: Callable[[str], str]
+def test_a_killed_fork_is_a_dead_worker_to_spark(
+    forks: Forks, module: Callable[[str], str]
 ) -> None:
-    process, pid = waiting(pythons, module(WAIT))
+    process, pid = waiting(forks, module(WAIT))
     os.kill(pid, signal.SIGKILL)
     assert process.wait(120) == 128 + signal.SIGKILL
 
 
-def test_without_its_server_a_twin_ends_and_the_next_worker_is_a_real_python(
-    pythons: Pythons, module: Callable[[str], str]
+def test_without_the_server_a_worker_ends_and_the_next_one_is_a_python_of_its_own(
+    forks: Forks, module: Callable[[str], str]
 ) -> None:
-    process, pid = waiting(pythons, module(WAIT))
-    pythons._process.kill()
+    process, pid = waiting(forks, module(WAIT))
+    forks._process.kill()
     assert process.wait(120) != 0
     soon(lambda: gone(pid))
     name = module("import sys; print('pyspark' in sys.modules, sys.stdin.read()); sys.exit(3)")
-    assert told(pythons, "-m", name, say="x")[:2] == (3, "False x\n")
+    assert told(forks, "-m", name, say="x")[:2] == (3, "False x\n")
 
 
-def test_when_the_service_ends_nothing_is_left(
-    pythons: Pythons, module: Callable[[str], str]
-) -> None:
-    process, pid = waiting(pythons, module(WAIT))
-    pythons.close()  # what the kernel does when the service is killed
-    assert pythons._process.wait(120) == 0
+def test_when_the_service_ends_nothing_is_left(forks: Forks, module: Callable[[str], str]) -> None:
+    process, pid = waiting(forks, module(WAIT))
+    forks.close()  # what the kernel does when the service is killed
+    assert forks._process.wait(120) == 0
     soon(lambda: gone(pid))
     assert process.wait(120) != 0
 
 
-def test_anything_but_a_module_is_run_by_the_real_python(pythons: Pythons) -> None:
-    code, output, _ = told(pythons, "-c", "import sys; print('pyspark' in sys.modules)")
+def test_anything_but_a_module_is_run_by_python_itself(forks: Forks) -> None:
+    code, output, _ = told(forks, "-c", "import sys; print('pyspark' in sys.modules)")
     assert (code, output) == (0, "False\n")
 
 
-def test_a_module_that_is_not_there_is_an_error(pythons: Pythons) -> None:
-    code, _, errors = told(pythons, "-m", "no_such_module")
+def test_a_module_that_is_not_there_is_an_error(forks: Forks) -> None:
+    code, _, errors = told(forks, "-m", "no_such_module")
     assert code != 0
     assert "no_such_module" in errors
 
 
 @pytest.mark.parametrize(("error", "quiet"), [("BrokenPipeError", True), ("ValueError", False)])
-def test_only_the_end_of_the_jvm_is_no_news(
-    pythons: Pythons, module: Callable[[str], str], error: str, quiet: bool
+def test_only_a_closed_connection_prints_no_traceback(
+    forks: Forks, module: Callable[[str], str], error: str, quiet: bool
 ) -> None:
-    code, _, errors = told(pythons, "-m", module(f"raise {error}('oh')"))
+    code, _, errors = told(forks, "-m", module(f"raise {error}('oh')"))
     assert code == 1
     assert ("Traceback" not in errors) == quiet
 
@@ -293,14 +291,14 @@ def echo(module: Callable[[str], str], tmp_path: Path) -> str:
     return "pyspark_errand"
 
 
-def test_a_daemon_is_its_stand_in_and_its_workers_are_forks(
-    pythons: Pythons, sockets: Path, echo: str
+def test_a_daemon_is_a_launcher_and_its_workers_are_forks(
+    forks: Forks, sockets: Path, echo: str
 ) -> None:
-    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    daemon = Daemon(forks.python, sockets, echo, reuse=True)
     (first, one), (second, other) = daemon.worker(), daemon.worker()
     for pid in (one, other):
-        assert psutil.Process(pid).ppid() == pythons._process.pid
-        assert psutil.Process(pid).cmdline() == [sys.executable, "-m", "pyspark.daemon", echo]
+        assert psutil.Process(pid).ppid() == forks._process.pid
+        assert psutil.Process(pid).name() == echo
     itself = psutil.Process(daemon.process.pid)
     assert itself.children() == []
     assert itself.memory_info().rss < 20 * 2**20
@@ -317,9 +315,9 @@ def test_a_daemon_is_its_stand_in_and_its_workers_are_forks(
 
 
 def test_a_worker_that_spark_does_not_use_again_ends_when_its_work_is_read(
-    pythons: Pythons, sockets: Path, echo: str
+    forks: Forks, sockets: Path, echo: str
 ) -> None:
-    daemon = Daemon(pythons.python, sockets, echo, reuse=False)
+    daemon = Daemon(forks.python, sockets, echo, reuse=False)
     connection, pid = daemon.worker()
     connection.sendall(b"work\n")
     assert connection.recv(100) == b"WORK\n"
@@ -330,9 +328,9 @@ def test_a_worker_that_spark_does_not_use_again_ends_when_its_work_is_read(
 
 
 def test_a_daemon_kills_the_worker_that_spark_names_and_no_other(
-    pythons: Pythons, sockets: Path, echo: str
+    forks: Forks, sockets: Path, echo: str
 ) -> None:
-    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    daemon = Daemon(forks.python, sockets, echo, reuse=True)
     (first, one), (second, other) = daemon.worker(), daemon.worker()
     for nobody in (0, -1, 2**22 + 1):  # a group, everybody, more than Linux has
         daemon.kill(nobody)
@@ -345,10 +343,8 @@ def test_a_daemon_kills_the_worker_that_spark_names_and_no_other(
     second.close()
 
 
-def test_the_workers_of_a_daemon_that_is_killed_end(
-    pythons: Pythons, sockets: Path, echo: str
-) -> None:
-    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+def test_the_workers_of_a_daemon_that_is_killed_end(forks: Forks, sockets: Path, echo: str) -> None:
+    daemon = Daemon(forks.python, sockets, echo, reuse=True)
     connection, pid = daemon.worker()
     daemon.process.kill()
     daemon.process.communicate(timeout=120)
@@ -356,12 +352,12 @@ def test_the_workers_of_a_daemon_that_is_killed_end(
     connection.close()
 
 
-def test_without_the_fork_server_there_is_a_real_daemon(
-    pythons: Pythons, sockets: Path, echo: str
+def test_without_the_fork_server_pyspark_s_own_daemon_runs(
+    forks: Forks, sockets: Path, echo: str
 ) -> None:
-    pythons._process.kill()
-    pythons._process.wait(120)
-    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
+    forks._process.kill()
+    forks._process.wait(120)
+    daemon = Daemon(forks.python, sockets, echo, reuse=True)
     connection, pid = daemon.worker()
     assert psutil.Process(pid).ppid() == daemon.process.pid
     connection.sendall(b"work\n")
@@ -370,19 +366,19 @@ def test_without_the_fork_server_there_is_a_real_daemon(
     daemon.end()
 
 
-def test_a_daemon_whose_fork_server_is_gone_lets_the_jvm_know(
-    pythons: Pythons, sockets: Path, echo: str
+def test_a_daemon_without_its_fork_server_closes_the_connection(
+    forks: Forks, sockets: Path, echo: str
 ) -> None:
-    daemon = Daemon(pythons.python, sockets, echo, reuse=True)
-    pythons._process.kill()
-    pythons._process.wait(120)
+    daemon = Daemon(forks.python, sockets, echo, reuse=True)
+    forks._process.kill()
+    forks._process.wait(120)
     with daemon.connect() as connection:
         assert connection.recv(4) == b""
     assert daemon.end() == ""
 
 
-def left(python: Path | str, sockets: Path | None) -> str:
-    """What PySpark's daemon says when the JVM leaves a worker it has asked for."""
+def left(python: Path | str, sockets: Path) -> str:
+    """What PySpark's daemon prints when the JVM closes the connection of a new worker."""
     daemon = Daemon(python, sockets, "pyspark.worker", reuse=True)
     connection, pid = daemon.worker()
     connection.close()
@@ -390,15 +386,21 @@ def left(python: Path | str, sockets: Path | None) -> str:
     return daemon.end()
 
 
-def test_a_worker_that_the_jvm_left_says_nothing(pythons: Pythons, sockets: Path) -> None:
+def test_over_tcp_pyspark_s_own_daemon_runs(forks: Forks, echo: str) -> None:
+    daemon = Daemon(forks.python, None, echo, reuse=True)
+    with daemon.connect() as connection:
+        worker = int.from_bytes(connection.recv(4), "big")
+        assert psutil.Process(worker).ppid() == daemon.process.pid
+    daemon.end()
+
+
+def test_a_worker_whose_connection_is_closed_prints_nothing(forks: Forks, sockets: Path) -> None:
     assert "BrokenPipeError" in left(sys.executable, sockets)  # PySpark's own way
-    assert left(pythons.python, sockets) == ""
-    assert "EOFError" in left(sys.executable, None)
-    assert left(pythons.python, None) == ""
+    assert left(forks.python, sockets) == ""
 
 
 def test_where_no_socket_fits_there_is_none(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     with pytest.raises(OSError, match="too long"):
-        Pythons(folder, [])
+        Forks(folder, [])

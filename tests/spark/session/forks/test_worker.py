@@ -1,4 +1,4 @@
-"""What a stand-in tells the fork server, over a socket."""
+"""What a launcher sends to the fork server, over a socket."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.session.twin import Twin
+from penstock.spark.session.forks.worker import Request
 
 WORDS = [
     b"/folder",
@@ -22,26 +22,26 @@ WORDS = [
 ]
 
 
-def spoken(pieces: list[bytes]) -> Twin:
-    """What arrives when the stand-in is stopped between the pieces."""
-    told = b"".join(pieces)
+def received(pieces: list[bytes]) -> Request:
+    """What arrives when the launcher is stopped between the pieces."""
+    text = b"".join(pieces)
     files = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
     ours, theirs = socket.socketpair()
 
-    def speak() -> None:
-        socket.send_fds(theirs, [len(told).to_bytes(4, "big")], files)
+    def send() -> None:
+        socket.send_fds(theirs, [len(text).to_bytes(4, "big")], files)
         for piece in pieces:
             theirs.sendall(piece)
             time.sleep(0.1)
         theirs.close()
 
-    speaking = threading.Thread(target=speak)
-    speaking.start()
+    sending = threading.Thread(target=send)
+    sending.start()
     ours.settimeout(20)
     try:
-        return Twin.receive(ours)
+        return Request.receive(ours)
     finally:
-        speaking.join()
+        sending.join()
         ours.close()
         for number in files:
             os.close(number)
@@ -52,16 +52,16 @@ def open_files() -> int:
 
 
 def test_an_environment_that_comes_in_pieces_is_whole() -> None:
-    told = b"\0".join(WORDS)
-    twin = spoken([told[:70_000], told[70_000:]])
-    twin.close()
-    assert (twin.folder, twin.module) == ("/folder", "pyspark.worker")
-    assert twin.arguments == ("a", "b")
-    assert set(twin.environment) == {"LONG", "LAST"}
-    assert len(twin.environment["LONG"]) == 100_000
+    text = b"\0".join(WORDS)
+    request = received([text[:70_000], text[70_000:]])
+    request.close()
+    assert (request.folder, request.module) == ("/folder", "pyspark.worker")
+    assert request.arguments == ("a", "b")
+    assert set(request.environment) == {"LONG", "LAST"}
+    assert len(request.environment["LONG"]) == 100_000
 
 
-def test_a_stand_in_that_ends_in_the_middle_is_an_error() -> None:
+def test_a_launcher_that_ends_in_the_middle_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     files = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
     before = open_files()
@@ -69,7 +69,7 @@ def test_a_stand_in_that_ends_in_the_middle_is_an_error() -> None:
     theirs.sendall(b"half")
     theirs.close()
     with pytest.raises(OSError, match="middle"):
-        Twin.receive(ours)
+        Request.receive(ours)
     ours.close()
     assert open_files() == before - 2, "no file is left open"
     for number in files:

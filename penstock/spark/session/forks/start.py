@@ -1,4 +1,4 @@
-"""Where a local session gets its Python workers from: a fork server, started beside the JVM."""
+"""A running fork server, and the program that Spark starts in place of Python."""
 
 import os
 import shlex
@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Pythons"]
+__all__ = ["Forks"]
 
-_STAND_IN = Path(__file__).with_name("standin.py")
+_LAUNCHER = Path(__file__).with_name("launcher.py")
 
-# The fork server's command is as long as its children's may become.
-_ROOM = "-" * 200
 # Forking needs a single thread: no threads of OpenBLAS (which use their own) nor of the allocator
 # that Arrow brings and does not use. Spark wants one hash seed for all workers.
 _SINGLE = {
@@ -25,13 +23,16 @@ _SINGLE = {
 }
 
 
-class Pythons:
-    """A running fork server, in `folder`, and the program that Spark takes for Python.
+class Forks:
+    """A fork server in `folder`, which imports `plugins` (`feeds/NAME`, `sinks/NAME`) too. `python`
+    is the program for PYSPARK_PYTHON.
 
-    Raises OSError when there can be none; workers are then started in Spark's own way.
+    Raises OSError when there can be none (the path is too long for a socket, there are too many
+    processes); Spark then starts Python itself.
     """
 
     def __init__(self, folder: Path, plugins: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         place = folder / "forkserver"
         self.python = folder / "python"
         with socket.socket(socket.AF_UNIX) as listener:
@@ -39,23 +40,23 @@ class Pythons:
             listener.listen(64)
             self._process = subprocess.Popen(  # noqa: S603 - our own Python
                 [
-                    sys.executable, "-m", "penstock.spark.session.forkserver",
-                    str(listener.fileno()), *plugins, _ROOM,
+                    sys.executable, "-m", "penstock.spark.session.forks.server",
+                    str(listener.fileno()), *plugins,
                 ],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()],
                 env={**os.environ, **_SINGLE},
             )  # fmt: skip
-        stand_in = shlex.join([
-            sys.executable, "-S", "-I", str(_STAND_IN), str(place), sys.executable,
+        launcher = shlex.join([
+            sys.executable, "-S", "-I", str(_LAUNCHER), str(place), sys.executable,
         ])  # fmt: skip
-        real = shlex.quote(sys.executable)
+        python = shlex.quote(sys.executable)
         self.python.write_text(
-            f'#!/bin/sh\n[ "$1" = -m ] && exec {stand_in} "$@"\nexec {real} "$@"\n'
+            f'#!/bin/sh\n[ "$1" = -m ] && exec {launcher} "$@"\nexec {python} "$@"\n'
         )
         self.python.chmod(0o700)
 
     def close(self) -> None:
-        """The server ends when its children have, or ends them; nobody needs to wait."""
+        """The server ends when its workers have ended, or ends them; nobody needs to wait."""
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()

@@ -1,12 +1,12 @@
-"""A stand-in for the Python that Spark starts: has the fork server make the real one.
+"""The program that Spark starts in place of Python: has the fork server fork the process.
 
-Runs as `python -S -I standin.py SOCKET PYTHON -m MODULE ARGUMENTS` in some 15 ms: it imports only
+Runs as `python -S -I launcher.py SOCKET PYTHON -m MODULE ARGUMENTS` in some 15 ms: it imports only
 what is built in. It hands over its arguments, environment, folder and standard files, waits, and
-ends as its twin does. When it is ended, the fork server sees its connection close and ends the
-twin. Without a fork server it becomes the real Python.
+ends with the exit code of the forked worker. When the launcher is ended, the fork server sees its
+connection close and ends the worker. Without a fork server it replaces itself by Python.
 
 PySpark's daemon, of which Spark keeps one for each kind of worker, does nothing but fork workers:
-the stand-in does its work, without a twin, in a tenth of the memory.
+the launcher serves as the daemon, in a tenth of the memory.
 """
 
 import _socket
@@ -21,21 +21,21 @@ _DAEMON = ["-m", "pyspark.daemon"]
 def main() -> None:
     """See above."""
     place, python, *arguments = sys.argv[1:]
-    if arguments[:2] == _DAEMON and _serves(place):
-        _be_daemon(place, arguments)
-    connection = _born(place, arguments, (0, 1, 2))
-    if connection is None:
-        os.execv(python, [python, *arguments])  # noqa: S606
-    # The twin alone holds the standard files now: their ends are seen when it ends.
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nowhere, number)
-    code = connection.recv(4)
-    os._exit(int.from_bytes(code, "big") if code else 1)
+    if arguments[:2] == _DAEMON:
+        if _can_serve(place):
+            _serve(place, arguments)
+    elif connection := _fork(place, arguments, (0, 1, 2)):
+        # The worker alone holds the standard files now: their ends are seen when it ends.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nowhere, number)
+        code = connection.recv(4)
+        os._exit(int.from_bytes(code, "big") if code else 1)
+    os.execv(python, [python, *arguments])  # noqa: S606
 
 
-def _serves(place: str) -> bool:
-    """Whether there is a fork server, and Spark speaks to its daemons as we do."""
+def _can_serve(place: str) -> bool:
+    """Whether there is a fork server, and Spark uses unix sockets, the only kind known here."""
     if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() != "true":
         return False
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -44,9 +44,9 @@ def _serves(place: str) -> bool:
     return found == 0
 
 
-def _be_daemon(place: str, arguments: list[str]) -> None:
-    """Speaks as `pyspark.daemon.manager`: says where it listens, makes a worker for whoever
-    connects, kills those whose process id it reads, and ends with its standard input."""
+def _serve(place: str, arguments: list[str]) -> None:
+    """The protocol of `pyspark.daemon.manager`: prints where it listens, has a worker forked for
+    each connection, kills the workers whose process ids it reads, ends with its standard input."""
     import select
 
     path = f"{os.environ['PYTHON_WORKER_FACTORY_SOCK_DIR']}/.{os.urandom(16).hex()}.sock"
@@ -64,9 +64,9 @@ def _be_daemon(place: str, arguments: list[str]) -> None:
             if number == 0:
                 _kill(os.read(0, 4), path)
             elif number == listener.fileno():
-                asked, _ = listener._accept()  # type: ignore[attr-defined]
-                worker = _born(place, arguments, (nowhere, 1, 2, asked))
-                os.close(asked)
+                accepted, _ = listener._accept()  # type: ignore[attr-defined]
+                worker = _fork(place, arguments, (nowhere, 1, 2, accepted))
+                os.close(accepted)
                 if worker is not None:
                     workers[worker.fileno()] = worker
                     poll.register(worker, select.POLLIN)
@@ -75,12 +75,12 @@ def _be_daemon(place: str, arguments: list[str]) -> None:
                 workers.pop(number).close()
 
 
-def _kill(said: bytes, path: str) -> None:
-    """The worker with this process id; without one ends the daemon, and so its workers."""
-    if len(said) < 4:
+def _kill(message: bytes, path: str) -> None:
+    """Kills the worker with this process id; the end of input ends the daemon and its workers."""
+    if len(message) < 4:
         os.unlink(path)  # noqa: PTH108 - pathlib takes longer than all of this
         os._exit(0)
-    pid = int.from_bytes(said, "big", signed=True)
+    pid = int.from_bytes(message, "big", signed=True)
     try:
         if pid > 0:
             os.kill(pid, 9)
@@ -88,15 +88,15 @@ def _kill(said: bytes, path: str) -> None:
         pass  # it has ended already
 
 
-def _born(place: str, arguments: list[str], files: tuple[int, ...]) -> "_socket.socket | None":
-    """A connection to the fork server, which has made a twin with these files; or None."""
+def _fork(place: str, arguments: list[str], files: tuple[int, ...]) -> "_socket.socket | None":
+    """A connection to the fork server, which has forked a worker with these files; or None."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     words = [
         os.getcwd(),  # noqa: PTH109 - pathlib takes longer than all of this
         str(len(arguments)),
         *arguments,
     ]
-    told = b"\0".join([
+    request = b"\0".join([
         *map(os.fsencode, words),
         *(name + b"=" + value for name, value in os.environb.items()),
     ])  # fmt: skip
@@ -104,9 +104,9 @@ def _born(place: str, arguments: list[str], files: tuple[int, ...]) -> "_socket.
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)]
     try:
         connection.connect(place)
-        sent = connection.sendmsg([len(told).to_bytes(4, "big")], rights)
+        sent = connection.sendmsg([len(request).to_bytes(4, "big")], rights)
         assert sent == 4
-        connection.sendall(told)
+        connection.sendall(request)
         return connection if connection.recv(1) else None
     except OSError:
         return None

@@ -1,8 +1,6 @@
-"""A process that has imported what every Python worker of Spark needs, and forks them.
+"""The fork server: a process with one thread, so that forking is safe.
 
-Spark starts some seven Python processes for a query, one after the other, and each would import
-PySpark, Arrow and penstock anew. `standin` asks here instead. The server has one thread, so forking
-is safe; it ends, and its children with it, when the service does.
+It ends, and its workers with it, when the service does.
 """
 
 import gc
@@ -18,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.plugins import plugin
-from penstock.spark.session.twin import Twin, become
+from penstock.spark.session.forks.worker import Request, run
 
 __all__ = ["ForkServer", "preload"]
 
@@ -41,14 +39,14 @@ _PATIENCE = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class _Child:
-    """`connection` is its stand-in's; None: that has ended. `until`: when it is ended by force."""
+    """`connection` is its launcher's, None after that has ended; `until`: when it is killed."""
 
     connection: socket.socket | None
     until: float | None = None
 
 
 class ForkServer:
-    """Serves the stand-ins that connect to `listener`, until standard input ends."""
+    """Serves the launchers that connect to `listener`, until standard input ends."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -57,18 +55,18 @@ class ForkServer:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
 
-    def serve(self) -> Twin | None:
-        """Returns None at the end; in a child, what it is to become."""
+    def serve(self) -> Request | None:
+        """Returns None at the end; in a child, the request that it is to run."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake)
         while True:
             ready = self._ready()
-            if self._listener.fileno() in ready and (twin := self._fork()):
-                return twin
+            if self._listener.fileno() in ready and (request := self._fork()):
+                return request
             self._reap()
-            self._look(ready)
+            self._end_orphans(ready)
             if 0 in ready:
                 self._end()
                 return None
@@ -87,39 +85,39 @@ class ForkServer:
                 os.read(self._woken, 4096)
         return found
 
-    def _fork(self) -> Twin | None:
-        """In the child: what it is to become."""
+    def _fork(self) -> Request | None:
+        """In the child: the request."""
         connection, _ = self._listener.accept()
         connection.settimeout(_PATIENCE)
         try:
-            twin = Twin.receive(connection)
+            request = Request.receive(connection)
         except (OSError, ValueError):
-            connection.close()  # the stand-in becomes the real Python
+            connection.close()  # the launcher replaces itself by Python
             return None
         parent = os.getpid()
         try:
             pid = os.fork()
         except OSError:  # no memory, too many processes: Spark's own way may still work
-            twin.close()
+            request.close()
             connection.close()
             return None
         if pid == 0:
-            self._leave(connection)
-            twin.settle(parent)
-            return twin
-        self._born(pid, twin, connection)
+            self._release(connection)
+            request.settle(parent)
+            return request
+        self._add(pid, request, connection)
         return None
 
-    def _born(self, pid: int, twin: Twin, connection: socket.socket) -> None:
-        twin.close()
+    def _add(self, pid: int, request: Request, connection: socket.socket) -> None:
+        request.close()
         with suppress(OSError):
             os.setpgid(pid, pid)
         self._children[pid] = _Child(connection=connection)
         with suppress(OSError):
             connection.sendall(b"b")
 
-    def _leave(self, connection: socket.socket) -> None:
-        """What a child must not hold: else nobody would see its siblings' ends."""
+    def _release(self, connection: socket.socket) -> None:
+        """Closes what a child must not hold open: the ends of its siblings would not be seen."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -132,7 +130,7 @@ class ForkServer:
         os.close(self._wake)
 
     def _reap(self) -> None:
-        """Tells stand-ins how their twins ended."""
+        """Sends launchers the exit codes of their workers."""
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -145,8 +143,8 @@ class ForkServer:
                 child.connection.sendall((code if code >= 0 else 128 - code).to_bytes(4, "big"))
             child.connection.close()
 
-    def _look(self, ready: set[int]) -> None:
-        """Ends the twins of stand-ins that have ended: asks, and then forces them and their own."""
+    def _end_orphans(self, ready: set[int]) -> None:
+        """Ends workers whose launcher has ended: SIGTERM, then SIGKILL to their process group."""
         now = time.monotonic()
         for pid, child in self._children.items():
             if child.connection is not None and child.connection.fileno() in ready:
@@ -158,7 +156,7 @@ class ForkServer:
                 _signal(pid, signal.SIGKILL, group=True)
 
     def _end(self) -> None:
-        """The service has ended: the JVM does so as well, and then they have nothing to do."""
+        """The service has ended, so the JVM ends, and the workers have nothing left to do."""
         self._listener.close()
         self._await(_GRACE)
         for pid in self._children:
@@ -189,18 +187,18 @@ def preload(plugins: Sequence[str]) -> None:
     for each in plugins:
         kind, _, name = each.partition("/")
         plugin(kind, name)
-    # What is alive now stays: the children's collectors need not touch (and copy) it.
+    # Objects that are alive now stay: the workers' collectors need not touch (and copy) them.
     gc.collect()
     gc.freeze()
 
 
 def main() -> None:
     """The program: its arguments are LISTENER, an inherited socket's number, and plug-ins."""
-    number, *rest = sys.argv[1:]
-    preload([each for each in rest if "/" in each])
-    twin = ForkServer(socket.socket(fileno=int(number))).serve()
-    if twin is not None:
-        become(twin)
+    number, *plugins = sys.argv[1:]
+    preload(plugins)
+    request = ForkServer(socket.socket(fileno=int(number))).serve()
+    if request is not None:
+        run(request)
 
 
 if __name__ == "__main__":
