@@ -18,6 +18,7 @@ VARIABLES = {
     "PG_URL": "postgresql://h/db",
     "NATS_URL": "nats://h",
     "POSITIONS_URL": "postgresql://h/penstock",
+    "PENSTOCK_PASSWORD": "p",
 }
 
 
