@@ -72,9 +72,9 @@ def test_the_role_reads_changes_without_a_privilege_on_the_tables(shop: Database
     ):
         connection.execute("SELECT * FROM customers")
     feed = feed_of(shop)
-    feed.prepare()
+    bookmarks = feed.begin()
     shop.execute("INSERT INTO orders VALUES (1, 10); UPDATE orders SET total = 20")
-    following = feed.follow(PartitionId("shop"), None)
+    following = feed.follow(PartitionId("shop"), bookmarks[PartitionId("shop")])
     rows: list[dict[str, object]] = []
     deadline = time.monotonic() + 60
     while len(rows) < 2:
@@ -96,7 +96,7 @@ def test_the_positions_store_works_with_its_own_role(shop: Database) -> None:
 
 
 def test_a_retired_slot_is_gone(shop: Database) -> None:
-    feed_of(shop).prepare()
+    feed_of(shop).begin()
     deadline = time.monotonic() + 60
     while shop.execute("SELECT active FROM pg_replication_slots") != [(False,)]:
         assert time.monotonic() < deadline
