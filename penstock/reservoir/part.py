@@ -14,7 +14,7 @@ from penstock.feeds import Feed, Following, Gap, HistoryLost
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 
-__all__ = ["BLOCKED", "GapRecorder", "Part"]
+__all__ = ["BLOCKED", "GapRecorder", "PartitionReader"]
 
 # Seconds until a partition that lost its history is followed again: the operator may have acted.
 BLOCKED = 30.0
@@ -34,7 +34,7 @@ class GapRecorder(Protocol):
         ...
 
 
-class Part:
+class PartitionReader:
     """A partition that is followed after `bookmark`."""
 
     def __init__(

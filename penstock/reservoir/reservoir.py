@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, PositionLost
 from penstock.feeds import Feed
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
-from penstock.reservoir.part import BLOCKED, GapRecorder, Part
+from penstock.reservoir.part import BLOCKED, GapRecorder, PartitionReader
 
 __all__ = ["Arrivals", "Reservoir"]
 
@@ -64,13 +64,13 @@ class Reservoir:
         lock = threading.RLock()
         self.wake = threading.Condition(lock)  # consumers wait for it
         self._work = threading.Condition(lock)  # and reader threads for this
-        self._parts: dict[PartitionId, Part] = {}
+        self._parts: dict[PartitionId, PartitionReader] = {}
         self._size = 0
-        self._schedule: list[tuple[float, int, int, Part]] = []
+        self._schedule: list[tuple[float, int, int, PartitionReader]] = []
         self._entries = 0
-        self._held: dict[Part, None] = {}  # those that found no room
-        self._turning: set[Part] = set()
-        self._leaving: set[Part] = set()
+        self._held: dict[PartitionReader, None] = {}  # those that found no room
+        self._turning: set[PartitionReader] = set()
+        self._leaving: set[PartitionReader] = set()
         self._arrivals: list[Arrivals] = []
         # Partitions whose end was read, until they are closed.
         self.ended: set[PartitionId] = set()
@@ -84,7 +84,9 @@ class Reservoir:
         with self.wake:
             if partition in self._parts or self._stopping:
                 return
-            part = self._parts[partition] = Part(self._feed, partition, bookmark, self._gaps)
+            part = self._parts[partition] = PartitionReader(
+                self._feed, partition, bookmark, self._gaps
+            )
             self._plan(part, 0.0)
             if len(self._threads) < min(self._most_threads, len(self._parts)):
                 name = f"reader-{len(self._threads)}"
@@ -238,7 +240,9 @@ class Reservoir:
             part.disconnect()
         self._watch()
 
-    def _pause(self, part: Part, pages: Sequence[Page], wait: float, timeout: float) -> float:
+    def _pause(
+        self, part: PartitionReader, pages: Sequence[Page], wait: float, timeout: float
+    ) -> float:
         """Seconds until the next turn of a partition that is fine."""
         if wait or pages or timeout:
             part.idle = 0.0
@@ -246,7 +250,7 @@ class Reservoir:
         part.idle = min(max(FIRST_IDLE, 2 * part.idle), LONGEST_IDLE)
         return part.idle
 
-    def _next(self) -> Part | None:
+    def _next(self) -> PartitionReader | None:
         """The next partition whose turn it is; None when reading has stopped."""
         with self.wake:
             while not self._stopping:
@@ -264,7 +268,7 @@ class Reservoir:
                 self._work.wait(left)
             return None
 
-    def _turned(self, part: Part, pages: Sequence[Page], wait: float) -> None:
+    def _turned(self, part: PartitionReader, pages: Sequence[Page], wait: float) -> None:
         with self.wake:
             self._turning.discard(part)
             self._held.pop(part, None)
@@ -288,7 +292,7 @@ class Reservoir:
             else:
                 self._plan(part, wait)
 
-    def _failed(self, part: Part, failure: PenstockError) -> None:
+    def _failed(self, part: PartitionReader, failure: PenstockError) -> None:
         part.disconnect()
         with self.wake:
             self._turning.discard(part)
@@ -298,14 +302,14 @@ class Reservoir:
             if isinstance(failure, PositionLost) and part not in self._leaving:
                 self._plan(part, BLOCKED)
 
-    def _plan(self, part: Part, wait: float) -> None:
+    def _plan(self, part: PartitionReader, wait: float) -> None:
         part.turn_number += 1
         self._entries += 1
         entry = (time.monotonic() + wait, self._entries, part.turn_number, part)
         heapq.heappush(self._schedule, entry)
         self._work.notify()
 
-    def _has_room(self, part: Part) -> bool:
+    def _has_room(self, part: PartitionReader) -> bool:
         """Whether a partition may read on: all share the budget while half of it is free, then
         each has its part; one that holds nothing may always read a little."""
         if part.goal is not None and not part.reaches(part.goal):

@@ -42,7 +42,7 @@ class PostgresSettings(Settings):
     type: Literal["postgres"] = "postgres"
     connection: Secret
     """`postgresql://user:password@host:port/database`; everything that libpq knows may follow as
-    `?key=value`. The role needs REPLICATION, and SELECT for the catalogue is every role's."""
+    `?key=value`. The role needs REPLICATION, and no privilege on the tables."""
     slot: str
     """The replication slot, and the name of our partition. Created if missing."""
     publication: str = Field(min_length=1)

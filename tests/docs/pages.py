@@ -1,0 +1,47 @@
+"""The pages of the documentation, as tests read them."""
+
+import re
+from pathlib import Path
+
+__all__ = ["DOCS", "ROOT", "blocks", "commands", "pages", "section", "statements"]
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Every page for users and contributors."""
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")]
+    return [*top, *sorted(DOCS.rglob("*.md"))]
+
+
+def section(text: str, heading: str) -> str:
+    """The part of a page from this heading to the next of any level."""
+    begin = text.index(f"# {heading}\n")
+    end = text.find("\n#", begin + 2)
+    return text[begin : end if end >= 0 else None]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of this language ("" for none), without the indentation of their list."""
+    return [
+        "".join(line.removeprefix(indent) for line in body.splitlines(keepends=True))
+        for indent, kind, body in _BLOCK.findall(text)
+        if kind == language
+    ]
+
+
+def commands(text: str) -> list[str]:
+    """The lines of unnamed and `sh` blocks that run penstock, without comments."""
+    lines = [
+        line for kind in ("", "sh") for block in blocks(text, kind) for line in block.splitlines()
+    ]
+    bare = [line.partition("  #")[0].strip() for line in lines]
+    return [line for line in bare if line.startswith("penstock ")]
+
+
+def statements(text: str) -> list[str]:
+    """The SQL of a page, statement by statement."""
+    return [one for sql in blocks(text, "sql") for one in re.split(r"(?<=;)\n", sql) if one.strip()]

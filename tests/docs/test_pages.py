@@ -1,0 +1,106 @@
+"""Every page is true where a machine can tell: links, paths, commands, pipeline files, terms."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.cli import _COMMANDS
+from penstock.config import parse_pipeline
+from tests.docs.pages import DOCS, ROOT, blocks, commands, pages
+
+PAGES = pages()
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+VARIABLES = {
+    "PG_URL": "postgresql://h/db",
+    "NATS_URL": "nats://h",
+    "POSITIONS_URL": "postgresql://h/penstock",
+    "PENSTOCK_PASSWORD": "p",
+}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        found = page.parent / path if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_module_that_is_named_exists(page: Path) -> None:
+    named = re.findall(
+        r"`(?:penstock/)?((?:[a-z_]+/)+(?:[a-z_0-9]+\.(?:py|c|h))?)`", page.read_text()
+    )
+    ours = {each.name for each in (ROOT / "penstock").iterdir() if each.is_dir()}
+    missing = [
+        path
+        for path in named
+        if path.split("/")[0] in ours and not (ROOT / "penstock" / path).exists()
+    ]
+    assert missing == []
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text()
+    others = [page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page.name != "README.md"]
+    assert [str(page) for page in others if f"({page})" not in index] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_pipeline_file_is_one(page: Path) -> None:
+    for block in blocks(page.read_text(), "yaml"):
+        if "backends:" in block and "sink:" in block:
+            parse_pipeline(block, environment=VARIABLES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_command_can_be_called_so(page: Path) -> None:
+    for line in commands(page.read_text()):
+        name, *arguments = shlex.split(line)[1:]
+        module, _, attribute = _COMMANDS[name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        while isinstance(command, click.Group):
+            command = command.commands[arguments.pop(0)]
+        options = {
+            each for param in command.params for each in (*param.opts, *param.secondary_opts)
+        }
+        unknown = [
+            each
+            for each in arguments
+            if each.startswith("--") and each.partition("=")[0] not in options
+        ]
+        assert unknown == [], line
+
+
+def test_every_term_has_one_definition() -> None:
+    terms = re.findall(
+        r"^\| ([^|`*-][^|]*?) \| ", (DOCS / "reference" / "terms.md").read_text(), re.M
+    )
+    terms = [term for term in terms if term != "term"]
+    assert len(terms) > 50
+    assert len(terms) == len(set(terms))
+
+
+def test_every_class_among_the_terms_exists() -> None:
+    named = set(
+        re.findall(
+            r"`([A-Z][A-Za-z]+)(?:\.\w+)?`(?: \||, )", (DOCS / "reference" / "terms.md").read_text()
+        )
+    )
+    source = "\n".join(file.read_text() for file in (ROOT / "penstock").rglob("*.py"))
+    assert [
+        name for name in sorted(named) if not re.search(rf"\b(class {name}\b|{name} = )", source)
+    ] == []
