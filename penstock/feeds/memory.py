@@ -11,12 +11,14 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import orjson
 import ormsgpack
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from penstock.change import Images, OnError, event_id, schema
+from penstock.change import Images, OnError, schema
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import At, FeedPlugin, Following, Gap, GapPolicy, HistoryLost, Lineage
 from penstock.finding import Finding
@@ -29,6 +31,8 @@ __all__ = ["PLUGIN", "MemoryDecoder", "MemoryFeed", "MemoryFeedSettings"]
 _KEYS = 7  # documents per partition
 _COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
+_KINDS = pa.array(_OPERATIONS, pa.string())
+_TIME = pa.timestamp("us", tz="UTC")
 _PAGES_PER_READ = 8
 
 
@@ -293,49 +297,97 @@ class MemoryFollowing:
 
 
 class MemoryDecoder:
-    """The implementation of `page.Decoder`: numbers of changes -> changes."""
+    """The implementation of `page.Decoder`: numbers of changes -> changes, column by column."""
 
     def __init__(self, settings: MemoryFeedSettings, images: Images) -> None:
         self._settings = settings
         self._images: Images = images
         self.unknown_types: set[str] = set()
+        self._keys = pa.array([self._image({"id": n}) for n in range(_KEYS)], self._image_type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MemoryDecoder, (self._settings, self._images)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""
         try:
-            numbers = orjson.loads(page.payload)
-        except orjson.JSONDecodeError as error:
+            numbers = np.array(orjson.loads(page.payload), np.int64)
+        except (orjson.JSONDecodeError, ValueError) as error:
             raise Malformed("a page of the memory feed is not JSON") from error
-        rows = [self._row(page, number) for number in numbers]
-        return [pa.RecordBatch.from_pylist(rows, schema=schema(self._images))]
-
-    def _row(self, page: Page, number: int) -> dict[str, Any]:
-        place = place_of(self._settings, page.partition, number)
-        identity = number % _KEYS
-        operation = _OPERATIONS[number // _KEYS % len(_OPERATIONS)]
-        key = {"id": identity}
-        whole = {"id": identity, "number": number, "text": f"change {number}"}
-        return {
-            "backend": self._settings.name,
-            "partition": page.partition,
-            "cursor": place.cursor,
-            "ordinal": place.ordinal,
-            "event_id": event_id(self._settings.name, place),
-            "operation": operation,
-            "namespace": "memory",
-            "collection": "items",
-            "document_id": f"{page.partition}-{identity}",
-            "key": self._image(key),
-            "before": self._image(key) if operation == "DELETE" else None,
-            "after": None if operation == "DELETE" else self._image(whole),
-            "unchanged": [],
-            "transaction": place.cursor,
-            "committed_at": _COMMITTED + timedelta(milliseconds=number),
-            "captured_at": datetime.fromtimestamp(page.captured_at / 1e6, UTC),
+        rows, unit = len(numbers), self._settings.unit
+        keys = numbers % _KEYS
+        kinds = numbers // _KEYS % len(_OPERATIONS)
+        cursor = _joined(
+            _scalar(f"{page.partition}-"), pc.utf8_lpad(_text(numbers // unit), 12, "0")
+        )
+        ordinals = numbers % unit
+        key: Any = self._keys.take(pa.array(keys, pa.int64()))
+        deleted = pa.array(kinds == _OPERATIONS.index("DELETE"), pa.bool_())
+        nothing = _nothing(rows, self._image_type)
+        after = pa.array(
+            [self._image({"id": n % _KEYS, "number": n, "text": f"change {n}"})
+             for n in numbers.tolist()],
+            self._image_type,
+        )  # fmt: skip
+        committed = int(_COMMITTED.timestamp() * 1e6) + numbers * 1000
+        captured = np.full(rows, page.captured_at, np.int64)
+        made: dict[str, Any] = {
+            "backend": _same(self._settings.name, rows),
+            "partition": _same(page.partition, rows),
+            "cursor": cursor,
+            "ordinal": pa.array(ordinals, pa.int64()).cast(pa.int32()),
+            "event_id": _joined(
+                _scalar(f"{self._settings.name}:"), cursor, _scalar(":"), _text(ordinals)
+            ),
+            "operation": _KINDS.take(pa.array(kinds, pa.int64())),
+            "namespace": _same("memory", rows),
+            "collection": _same("items", rows),
+            "document_id": _joined(_scalar(f"{page.partition}-"), _text(keys)),
+            "key": key,
+            "before": pc.if_else(deleted, key, nothing),
+            "after": pc.if_else(deleted, nothing, after),
+            "unchanged": pa.array([[]] * rows, schema().field("unchanged").type),
+            "transaction": cursor,
+            "committed_at": pa.array(committed, pa.int64()).cast(_TIME),
+            "captured_at": pa.array(captured, pa.int64()).cast(_TIME),
         }
+        chosen = schema(self._images)
+        columns = [
+            made[each.name] if each.name in made else _nothing(rows, each.type) for each in chosen
+        ]
+        return [pa.RecordBatch.from_arrays(columns, schema=chosen)]
+
+    @property
+    def _image_type(self) -> pa.DataType:
+        return pa.string() if self._images == "json" else pa.binary()
 
     def _image(self, image: dict[str, Any]) -> str | bytes:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
+
+
+# With their types: to guess one, pyarrow looks for pandas, each time.
+def _text(numbers: Any) -> Any:
+    return pa.array(numbers, pa.int64()).cast(pa.string())
+
+
+def _scalar(text: str) -> Any:
+    return pa.scalar(text, pa.string())
+
+
+def _joined(*parts: Any) -> Any:
+    return pc.binary_join_element_wise(*parts, _EMPTY)
+
+
+_EMPTY = _scalar("")
+
+
+def _nothing(rows: int, kind: pa.DataType) -> Any:
+    made: Any = pa.nulls
+    return made(rows, kind)
+
+
+def _same(text: str, rows: int) -> Any:
+    return pa.repeat(pa.scalar(text, pa.string()), rows)
 
 
 def place_of(settings: MemoryFeedSettings, partition: str, number: int) -> Place:
