@@ -205,7 +205,10 @@ class Polled(Protocol):
     """A feed whose partitions any number of processes may read at once (shards, feed ranges): in
     open micro-batches Spark's tasks follow them, where the cluster is."""
 
-    polled: bool
+    @property
+    def polled(self) -> bool:
+        """Whether that is wanted."""
+        ...
 
 
 @runtime_checkable

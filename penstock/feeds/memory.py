@@ -66,6 +66,8 @@ class MemoryFeedSettings(Settings):
     supersede: bool = False
     """Only the newest change of each key is kept, as by a source that gives the latest version: a
     replay leaves out what a later change has replaced, and no change is identified by counting."""
+    polled: bool = False
+    """Whether tasks read it by themselves in open micro-batches: a source that anyone may poll."""
     on_gap: GapPolicy = "fail"
 
     @field_validator("on_gap", mode="before")
@@ -92,6 +94,11 @@ class MemoryFeed:
     def backend(self) -> str:
         """See `feeds.Feed`."""
         return self.settings.name
+
+    @property
+    def polled(self) -> bool:
+        """See `feeds.Polled`."""
+        return self.settings.polled
 
     @property
     def on_gap(self) -> GapPolicy:

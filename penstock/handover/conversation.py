@@ -1,23 +1,92 @@
 """What a task and the page server of a reader process send each other, over one socket."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import orjson
 import ormsgpack
 
 from penstock.errors import Malformed
+from penstock.feeds import Gap
 from penstock.handover.split import Range
 from penstock.handover.ticket import Ticket
-from penstock.position import PartitionId, Place, Position
+from penstock.position import (
+    Bookmark,
+    Bookmarks,
+    PartitionId,
+    Place,
+    Position,
+    bookmarks_from_json,
+    bookmarks_to_json,
+)
 
 __all__ = [
-    "DONE", "END", "FAILED", "PAGE", "REQUEST", "STORED", "Request", "read_stored",
-    "stored_message",
+    "BOOKMARKS", "DONE", "END", "FAILED", "GAP", "JOIN", "LEAVE", "PAGE", "RECORDED", "REQUEST",
+    "STORED", "FoundGap", "Join", "Leave", "Request", "bookmarks_message", "read_bookmarks",
+    "read_stored", "stored_message",
 ]  # fmt: skip
 
 # The first byte of each message. From the page server: a page's head (its payload is the next
 # message), the end of what was asked for, or a pickled error. From the task: a request, what is
 # stored, and the same when the sink is done, which is answered with an end.
 PAGE, END, FAILED, REQUEST, STORED, DONE = b"p", b"e", b"f", b"r", b"s", b"d"
+# Where tasks read the source by themselves. From the page server: partitions that join and leave,
+# and that a gap is recorded. From the task: bookmarks of what is stored, and a gap that it found.
+JOIN, LEAVE, RECORDED, BOOKMARKS, GAP = b"j", b"l", b"o", b"b", b"g"
+
+
+class Join(NamedTuple):
+    """A task follows these partitions from now on, after their bookmarks."""
+
+    bookmarks: Bookmarks
+
+    def pack(self) -> bytes:
+        """As a message."""
+        return JOIN + orjson.dumps(bookmarks_to_json(self.bookmarks))
+
+
+class Leave(NamedTuple):
+    """A task closes these partitions."""
+
+    partitions: Sequence[PartitionId]
+
+    def pack(self) -> bytes:
+        """As a message."""
+        return LEAVE + orjson.dumps(self.partitions)
+
+
+class FoundGap(NamedTuple):
+    """A gap that a task found after a bookmark; `to`: its end, if that is known."""
+
+    partition: PartitionId
+    gap: Gap
+    bookmark: Bookmark
+    to: str
+
+    def pack(self) -> bytes:
+        """As a message."""
+        gap = self.gap
+        found = [gap.cause, gap.after, gap.to, gap.detail, gap.policy]
+        return GAP + orjson.dumps([self.partition, found, self.bookmark.to_json(), self.to])
+
+    @classmethod
+    def unpack(cls, message: bytes) -> "FoundGap":
+        """The inverse."""
+        partition, found, bookmark, to = orjson.loads(message[1:])
+        cause, after, end, detail, policy = found
+        gap = Gap(cause=cause, after=after, to=end, detail=detail, policy=policy)
+        return cls(PartitionId(partition), gap, Bookmark.from_json(bookmark), to)
+
+
+def bookmarks_message(bookmarks: Bookmarks) -> bytes:
+    """A task's report that everything up to these bookmarks is durable."""
+    return BOOKMARKS + orjson.dumps(bookmarks_to_json(bookmarks))
+
+
+def read_bookmarks(message: bytes) -> dict[PartitionId, Bookmark]:
+    """The bookmarks of a BOOKMARKS or JOIN message; raises Malformed."""
+    return bookmarks_from_json(orjson.loads(message[1:]))
 
 
 @dataclass(frozen=True, slots=True)

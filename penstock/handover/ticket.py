@@ -44,6 +44,9 @@ class Ticket:
     groups: int = 1
     seconds: float = 0.0
     most: float = 0.0
+    # Where the task reads the source by itself: the pickled feed, and bytes that it may buffer.
+    feed: bytes = field(default=b"", repr=False)
+    buffer: int = 0
 
     @property
     def is_open(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from zlib import crc32
 
+from penstock.handover.conversation import Join, Leave
 from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -25,9 +26,10 @@ def group_of(partition: PartitionId, groups: int) -> int:
 class Draw(Protocol):
     """What a page server sends for one request."""
 
-    def next(self, wait: float) -> tuple[Sequence[Page], bool]:
-        """The next pages, waiting at most `wait` seconds for the first; and whether nothing more
-        will come. Raises what reading failed with."""
+    def next(self, wait: float) -> tuple[Sequence[Page | Join | Leave], bool]:
+        """The next pages (or, where tasks read by themselves, partitions that join and leave),
+        waiting at most `wait` seconds for the first; and whether nothing more will come. Raises
+        what reading failed with."""
         ...
 
     def close(self) -> None:

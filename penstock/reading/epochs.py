@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from penstock.errors import Unavailable
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.reading.assignments import AssignmentDraw, Assignments
 from penstock.reading.draw import OpenDraw
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
@@ -50,14 +51,14 @@ class Epochs:
 
     def __init__(
         self,
-        reservoir: Reservoir,
+        reservoir: Reservoir | Assignments,
         roster: Roster,
         positions: Positions,
         *,
         seconds: float,
         clock: Callable[[], float],
         slots: Callable[[], int | None] = lambda: None,
-        groups: int = 1,
+        groups: Callable[[], int] = lambda: 1,
     ) -> None:
         self._reservoir = reservoir
         self._roster = roster
@@ -65,7 +66,8 @@ class Epochs:
         self._keeper = Keeper(reservoir, positions)
         self._seconds = seconds
         self._slots = slots
-        self._groups = groups
+        self._wanted = groups
+        self._groups = 1
         self._clock = clock
         self._settled = clock()
         self._saving = threading.Lock()
@@ -89,6 +91,7 @@ class Epochs:
     def plan(self, number: int) -> list[Epoch]:
         """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
         self._look()
+        self._groups = max(1, self._wanted())
         crowded = self._is_crowded()
         self._roomy = not crowded
         seconds = SHORT if number <= WARM_UP or crowded else self._seconds
@@ -100,15 +103,19 @@ class Epochs:
 
     def is_cut_short(self) -> bool:
         """Whether the open epoch was planned as a long one, and slots are gone since then: it must
-        end, so that groups and queries without a slot have their turn."""
-        return self._roomy and self._is_crowded()
+        end, so that groups and queries without a slot have their turn. Or whether there are more by
+        now, and tasks that read by themselves may be more."""
+        return self._roomy and (self._is_crowded() or self._wanted() > self._groups)
 
     def _is_crowded(self) -> bool:
         slots = self._slots()
         return slots is not None and slots < self._groups
 
-    def draw(self, group: int, groups: int) -> OpenDraw:
-        """The pages of one ticket, from where its partitions are durable."""
+    def draw(self, group: int, groups: int) -> OpenDraw | AssignmentDraw:
+        """The pages of one ticket, from where its partitions are durable; or the partitions that
+        its task reads by itself."""
+        if isinstance(self._reservoir, Assignments):
+            return AssignmentDraw(self._reservoir, group, groups)
         return OpenDraw(self._reservoir, group, groups, self._place)
 
     def _place(self, partition: PartitionId) -> Place | None:
@@ -130,6 +137,19 @@ class Epochs:
             self._released += self._reservoir.stored(fresh)
             done = self._done(fresh)
         self._end(done)
+        self._fresh.set()
+
+    def marked(self, bookmarks: Bookmarks) -> None:
+        """The same from a task that reads the source by itself: with the bookmarks to save."""
+        assert isinstance(self._reservoir, Assignments)
+        with self._lock:
+            fresh = {
+                name: bookmark
+                for name, bookmark in bookmarks.items()
+                if name in self._durable and _is_newer(bookmark, self._durable[name])
+            }
+            self._durable |= {name: each._replace(ended=False) for name, each in fresh.items()}
+        self._reservoir.report(fresh)
         self._fresh.set()
 
     def watch(self, timeout: float = 0.0) -> None:
@@ -201,3 +221,10 @@ class Epochs:
             self._reservoir.open(name, bookmark)
         if found.forgotten:
             self._positions.forget(found.forgotten)
+
+
+def _is_newer(bookmark: Bookmark, known: Bookmark) -> bool:
+    """Whether a report of it is no late one of an earlier place."""
+    if known.ended:
+        return False
+    return known.place is None or (bookmark.place is not None and bookmark.place >= known.place)

@@ -1,6 +1,7 @@
 """The way back, in one pass: durable places in, saved bookmarks out, acknowledged with them."""
 
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.reading.assignments import Assignments
 from penstock.reading.positions import Positions
 from penstock.reservoir.reservoir import Reservoir
 
@@ -11,7 +12,7 @@ class Keeper:
     """Releases, saves and acknowledges what is durable, in this order. Without `positions`
     (penstock as a library) the bookmarks it is given are in Spark's checkpoint: saved already."""
 
-    def __init__(self, reservoir: Reservoir, positions: Positions | None) -> None:
+    def __init__(self, reservoir: Reservoir | Assignments, positions: Positions | None) -> None:
         self._reservoir = reservoir
         self._positions = positions
 

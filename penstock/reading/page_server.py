@@ -16,16 +16,23 @@ from multiprocessing.connection import Connection
 from penstock.connections import Server
 from penstock.errors import PenstockError
 from penstock.handover.conversation import (
+    BOOKMARKS,
     DONE,
     END,
     FAILED,
+    GAP,
     PAGE,
+    RECORDED,
+    REQUEST,
     STORED,
+    FoundGap,
     Request,
+    read_bookmarks,
     read_stored,
 )
 from penstock.handover.ticket import head_of
-from penstock.position import Position
+from penstock.page import Page
+from penstock.position import Bookmarks, Position
 from penstock.reading.draw import Draw
 
 __all__ = ["PageServer"]
@@ -38,7 +45,8 @@ class PageServer:
     """Serves pages to tasks at a `Server`'s `address`, `bind` and `port`. After `open` the
     attributes `address` and `key` are what tickets must carry.
 
-    `draw` gives what a request is answered with. `stored` is called with what tasks report;
+    `draw` gives what a request is answered with. `stored` is called with what tasks report
+    (`marked` and `lost` where they read the source by themselves);
     `watch(seconds)` again and again by a thread of its own, and what it raises ends every
     conversation; when `stopping` is true, epochs end.
     """
@@ -49,6 +57,8 @@ class PageServer:
         draw: Callable[[Request], Draw],
         *,
         stored: Callable[[Position], None] = lambda _: None,
+        marked: Callable[[Bookmarks], None] = lambda _: None,
+        lost: Callable[[FoundGap], None] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
         watch: Callable[[float], None] | None = None,
         bind: str = "",
@@ -56,6 +66,8 @@ class PageServer:
     ) -> None:
         self._draw = draw
         self._stored = stored
+        self._marked = marked
+        self._lost = lost
         self._stopping = stopping
         self._watch = watch
         self._failure: PenstockError | None = None
@@ -97,10 +109,10 @@ class PageServer:
         sending: threading.Thread | None = None
         while True:
             message = connection.recv_bytes()
-            if sending is not None and message[:1] != STORED:
+            if sending is not None and message[:1] in (REQUEST, DONE):
                 sending.join()  # its end was sent: the task is done with it
                 sending = None
-            if message[:1] not in (STORED, DONE):
+            if message[:1] not in (STORED, DONE, BOOKMARKS, GAP):
                 # What is stored is taken in while pages go out: it makes room for more.
                 sending = threading.Thread(
                     target=self._answer, args=(connection, message), daemon=True
@@ -108,11 +120,21 @@ class PageServer:
                 sending.start()
                 continue
             try:
-                self._stored(read_stored(message))
+                self._take(message)
                 if message[:1] == DONE:
                     connection.send_bytes(END)
+                elif message[:1] == GAP:
+                    connection.send_bytes(RECORDED)
             except PenstockError as error:
                 connection.send_bytes(FAILED + pickle.dumps(error))
+
+    def _take(self, message: bytes) -> None:
+        if message[:1] == BOOKMARKS:
+            self._marked(read_bookmarks(message))
+        elif message[:1] == GAP:
+            self._lost(FoundGap.unpack(message))
+        else:
+            self._stored(read_stored(message))
 
     def _answer(self, connection: Connection, message: bytes) -> None:
         with suppress(OSError):
@@ -131,8 +153,11 @@ class PageServer:
                 wait = max(0.0, min(LOOK, deadline - time.monotonic())) if is_open else LOOK
                 pages, over = draw.next(wait)
                 for page in pages:
-                    connection.send_bytes(PAGE + head_of(page))
-                    connection.send_bytes(page.payload)
+                    if isinstance(page, Page):
+                        connection.send_bytes(PAGE + head_of(page))
+                        connection.send_bytes(page.payload)
+                    else:
+                        connection.send_bytes(page.pack())
                 if self._failure is not None:
                     raise self._failure
                 if is_open:

@@ -5,6 +5,7 @@ source. The service talks to it through a folder: the board's socket, and a stop
 """
 
 import os
+import pickle
 import sys
 import threading
 import time
@@ -13,14 +14,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from penstock.feeds import Feed
-from penstock.handover.conversation import Request
+from penstock.feeds import Feed, Polled
+from penstock.handover.conversation import FoundGap, Request
 from penstock.handover.options import SourceOptions, read_source
 from penstock.handover.run_folder import BOARD, STOP, read_owner, read_task_slots
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
 from penstock.ops.reporter import Reporter
 from penstock.position import Bookmarks, Position, bookmarks_from_json, bookmarks_to_json
+from penstock.reading.assignments import Assignments
 from penstock.reading.draw import Draw, PlannedDraw
 from penstock.reading.epochs import Epochs
 from penstock.reading.gap_log import GapLog
@@ -62,6 +64,11 @@ class Source:
         self._stop_file = folder / STOP if folder else None
         self._board = Reporter(folder / BOARD) if folder else None
         self._gaps = GapLog(positions, tell=self._tell_loss)
+        is_open = options.mode == "realtime" and positions is not None
+        # Tasks of open micro-batches read what anyone may read; all else is read here.
+        self._polled = is_open and isinstance(feed, Polled) and feed.polled
+        self._buffer = options.buffer
+        self._assignments = Assignments() if self._polled else None
         self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=self._report)
         roster = Roster(feed, self._gaps)
         self._planner = Planner(
@@ -77,9 +84,10 @@ class Source:
         )
         self._epochs = (
             Epochs(
-                self._reservoir,
+                self._assignments or self._reservoir,
                 roster,
                 positions,
+                groups=self._groups,
                 seconds=options.epoch,
                 slots=self._slots,
                 clock=time.monotonic,
@@ -93,6 +101,8 @@ class Source:
             _address(options),
             self._draw,
             stored=self._epochs.stored if self._epochs else _no_report,
+            marked=self._epochs.marked if self._epochs else _no_marks,
+            lost=self._lost,
             stopping=self._is_closing,
             watch=self._epochs.watch if self._epochs else None,
             bind=options.pages.bind,
@@ -171,6 +181,8 @@ class Source:
                     groups=epoch.groups,
                     seconds=epoch.seconds,
                     most=epoch.most,
+                    feed=pickle.dumps(self._feed) if self._polled else b"",
+                    buffer=self._buffer,
                 )
                 for epoch in self._epochs.plan(int(end[_EPOCH]))
             ]
@@ -198,6 +210,14 @@ class Source:
     def _slots(self) -> int | None:
         live = read_task_slots(self._runtime)
         return live if live is not None else self._fixed_slots
+
+    def _groups(self) -> int:
+        """Over how many tasks an open micro-batch is spread: pages that were read here are written
+        by one, so that one chain orders the sink's writes."""
+        return self._tasks if self._polled else 1
+
+    def _lost(self, found: FoundGap) -> None:
+        self._gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
 
     @property
     def _tasks(self) -> int:
@@ -240,7 +260,7 @@ class Source:
 
     def _status(self) -> dict[str, Any]:
         return {
-            **_summed(self._reservoir),
+            **_summed(self._assignments or self._reservoir),
             "batches": self._batches,
             "position": self._position,
             "stopped": self._stopped,
@@ -258,11 +278,15 @@ def _no_report(_: Position) -> None:
     """Tasks of a planned micro-batch report nothing: Spark's next offset says that it is done."""
 
 
+def _no_marks(_: Bookmarks) -> None:
+    """As `_no_report`."""
+
+
 def _places(bookmarks: Bookmarks) -> Json:
     return {name: str(each.place) for name, each in bookmarks.items() if each.place is not None}
 
 
-def _summed(reservoir: Reservoir) -> dict[str, Any]:
+def _summed(reservoir: Reservoir | Assignments) -> dict[str, Any]:
     """Plain JSON of every partition, summed where sums make sense."""
     rows = {name: dict(row) for name, row in reservoir.rows().items()}
     fill = {"buffer_percent": reservoir.fill}

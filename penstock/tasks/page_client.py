@@ -20,13 +20,59 @@ from penstock.handover.ticket import Ticket, page_of
 from penstock.page import Page
 from penstock.position import PartitionId, Place, Position
 
-__all__ = ["PageClient"]
+__all__ = ["LOST", "LOST_HINT", "Handed", "PageClient", "connected", "expect_end", "release"]
 
-_LOST = "the reader process is gone"
-_HINT = "the query starts again from the stored position"
+LOST = "the reader process is gone"
+LOST_HINT = "the query starts again from the stored position"
 
 # By process: a forked child must not share its parent's sockets.
 _idle: dict[tuple[int, str, bytes], Connection] = {}
+
+
+class Handed:
+    """The pages that a task handed on to its sink, until they are stored. One thread notes them,
+    another asks."""
+
+    def __init__(self) -> None:
+        # The last change of each page, and the last one that the tables' filter left of it (None:
+        # there was none).
+        self._pages: dict[PartitionId, deque[tuple[Place, Place | None]]] = {}
+
+    def note(self, page: Page, batches: list[pa.RecordBatch]) -> None:
+        """The page was decoded to these batches."""
+        kept = [batch for batch in batches if batch.num_rows]
+        last = None
+        if kept:
+            columns = (kept[-1].column(name) for name in ("cursor", "ordinal"))
+            last = Place(*(column[len(column) - 1].as_py() for column in columns))
+        self._pages.setdefault(page.partition, deque()).append((page.last, last))
+
+    def done(self, position: Position) -> dict[PartitionId, Place]:
+        """The ends of the pages that are stored when everything up to `position` is."""
+        done: dict[PartitionId, Place] = {}
+        for name in set(position) | self._without_changes:
+            place, pages = position.get(name), self._pages.get(name)
+            while pages:
+                end, last = pages[0]
+                if last is not None and (place is None or last > place):
+                    break
+                done[name] = end
+                pages.popleft()
+        return done
+
+    @property
+    def _without_changes(self) -> set[PartitionId]:
+        """The partitions whose next page has no change for the sink, which never reports it."""
+        pages = dict(self._pages)  # one step, whatever the other thread does meanwhile
+        return {name for name, each in pages.items() if each and each[0][1] is None}
+
+    def rest(self) -> dict[PartitionId, Place]:
+        """The ends of all pages that are left."""
+        return {name: pages[-1][0] for name, pages in self._pages.items() if pages}
+
+    def forget(self, partition: PartitionId) -> None:
+        """The partition is no longer this task's."""
+        self._pages.pop(partition, None)
 
 
 class PageClient:
@@ -35,9 +81,7 @@ class PageClient:
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
         self._connection: Connection | None = None
-        # Of each partition, the pages that were handed on: the last change of each, and the last
-        # one that the tables' filter left of it (None: of all pages so far).
-        self._handed: dict[PartitionId, deque[tuple[Place, Place | None]]] = {}
+        self._handed = Handed()
 
     @property
     def is_open_ended(self) -> bool:
@@ -50,60 +94,40 @@ class PageClient:
         Raises Unavailable when the reader process is gone, and what reading the source failed
         with.
         """
-        connection = self._connection = _connected(self._ticket)
+        connection = self._connection = connected(self._ticket)
         try:
             connection.send_bytes(Request.of(self._ticket).pack())
             while True:
                 message = connection.recv_bytes()
                 if message[:1] != PAGE:
-                    _expect_end(message)
+                    expect_end(message)
                     break
                 yield page_of(message[1:], connection.recv_bytes())
         except (OSError, EOFError) as error:
-            raise Unavailable(_LOST, hint=_HINT) from error
+            raise Unavailable(LOST, hint=LOST_HINT) from error
         if not self.is_open_ended:
             self._release()
 
     def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""
-        if not self.is_open_ended:
-            return
-        kept = [batch for batch in batches if batch.num_rows]
-        last = None
-        if kept:
-            columns = (kept[-1].column(name) for name in ("cursor", "ordinal"))
-            last = Place(*(column[len(column) - 1].as_py() for column in columns))
-        self._handed.setdefault(page.partition, deque()).append((page.last, last))
+        if self.is_open_ended:
+            self._handed.note(page, batches)
 
     def stored(self, position: Position) -> None:
         """The sink reports how far it is: the reader process hears which pages are done."""
-        done: dict[PartitionId, Place] = {}
-        for name in set(position) | self._without_changes:
-            place, handed = position.get(name), self._handed.get(name)
-            while handed:
-                end, last = handed[0]
-                if last is not None and (place is None or last > place):
-                    break
-                done[name] = end
-                handed.popleft()
+        done = self._handed.done(position)
         if done and self._connection is not None:
             self._send(done, done=False)
-
-    @property
-    def _without_changes(self) -> set[PartitionId]:
-        """The partitions whose next page has no change for the sink, which never reports it."""
-        handed = dict(self._handed)  # one step, whatever the pulling thread does meanwhile
-        return {name for name, pages in handed.items() if pages and pages[0][1] is None}
 
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
         if self._connection is None or not self.is_open_ended:
             return
-        self._send({name: pages[-1][0] for name, pages in self._handed.items() if pages}, done=True)
+        self._send(self._handed.rest(), done=True)
         try:
-            _expect_end(self._connection.recv_bytes())
+            expect_end(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
-            raise Unavailable(_LOST, hint=_HINT) from error
+            raise Unavailable(LOST, hint=LOST_HINT) from error
         self._release()
 
     def _send(self, position: Position, *, done: bool) -> None:
@@ -111,19 +135,28 @@ class PageClient:
         try:
             self._connection.send_bytes(stored_message(position, done=done))
         except OSError as error:
-            raise Unavailable(_LOST, hint=_HINT) from error
+            raise Unavailable(LOST, hint=LOST_HINT) from error
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            _idle[_door(self._ticket)] = connection
+            release(self._ticket, connection)
+
+    def close(self) -> None:
+        """The task is over; nothing of it runs on."""
 
 
 def _door(ticket: Ticket) -> tuple[int, str, bytes]:
     return os.getpid(), ticket.address, ticket.key
 
 
-def _connected(ticket: Ticket) -> Connection:
+def release(ticket: Ticket, connection: Connection) -> None:
+    """Keeps a connection whose conversation is over for the next task of this process."""
+    _idle[_door(ticket)] = connection
+
+
+def connected(ticket: Ticket) -> Connection:
+    """A connection to the ticket's page server. Raises Unavailable."""
     kept = _idle.pop(_door(ticket), None)
     if kept is not None:
         return kept
@@ -136,7 +169,8 @@ def _connected(ticket: Ticket) -> Connection:
         ) from error
 
 
-def _expect_end(message: bytes) -> None:
+def expect_end(message: bytes) -> None:
+    """Raises what a message says, unless it is the end of what was asked for."""
     if message[:1] == END:
         return
     if message[:1] != FAILED:

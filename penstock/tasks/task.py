@@ -23,6 +23,7 @@ from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page
 from penstock.position import Place, position_from_json
 from penstock.sinks import Receipt, Sink
+from penstock.tasks.follower import Follower
 from penstock.tasks.late.side_files import SideFiles, columns_of, stub_schema
 from penstock.tasks.page_client import PageClient
 
@@ -135,27 +136,29 @@ def write_changes(
     """
     sink, name, board = _sink(frozenset(options.items()))
     settle_worker()
-    inlets: list[PageClient] = []
+    clients: list[PageClient | Follower] = []
     counted: Counter[str] = Counter()
 
     def notify(told: Mapping[str, Any]) -> None:
         position = position_from_json(told.get("position", {}))
-        for inlet in inlets:
-            if inlet.is_open_ended and position:
-                inlet.stored(position)
+        for client in clients:
+            if client.is_open_ended and position:
+                client.stored(position)
         if board is not None:
             _report(board, name, told, counted)
 
     depot = _depot(options, task)
     try:
-        receipt = sink.write(_changes(batches, board, inlets, depot), notify)
+        receipt = sink.write(_changes(batches, board, clients, depot), notify)
+        for client in clients:
+            client.finish()
     finally:
+        for client in clients:
+            client.close()
         if depot is not None:
             depot.clear()
         if board is not None:
             board.flush()
-    for inlet in inlets:
-        inlet.finish()
     return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
 
 
@@ -201,17 +204,17 @@ def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> 
 def _changes(
     batches: Iterable[pa.RecordBatch],
     board: Reporter | None,
-    inlets: list[PageClient],
+    clients: list[PageClient | Follower],
     depot: SideFiles | None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows as they are, or with their late columns; of tickets the changes of their pages.
-    `inlets` gets one for each."""
+    `clients` gets one for each."""
     for batch in batches:
         if batch.schema.names == TICKETS.names:
             for ticket, decoder in tickets(batch):
-                inlet = PageClient(ticket)
-                inlets.append(inlet)
-                yield from _from_pages(ticket, inlet, _decoder(decoder), board)
+                client = Follower(ticket) if ticket.feed else PageClient(ticket)
+                clients.append(client)
+                yield from _from_pages(ticket, client, _decoder(decoder), board)
         elif batch.num_rows:
             yield from [_as_changes(batch)] if depot is None else depot.fetch(batch)
     if depot is not None:
@@ -219,13 +222,13 @@ def _changes(
 
 
 def _from_pages(
-    ticket: Ticket, inlet: PageClient, decoder: Decoder, board: Reporter | None
+    ticket: Ticket, client: PageClient | Follower, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
     bounds = {each.partition: (each.after, each.until) for each in ticket.ranges}
-    for page in tidied(inlet.pages()):
+    for page in tidied(client.pages()):
         decoded = _decoded(decoder, page, board)
         meant = list(bounded(page, decoded, *bounds.get(page.partition, (None, None))))
-        inlet.handed_on(page, meant)
+        client.handed_on(page, meant)
         yield from meant
 
 

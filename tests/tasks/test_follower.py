@@ -1,0 +1,192 @@
+"""A task that reads the source by itself, over a real page server: partitions join, end and leave
+while the epoch is open, and what is stored comes back as bookmarks."""
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock.errors import PositionLost
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.handover.conversation import FoundGap
+from penstock.handover.ticket import Ticket
+from penstock.leases.memory import MemoryStore
+from penstock.position import Bookmark, PartitionId
+from penstock.reading.assignments import Assignments
+from penstock.reading.epochs import Epochs
+from penstock.reading.gap_log import GapLog
+from penstock.reading.page_server import PageServer
+from penstock.reading.positions import Positions
+from penstock.reading.roster import Roster
+from penstock.tasks.follower import Follower
+from tests.reading.made import P0, place, positions_of, until
+
+
+class World:
+    """A reader process for a polled feed, and tasks that store what they read."""
+
+    def __init__(self, feed: MemoryFeed, positions: Positions | None = None) -> None:
+        self.feed = feed
+        self.positions = positions or positions_of()
+        self.gaps = GapLog(self.positions)
+        self.over = threading.Event()
+        self.assignments = Assignments()
+        self.epochs = Epochs(
+            self.assignments,
+            Roster(feed, self.gaps),
+            self.positions,
+            seconds=600.0,
+            clock=lambda: 0.0,
+        )
+        self.epochs.begin(feed.begin() if not self.positions.is_known() else self.positions.load())
+        self.server = PageServer(
+            "unix:",
+            lambda request: self.epochs.draw(request.group, request.groups),
+            stored=self.epochs.stored,
+            marked=self.epochs.marked,
+            lost=self.lost,
+            stopping=self.over.is_set,
+            watch=self.epochs.watch,
+        )
+        self.server.open()
+        self.epochs.plan(1)
+        self.got: list[str] = []
+
+    def lost(self, found: FoundGap) -> None:
+        self.gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
+
+    def ticket(self, group: int = 0, groups: int = 1) -> Ticket:
+        return Ticket(
+            address=self.server.address,
+            key=self.server.key,
+            group=group,
+            groups=groups,
+            seconds=600.0,
+            most=600.0,
+            feed=pickle.dumps(self.feed),
+            buffer=1 << 20,
+        )
+
+    def task(self, count: int, group: int = 0, groups: int = 1) -> None:
+        """Reads and stores until there are `count` changes in all, then waits for the end."""
+        client = Follower(self.ticket(group, groups))
+        decoder = self.feed.decoder("json")
+        try:
+            for page in client.pages():
+                if len(self.got) >= count:
+                    continue  # as if it was never written
+                batches = list(decoder.decode(page))
+                client.handed_on(page, batches)
+                self.got += [e for batch in batches for e in batch.column("event_id").to_pylist()]
+                client.stored({page.partition: page.last})
+                if len(self.got) >= count:
+                    self.over.set()
+            client.finish()
+        finally:
+            client.close()
+
+
+@contextmanager
+def world(settings: dict[str, Any], positions: Positions | None = None) -> Iterator[World]:
+    given = {"changes": 100, "page": 10, "unit": 1, "polled": True, **settings}
+    made = World(MemoryFeed(MemoryFeedSettings.model_validate(given)), positions)
+    try:
+        yield made
+    finally:
+        made.over.set()
+        made.server.close()
+
+
+def events(partition: str, count: int = 100) -> list[str]:
+    return [f"memory:{place(n, partition)}" for n in range(count)]
+
+
+def test_a_task_reads_all_partitions_of_its_group_in_order() -> None:
+    with world({"partitions": 30}) as made:
+        made.task(3_000)
+        assert sorted(made.got) == sorted(e for n in range(30) for e in events(f"p{n}"))
+        for n in range(30):
+            assert [e for e in made.got if e.startswith(f"memory:p{n}-")] == events(f"p{n}")
+        made.epochs.settle()
+        assert all(each.place == place(99, name) for name, each in made.epochs.durable.items())
+        assert made.positions.load() == made.epochs.durable
+
+
+def test_several_tasks_share_the_partitions() -> None:
+    with world({"partitions": 20}) as made:
+        tasks = [threading.Thread(target=made.task, args=(2_000, n, 3)) for n in range(3)]
+        for task in tasks:
+            task.start()
+        for task in tasks:
+            task.join(60)
+        assert sorted(made.got) == sorted(e for n in range(20) for e in events(f"p{n}"))
+
+
+@pytest.mark.parametrize("settings", [{"generations": 3}, {"partitions": 4, "chained": True}])
+def test_children_join_while_the_epoch_is_open(settings: dict[str, Any]) -> None:
+    with world(settings) as made:
+        total = 100 * len(made.feed.lineage)
+        made.task(total)
+        assert len(made.got) == len(set(made.got)) == total
+        first = {name: made.got.index(events(name)[0]) for name in made.feed.lineage}
+        last = {name: made.got.index(events(name)[-1]) for name in made.feed.lineage}
+        for each in made.feed.lineage.values():
+            assert all(last[parent] < first[each.partition] for parent in each.parents)
+            if made.feed.ends(each.partition) and each.parents:
+                assert made.epochs.durable[each.partition].ended
+
+
+def test_the_next_epoch_goes_on_after_what_was_reported() -> None:
+    store = MemoryStore()
+    with world({"partitions": 5}, positions_of(store)) as made:
+        made.task(200)
+        made.epochs.settle()
+        before = list(made.got)
+    with world({"partitions": 5}, positions_of(store)) as made:
+        made.task(500 - len(before))
+        assert sorted(before + made.got) == sorted(e for n in range(5) for e in events(f"p{n}"))
+
+
+def test_a_partition_that_leaves_is_closed_and_its_late_report_counts_for_nothing() -> None:
+    with world({"partitions": 2, "changes": 10}) as made:
+        client = Follower(made.ticket())
+        pages = client.pages()
+        found = {}
+        while len(found) < 2:
+            page = next(pages)
+            found[page.partition] = page
+        for page in found.values():
+            client.handed_on(page, list(made.feed.decoder("json").decode(page)))
+        made.epochs.revoke(P0)
+        client.stored({name: page.last for name, page in found.items()})
+        until(lambda: made.epochs.durable[PartitionId("p1")].place == place(9, "p1"))
+        assert P0 not in made.epochs.durable
+        made.over.set()
+        client.close()
+
+
+def test_a_gap_that_a_task_finds_is_recorded_before_it_is_obeyed() -> None:
+    given = {"trimmed": 40, "on_gap": "continue"}
+    with world(given) as made:
+        made.task(60)
+        assert made.got == events("p0")[40:]
+        (gap,) = made.gaps.rows()["p0"]["gaps"]
+        assert (gap["cause"], gap["policy"], gap["to"]) == ("trimmed", "continue", "40")
+
+
+def test_a_gap_that_is_not_to_be_passed_ends_the_task() -> None:
+    with world({"trimmed": 40}) as made:
+        with pytest.raises(PositionLost, match="begins at change 40"):
+            made.task(60)
+        (gap,) = made.gaps.rows()["p0"]["gaps"]
+        assert gap["policy"] == "fail"
+
+
+def test_late_reports_take_nothing_back() -> None:
+    with world({}) as made:
+        made.epochs.marked({P0: Bookmark(place(50), {})})
+        made.epochs.marked({P0: Bookmark(place(20), {})})
+        assert made.epochs.durable[P0].place == place(50)
