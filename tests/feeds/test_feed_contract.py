@@ -1,19 +1,28 @@
 """What every feed promises, proven on each: memory, and PostgreSQL 15, 16 and 18."""
 
+import json
 import pickle
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import pytest
 
 from penstock.demo.servers import Postgres
-from penstock.errors import Unavailable
-from penstock.feeds import Feed, Following
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds import At, Feed, Following
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.position import (
+    Bookmark,
+    Bookmarks,
+    PartitionId,
+    Place,
+    bookmarks_from_json,
+    bookmarks_to_json,
+)
 
 Change = tuple[str, ...]
 
@@ -38,12 +47,18 @@ _TRANSACTIONS = [
 _CHANGES = 12 + 5 + 1 + 5 + 4 + 1 + 2
 
 
+# Of each feed: where it began, before its changes were written.
+_begun: dict[Feed, Bookmarks] = {}
+
+
 @pytest.fixture(scope="module", params=["memory", "postgres-15", "postgres-16", "postgres-18"])
 def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed with some thirty changes, nothing acknowledged; its pages are small."""
     kind, _, version = request.param.partition("-")
     if kind == "memory":
-        yield MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4))
+        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4))
+        _begun[made] = made.begin()
+        yield made
         return
     try:
         server = Postgres(version=int(version))
@@ -60,7 +75,7 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
             )
         )
         database.execute(_WORKLOAD)
-        feed.begin()
+        _begun[feed] = feed.begin()
         for transaction in _TRANSACTIONS:
             database.execute(transaction)
         yield feed
@@ -71,12 +86,14 @@ def _only(feed: Feed) -> PartitionId:
 
 
 @contextmanager
-def following(feed: Feed, after: Place | None) -> Iterator[Following]:
+def following(feed: Feed, after: Place | Bookmark | None) -> Iterator[Following]:
     """A following, once the reader before is gone."""
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = feed.follow(_only(feed), Bookmark(after))
+            found = feed.follow(
+                _only(feed), after if isinstance(after, Bookmark) else Bookmark(after)
+            )
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -88,7 +105,7 @@ def following(feed: Feed, after: Place | None) -> Iterator[Following]:
         found.close()
 
 
-def read(feed: Feed, after: Place | None, count: int) -> list[Page]:
+def read(feed: Feed, after: Place | Bookmark | None, count: int) -> list[Page]:
     """Pages until there are `count` changes."""
     pages: list[Page] = []
     deadline = time.monotonic() + 20
@@ -228,7 +245,70 @@ def test_the_preflight_check_finds_no_error(feed: Feed) -> None:
     assert [finding for finding in findings if finding.level == "error"] == []
 
 
-def test_preparing_twice_is_preparing_once(feed: Feed, everything: list[Page]) -> None:
+def test_it_begins_at_a_bookmark_for_each_partition_that_is_plain_json(feed: Feed) -> None:
+    begun = _begun[feed]
+    assert set(begun) == {each.partition for each in feed.partitions() if not each.parents}
+    assert bookmarks_from_json(json.loads(json.dumps(bookmarks_to_json(begun)))) == begun
+
+
+def test_what_is_written_after_begin_is_delivered(feed: Feed, everything: list[Page]) -> None:
+    """However late it is followed."""
+    begun = _begun[feed][_only(feed)]
+    assert changes(feed, read(feed, begun, _CHANGES)) == changes(feed, everything)
+
+
+def test_after_a_bookmark_of_its_own_it_gives_exactly_the_rest(
+    feed: Feed, everything: list[Page]
+) -> None:
+    """As a token in JSON, from another process: the feed is a pickled copy."""
+    expected, marks = changes(feed, everything), places(feed, everything)
+    for number in (1, len(marks) // 2, len(marks) - 1):
+        with following(feed, _begun[feed][_only(feed)]) as found:
+            pages: list[Page] = []
+            deadline = time.monotonic() + 20
+            while sum(page.count for page in pages) < _CHANGES:
+                assert time.monotonic() < deadline
+                pages += found.read(0.2)
+            bookmark = found.bookmark(marks[number - 1])
+        assert bookmark is not None
+        token = Bookmark.from_json(json.loads(json.dumps(bookmark.to_json())))
+        copy: Feed = pickle.loads(pickle.dumps(feed))
+        assert changes(feed, read(copy, token, _CHANGES - number)) == expected[number:]
+
+
+def test_a_token_is_where_it_begins(feed: Feed, everything: list[Page]) -> None:
+    token = {_only(feed): Bookmark(everything[0].last, {})}
+    assert feed.begin(token) == token
+
+
+@pytest.mark.parametrize("at", ["now", "beginning", datetime(2026, 1, 1, tzinfo=UTC)])
+def test_it_begins_where_it_is_asked_to_or_refuses(feed: Feed, at: At) -> None:
+    copy: Feed = pickle.loads(pickle.dumps(feed))
+    try:
+        begun = copy.begin(at)
+    except SettingsError as error:
+        assert error.hint
+        assert at != "now", "every feed can begin now"
+    else:
+        assert set(begun) == set(_begun[feed])
+
+
+def test_a_feed_says_its_policy_for_gaps(feed: Feed) -> None:
+    assert feed.on_gap == "fail"
+
+
+def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
+    given = (
+        {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
+        if isinstance(feed, PostgresFeed)
+        else {}
+    )
+    kind = PostgresSettings if isinstance(feed, PostgresFeed) else MemoryFeedSettings
+    with pytest.raises(ValueError, match="snapshots"):
+        kind.model_validate({**given, "on_gap": "resnapshot"})
+
+
+def test_beginning_twice_is_beginning_once(feed: Feed, everything: list[Page]) -> None:
     feed.begin()
     feed.begin()
     assert changes(feed, read(feed, None, _CHANGES)) == changes(feed, everything)

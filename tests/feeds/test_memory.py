@@ -1,12 +1,15 @@
 """The memory feed: what it makes up is always the same."""
 
 import pickle
+import time
+from datetime import UTC, datetime
 
 import pytest
 
 from penstock.change import schema
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings
+from penstock.feeds import HistoryLost, TellsNewest
+from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings, place_of
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.settings import Settings
@@ -113,3 +116,59 @@ def test_a_place_of_another_feed_is_malformed() -> None:
 def test_a_partition_that_is_not_there_is_refused() -> None:
     with pytest.raises(SettingsError):
         _feed().follow(PartitionId("p9"))
+
+
+def test_a_thousand_partitions_cost_nothing_until_they_are_followed() -> None:
+    feed = _feed(partitions=1_000, generations=3)
+    assert len(feed.partitions()) == 1_000 * (1 + 2 + 1 + 2)
+    assert {each.parents for each in feed.partitions() if each.partition == "p7.m.1"} == {("p7.m",)}
+    assert {each.parents for each in feed.partitions() if each.partition == "p7.m"} == {
+        ("p7.0", "p7.1")
+    }
+
+
+def test_what_was_trimmed_is_lost_history() -> None:
+    feed = _feed(changes=20, page=5, trimmed=12)
+    with pytest.raises(HistoryLost, match="begins at change 12") as caught:
+        feed.follow(PartitionId("p0"))
+    despite = feed.follow(PartitionId("p0"), despite=caught.value.gap)
+    assert despite.begins == "12"
+    assert sum(page.count for page in despite.read(0)) == 8
+    assert feed.follow(PartitionId("p0"), Bookmark(place_of(feed.settings, "p0", 11))).read(0)
+
+
+def test_a_superseding_source_gives_the_newest_change_of_each_key_and_none_is_passed_over() -> None:
+    feed = _feed(changes=100, page=10, supersede=True)
+    rows = [row for page in _read(feed) for row in feed.decoder("json").decode(page)[0].to_pylist()]
+    assert len(rows) == len({row["document_id"] for row in rows}) == 7
+    whole = {
+        row["document_id"]: row["event_id"]
+        for page in _read(_feed(changes=100, page=10))
+        for row in feed.decoder("json").decode(page)[0].to_pylist()
+    }
+    assert {row["document_id"]: row["event_id"] for row in rows} == whole, "by the source's own id"
+
+
+def test_it_begins_at_a_time() -> None:
+    feed = _feed(changes=100)
+    (begun,) = feed.begin(datetime(2026, 1, 1, 0, 0, 0, 40_000, tzinfo=UTC)).values()
+    following = feed.follow(PartitionId("p0"), begun)
+    assert following.read(0)[0].first == place_of(feed.settings, "p0", 40)
+    (begun,) = feed.begin("now").values()
+    assert not feed.follow(PartitionId("p0"), begun).read(0)
+
+
+def test_it_says_how_much_remains() -> None:
+    feed = _feed(changes=100)
+    assert isinstance(feed, TellsNewest)
+    newest = feed.newest(PartitionId("p0"))
+    assert newest is not None
+    assert feed.remaining(PartitionId("p0"), Bookmark()) == 100
+    assert feed.remaining(PartitionId("p0"), Bookmark(newest)) == 0
+
+
+def test_each_read_takes_as_long_as_it_is_told() -> None:
+    following = _feed(latency="50ms").follow(PartitionId("p0"))
+    begun = time.monotonic()
+    following.read(0)
+    assert time.monotonic() - begun >= 0.05
