@@ -14,7 +14,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from penstock.spark import register
+from penstock import register
 
 
 def main(checkpoint: str, seconds: float | None) -> None:

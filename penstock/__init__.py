@@ -1,1 +1,99 @@
+"""What users call, imported when it is used: `import penstock` itself imports nothing.
+
+docs/reference/python.md describes each name. What is not here is not for users.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.change import Operation, schema
+    from penstock.config import Pipeline, load_pipeline, parse_pipeline
+    from penstock.errors import (
+        LeaseLost,
+        Malformed,
+        PenstockError,
+        PositionLost,
+        Rejected,
+        SettingsError,
+        Unavailable,
+    )
+    from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage
+    from penstock.finding import Finding
+    from penstock.page import Decoder, Page
+    from penstock.position import START, Bookmark, PartitionId, Place
+    from penstock.settings import Secret, Settings
+    from penstock.sinks import Receipt, Sink, SinkPlugin
+    from penstock.spark.datasource import PenstockDataSource, register
+    from penstock.tail.message import Message
+    from penstock.tail.reader import TailReader
+
 __version__ = "0.1.0"
+
+_PLACES = {
+    "penstock.change": ("Operation", "schema"),
+    "penstock.config": ("Pipeline", "load_pipeline", "parse_pipeline"),
+    "penstock.errors": (
+        "LeaseLost", "Malformed", "PenstockError", "PositionLost", "Rejected", "SettingsError",
+        "Unavailable",
+    ),
+    "penstock.feeds": ("Feed", "FeedPlugin", "Following", "Gap", "Lineage"),
+    "penstock.finding": ("Finding",),
+    "penstock.page": ("Decoder", "Page"),
+    "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
+    "penstock.settings": ("Secret", "Settings"),
+    "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
+    "penstock.spark.datasource": ("PenstockDataSource", "register"),
+    "penstock.tail.message": ("Message",),
+    "penstock.tail.reader": ("TailReader",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = [
+    "START",
+    "Bookmark",
+    "Decoder",
+    "Feed",
+    "FeedPlugin",
+    "Finding",
+    "Following",
+    "Gap",
+    "LeaseLost",
+    "Lineage",
+    "Malformed",
+    "Message",
+    "Operation",
+    "Page",
+    "PartitionId",
+    "PenstockDataSource",
+    "PenstockError",
+    "Pipeline",
+    "Place",
+    "PositionLost",
+    "Receipt",
+    "Rejected",
+    "Secret",
+    "Settings",
+    "SettingsError",
+    "Sink",
+    "SinkPlugin",
+    "TailReader",
+    "Unavailable",
+    "__version__",
+    "load_pipeline",
+    "parse_pipeline",
+    "register",
+    "schema",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    found = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = found  # the next use does not come here
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

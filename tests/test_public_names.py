@@ -1,8 +1,13 @@
 """Every module says what it offers, and offers what it says."""
 
+import ast
 import pickle
 import pkgutil
+import re
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +47,44 @@ def test_every_error_pickles_with_its_data(name: str) -> None:
     assert type(again) is kind
     assert (again.message, again.hint) == ("what happened", "what to do")
     assert str(again) == "what happened (what to do)"
+
+
+def documented() -> set[str]:
+    page = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`(\w+)", row)}
+
+
+def typed() -> set[str]:
+    """The names that type checkers see."""
+    tree = ast.parse(Path(str(penstock.__file__)).read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {name.name for node in imports for name in node.names}
+
+
+def test_the_public_names_are_these_with_types_and_on_a_page() -> None:
+    names = set(penstock.__all__)
+    assert names == documented()
+    assert names - {"__version__"} == typed() == set(penstock._MODULES)
+    assert names <= set(dir(penstock))
+    with pytest.raises(AttributeError, match="nothing_of_ours"):
+        _ = penstock.nothing_of_ours
+
+
+@pytest.mark.parametrize(
+    ("used", "may_import"),
+    [
+        ("penstock.__version__", set()),
+        ("penstock.Unavailable", set()),
+        ("penstock.Place", set()),
+        ("penstock.schema", {"pyarrow"}),
+        ("penstock.load_pipeline", {"pyarrow"}),
+    ],
+)
+def test_importing_penstock_imports_no_heavy_library(used: str, may_import: set[str]) -> None:
+    code = f"import sys, penstock; {used}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"pyspark", "py4j", "pyarrow", "psycopg", "nats", "numpy", "pydantic"}
+    allowed = may_import | ({"numpy", "pydantic"} if may_import else set())
+    assert set(done.stdout.split()) & heavy <= allowed

@@ -19,6 +19,7 @@ from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.native import describe, library
 from penstock.spark.session.launch import archive_of
+from penstock.spark.session.master import is_local
 
 __all__ = [
     "check_class_archive",
@@ -27,6 +28,7 @@ __all__ = [
     "check_port",
     "check_positions",
     "check_state",
+    "check_transform",
 ]
 
 _JAVA = 17
@@ -43,6 +45,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_spark()
     yield check_native()
     yield check_class_archive(environment)
+    yield from check_transform(pipeline)
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
@@ -103,6 +106,19 @@ def check_class_archive(environment: Mapping[str, str]) -> Finding:
         message = "there is none; `penstock class-archive` makes one, which halves a start's CPU"
         return Finding(level="ok", subject="class archive", message=message)
     return Finding(level="ok", subject="class archive", message=f"{archive.path} is used")
+
+
+def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
+    """On a cluster, statements see changes that cannot be decoded, and can drop them."""
+    if not pipeline.transform or is_local(pipeline.spark.master):
+        return
+    yield Finding(
+        level="warning",
+        subject="transform",
+        message="on a cluster it sees changes that cannot be decoded: what it drops of them gets no"
+        " dead letter",
+        remedy="let them through: WHERE operation = 'ERROR' OR ...",
+    )
 
 
 def check_state(state: Path) -> Finding:

@@ -89,9 +89,10 @@ class SourceOptions(Settings):
     runtime: str | None = None
     # Where tasks on other hosts report to.
     reports: Reports = Reports()
-    # The columns that go around the JVM, with commas, and the folder that they go through.
-    late: str = ""
+    # The folder through which changes that cannot be decoded go around the JVM, and the columns
+    # that do so, too, with commas.
     depot: str = ""
+    late: str = ""
 
 
 class SinkOptions(Settings):
@@ -104,8 +105,8 @@ class SinkOptions(Settings):
     runtime: str | None = None
     # As the source's.
     reports: Reports = Reports()
-    late: str = ""
     depot: str = ""
+    late: str = ""
 
 
 # Spark adds these to every writer's options.

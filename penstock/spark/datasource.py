@@ -29,6 +29,7 @@ from penstock.handover.split import Split
 from penstock.handover.ticket import TICKETS, Ticket
 from penstock.reading.source import Source
 from penstock.sinks import Receipt
+from penstock.tasks.attempt import Attempt
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.task import (
     commit_receipts,
@@ -105,7 +106,7 @@ class StreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: changes, or the ticket as it is."""
         assert isinstance(partition, Planned)
-        return read_split(self._options, partition.part, _this_task())
+        return read_split(self._options, partition.part, _this_attempt())
 
     def stop(self) -> None:
         """Nothing depends on it."""
@@ -120,10 +121,16 @@ class Planned(InputPartition):
     part: Split | Ticket
 
 
-def _this_task() -> int:
-    """Spark's number of the task attempt."""
+def _this_attempt() -> Attempt:
+    """Which task this is."""
     context = TaskContext.get()
-    return context.taskAttemptId() if context is not None else 0
+    if context is None:
+        return Attempt(stage=0, number=0, is_first=True)
+    return Attempt(
+        stage=context.stageId(),
+        number=context.taskAttemptId(),
+        is_first=context.partitionId() == 0,
+    )
 
 
 @dataclass
@@ -143,7 +150,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:  # type: ignore[override]
         """In a task: gets the pages of tickets, decodes them, and stores every change."""
-        return Committed(write_changes(self._options, iterator, _this_task()))
+        return Committed(write_changes(self._options, iterator, _this_attempt()))
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """In the driver's commit process, after every task wrote."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import images_of, schema
+from penstock.change import schema
 from penstock.errors import SettingsError
 from penstock.handover.options import Reports, read_sink, read_source
 from penstock.handover.split import Split, bounded
@@ -23,8 +23,10 @@ from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page
 from penstock.position import Place, position_from_json
 from penstock.sinks import Receipt, Sink
+from penstock.tasks.attempt import Attempt
 from penstock.tasks.follower import Follower
-from penstock.tasks.late.side_files import SideFiles, columns_of, stub_schema
+from penstock.tasks.late.depot import Depot, as_changes
+from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.page_client import PageClient
 
 __all__ = [
@@ -74,10 +76,11 @@ def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Report
     return pickle.dumps(decoder), decoder, source.reports.reporter(source.runtime)
 
 
-def _depot(options: Mapping[str, str], task: int) -> SideFiles | None:
-    """Of the task attempt `task`, if columns go around the JVM."""
-    late = columns_of(options.get("late", ""))
-    return SideFiles(Path(options["depot"]), late, task) if late else None
+def _depot(options: Mapping[str, str], attempt: Attempt) -> Depot | None:
+    """If anything goes around the JVM."""
+    if not options.get("depot"):
+        return None
+    return Depot(Path(options["depot"]), columns_of(options.get("late", "")), attempt)
 
 
 @cache
@@ -96,13 +99,12 @@ def _sink(
 
 
 def read_split(
-    options: Mapping[str, str], split: Split | Ticket, task: int
+    options: Mapping[str, str], split: Split | Ticket, attempt: Attempt
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of a split as batches; a ticket as it is, or stubs of its changes. `task` is
-    Spark's number of the task attempt."""
+    """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
     pickled, decoder, board = _source(frozenset(options.items()))
     settle_worker()
-    depot = _depot(options, task)
+    depot = _depot(options, attempt)
     if isinstance(split, Ticket) and depot is None:
         yield punch(split, pickled)
         return
@@ -127,7 +129,7 @@ def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, 
 
 
 def write_changes(
-    options: Mapping[str, str], batches: Iterable[pa.RecordBatch], task: int
+    options: Mapping[str, str], batches: Iterable[pa.RecordBatch], attempt: Attempt
 ) -> Receipt:
     """Stores the changes of one task and reports how it goes.
 
@@ -147,7 +149,7 @@ def write_changes(
         if board is not None:
             _report(board, name, told, counted)
 
-    depot = _depot(options, task)
+    depot = _depot(options, attempt)
     try:
         receipt = sink.write(_changes(batches, board, clients, depot), notify)
         for client in clients:
@@ -205,7 +207,7 @@ def _changes(
     batches: Iterable[pa.RecordBatch],
     board: Reporter | None,
     clients: list[PageClient | Follower],
-    depot: SideFiles | None,
+    depot: Depot | None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows as they are, or with their late columns; of tickets the changes of their pages.
     `clients` gets one for each."""
@@ -216,7 +218,7 @@ def _changes(
                 clients.append(client)
                 yield from _from_pages(ticket, client, _decoder(decoder), board)
         elif batch.num_rows:
-            yield from [_as_changes(batch)] if depot is None else depot.fetch(batch)
+            yield from [as_changes(batch)] if depot is None else depot.restore(batch)
     if depot is not None:
         yield from depot.rest()
 
@@ -251,13 +253,6 @@ def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[p
         else:  # the service logs it, once over all workers
             board.report("pipeline", UNKNOWN_TYPES, {name: True})
     return batches
-
-
-def _as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A DataFrame's batch with the columns of a change, in their order and exact types."""
-    chosen = schema(images_of(batch.schema))
-    columns = [batch.column(field.name).cast(field.type) for field in chosen]
-    return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
 
 def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:

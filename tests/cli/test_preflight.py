@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.preflight import check_java, check_port, check_positions, check_spark, check_state
+from penstock.cli.preflight import (
+    check_class_archive,
+    check_java,
+    check_port,
+    check_positions,
+    check_spark,
+    check_state,
+    check_transform,
+)
+from penstock.config import parse_pipeline
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.respond import Response
 from penstock.ops.server import OpsServer
@@ -105,3 +114,31 @@ def test_an_address_that_is_not_ours_is_an_error() -> None:
 
 def test_a_privileged_port_is_an_error_unless_we_are() -> None:
     assert check_port("127.0.0.1", 1, "shop").level == ("ok" if os.geteuid() == 0 else "error")
+
+
+@pytest.mark.parametrize(
+    ("master", "transform", "warns"),
+    [
+        ("local[*]", '[{sql: "SELECT * FROM changes"}]', False),
+        ("spark://host:7077", '[{sql: "SELECT * FROM changes"}]', True),
+        ("spark://host:7077", "[]", False),
+    ],
+)
+def test_a_transform_on_a_cluster_can_drop_what_cannot_be_decoded(
+    master: str, transform: str, warns: bool
+) -> None:
+    text = f"""
+        backends: [{{name: default, type: memory}}]
+        sink: {{type: memory}}
+        transform: {transform}
+        spark: {{master: "{master}"}}
+    """
+    found = list(check_transform(parse_pipeline(text, environment={})))
+    assert [each.level for each in found] == (["warning"] if warns else [])
+
+
+def test_a_missing_class_archive_is_named_with_the_command(tmp_path: Path) -> None:
+    environment = {**os.environ, "PENSTOCK_CLASS_ARCHIVE": str(tmp_path)}
+    found = check_class_archive(environment)
+    assert found.level == "ok"
+    assert "penstock class-archive" in found.message

@@ -293,11 +293,15 @@ def penstock(*arguments: str) -> str:
     return done.output
 
 
-# The ways of a change through Spark: the default, and a transform, which would let nothing through
-# that becomes a dead letter.
+# The ways of a change through Spark: the default, and transforms, which would let nothing through
+# that becomes a dead letter: one that chooses rows, and one that needs whole rows.
 BLIND = "SELECT * FROM changes WHERE operation <> 'ERROR' AND collection IS NOT NULL"
-WAYS: list[list[dict[str, str]]] = [[], [{"sql": BLIND}]]
-every_way = pytest.mark.parametrize("transform", WAYS, ids=["default", "transform"])
+JOINED = (
+    "SELECT c.* FROM changes c JOIN VALUES ('t'), ('big'), ('rooted') AS wanted(name)"
+    " ON c.collection = wanted.name WHERE c.operation <> 'ERROR'"
+)
+WAYS: list[list[dict[str, str]]] = [[], [{"sql": BLIND}], [{"sql": JOINED}]]
+every_way = pytest.mark.parametrize("transform", WAYS, ids=["default", "transform", "join"])
 
 
 @pytest.mark.spark

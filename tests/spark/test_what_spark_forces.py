@@ -179,7 +179,7 @@ def test_after_a_crash_partitions_may_come_before_anything_else(
 
 DAEMONS = """
     import sys
-    from penstock.spark import register
+    from penstock import register
     from penstock.spark.session.session import close_session, open_session
     from pathlib import Path
     conf = {"spark.python.daemon.module": "there_is_no_such_module"}

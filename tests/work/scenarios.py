@@ -26,7 +26,8 @@ from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.publishing.shard import FlightBatch
 from penstock.sinks.jetstream.session import Session
-from penstock.tasks.late.side_files import SideFiles
+from penstock.tasks.attempt import Attempt
+from penstock.tasks.late.depot import Depot
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
@@ -91,12 +92,13 @@ def detour(rows: int) -> Callable[[], object]:
     folder = TemporaryDirectory()
     batch = changes(rows)
     late = set(batch.schema.names) - {"collection"}
+    attempt = Attempt(stage=1, number=7, is_first=True)
     half = pa.array([row % 2 == 0 for row in range(rows)])
 
     def job() -> object:
-        source, sink = (SideFiles(Path(folder.name), late, 7) for _ in range(2))
+        source, sink = (Depot(Path(folder.name), late, attempt) for _ in range(2))
         (stub,) = source.lay([batch])
-        kept = list(sink.fetch(stub.filter(half)))
+        kept = [*sink.restore(stub.filter(half)), *sink.rest()]
         assert sum(map(len, kept)) == rows // 2
         sink.clear()
         return kept

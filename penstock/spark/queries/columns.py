@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.change import schema
+from penstock.tasks.late.side_files import CARRIER
 
 __all__ = ["no_changes", "unread", "with_unread"]
 
@@ -20,16 +21,17 @@ _PLAIN = {"Project", "Filter", "SubqueryAlias", "View"}
 _EMPTY = {
     field.name: f"CAST(NULL AS {field.dataType.simpleString()}) AS {field.name}"
     for field in from_arrow_schema(schema())
-}
+} | {CARRIER: f"CAST(NULL AS bigint) AS {CARRIER}"}
 
 
 def no_changes(spark: SparkSession) -> DataFrame:
-    """The columns of a change, and no row that anybody could want: what analysis needs."""
+    """The columns of a change and the carrier, and an empty row: what analysis needs."""
     return spark.sql(f"SELECT {', '.join(_EMPTY.values())}")
 
 
 def with_unread(stubs: DataFrame) -> DataFrame:
-    """All columns of a change, for statements that name those which they do not read."""
+    """All columns of a change and the carrier, for statements that name columns which they do not
+    read."""
     return stubs.selectExpr(
         *(name if name in stubs.columns else empty for name, empty in _EMPTY.items())
     )

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Spark
 from penstock.handover.options import Listening
-from penstock.spark.session.session import is_local
+from penstock.spark.session.master import is_local
 
 __all__ = ["counting", "listening"]
 

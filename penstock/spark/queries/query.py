@@ -21,7 +21,7 @@ from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
-from penstock.spark.session.session import is_local
+from penstock.spark.session.master import is_local
 from penstock.tasks.late.side_files import CARRIER, stub_schema
 
 __all__ = ["failure", "images", "mode", "start_query"]
@@ -60,7 +60,7 @@ def start_query(
     """Starts a backend's query; returns at once. `reports` are the options that say where tasks on
     other hosts report to."""
     late = _late(spark, pipeline)
-    depot = _depot(run, backend, attempt, late)
+    depot = _depot(run, backend, attempt, late) if _has_depot(spark, pipeline) else {}
     source = (
         _source(pipeline, backend, run) | _pages(spark, pipeline, backend) | dict(reports) | depot
     )
@@ -146,25 +146,27 @@ def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:
 
 def _late(spark: SparkSession, pipeline: Pipeline) -> frozenset[str]:
     """The columns that can go around the JVM. On a cluster none: its hosts share no folder."""
-    if mode(pipeline) != "rows" or not is_local(str(spark.sparkContext.master)):
+    if not _has_depot(spark, pipeline):
         return frozenset()
     source = no_changes(spark)
     made = _transformed(spark, pipeline, source)
     if any(made.columns.count(name) != 1 for name in COLUMNS):
         return frozenset()  # the sink says what is wrong with that
     late = unread(source, made)
-    return late if CARRIER in late else frozenset()
+    # A statement that lists its columns drops the carrier: then no column can be late.
+    return late - {CARRIER} if CARRIER in late else frozenset()
+
+
+def _has_depot(spark: SparkSession, pipeline: Pipeline) -> bool:
+    """Whether changes that cannot be decoded, and late columns, go around the JVM."""
+    return mode(pipeline) == "rows" and is_local(str(spark.sparkContext.master))
 
 
 def _depot(run: Path, backend: Backend, attempt: int, late: Collection[str]) -> dict[str, str]:
-    """For late columns: which, and a folder for them; what a failed attempt left there goes."""
-    if not late:
-        return {}
+    """A folder for what goes around the JVM, and which columns; a failed attempt's is removed."""
     shutil.rmtree(run / f"depot-{backend.name}-{attempt - 1}", ignore_errors=True)
-    return {
-        "late": ",".join(sorted(late)),
-        "depot": str(run / f"depot-{backend.name}-{attempt}"),
-    }
+    folder = {"depot": str(run / f"depot-{backend.name}-{attempt}")}
+    return folder | ({"late": ",".join(sorted(late))} if late else {})
 
 
 def _transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> DataFrame:

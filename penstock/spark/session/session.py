@@ -5,7 +5,6 @@ for correctness. `spark.conf` of the pipeline file overrides every line.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,10 +20,10 @@ from penstock.handover.options import Mode
 from penstock.spark.datasource import register
 from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import make_home
+from penstock.spark.session.master import is_local, with_slots
 
 __all__ = [
-    "SETTINGS", "close_session", "is_local", "java_options", "make_active", "open_session",
-    "with_slots",
+    "SETTINGS", "close_session", "java_options", "make_active", "open_session",
 ]  # fmt: skip
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -79,8 +78,6 @@ _ROWS_JAVA = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=50000"
     " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=1000000"
 )
-
-_LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
 # There is one session in a process, and one fork server.
 _forks: Forks | None = None
@@ -178,22 +175,6 @@ def _environment(places: Mapping[str, str]) -> Iterator[None]:
     finally:
         for key in fresh:
             del os.environ[key]
-
-
-def is_local(master: str) -> bool:
-    """Whether tasks run in the driver's own JVM (`local`, `local[...]`), not on a cluster."""
-    return master == "local" or master.startswith("local[")
-
-
-def with_slots(master: str, slots: int) -> str:
-    """A local master with room for `slots` tasks: one that stays open mostly waits, and needs no
-    core of its own."""
-    found = _LOCAL_MASTER.fullmatch(master)
-    if found is None:
-        return master  # Spark says what is wrong with it
-    threads, failures = found["threads"] or "1", found["failures"] or ""
-    cores = os.cpu_count() or 1 if threads == "*" else int(threads)
-    return master if cores >= slots else f"local[{slots}{failures}]"
 
 
 def close_session(spark: SparkSession) -> None:

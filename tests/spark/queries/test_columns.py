@@ -5,6 +5,7 @@ from pyspark.sql import SparkSession
 
 from penstock.change import COLUMNS
 from penstock.spark.queries.columns import no_changes, unread, with_unread
+from penstock.tasks.late.side_files import CARRIER
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +69,7 @@ def test_the_columns_that_transforms_read_or_make(
 
 
 def test_a_statement_may_name_what_it_does_not_read(spark: SparkSession) -> None:
-    stubs = no_changes(spark).select("collection", "relation_id")
+    stubs = no_changes(spark).select("collection", CARRIER)
     whole = with_unread(stubs)
-    assert whole.columns == list(COLUMNS)
+    assert whole.columns == [*COLUMNS, CARRIER]
     assert dict(whole.dtypes) == dict(no_changes(spark).dtypes)

@@ -27,7 +27,7 @@ def changes(images: Images = "json") -> list[pa.RecordBatch]:
     return batches
 
 
-def depots(folder: Path) -> tuple[SideFiles, SideFiles]:
+def two_tasks(folder: Path) -> tuple[SideFiles, SideFiles]:
     """Of the task that decodes, and of the one that writes; nearly."""
     return SideFiles(folder / "depot", LATE, 7), SideFiles(folder / "depot", LATE, 7)
 
@@ -46,47 +46,6 @@ def test_only_what_is_read_goes_through_spark(tmp_path: Path) -> None:
     assert (tmp_path / "depot").stat().st_mode & 0o777 == 0o700
 
 
-def with_errors(batches: list[pa.RecordBatch], rows: list[int]) -> pa.Table:
-    """All changes; those of these rows could not be decoded."""
-    table = pa.Table.from_batches(batches)
-    operations, keys = table.column("operation").to_pylist(), table.column("key").to_pylist()
-    for row in rows:
-        operations[row], keys[row] = "ERROR", None
-    for name, column in {"operation": operations, "key": keys}.items():
-        at = table.schema.get_field_index(name)
-        field = table.schema.field(name)
-        table = table.set_column(at, field, pa.array(column, field.type))
-    return table
-
-
-@pytest.mark.parametrize("kept", [range(ROWS), range(0, ROWS, 700), []], ids=["all", "few", "none"])
-@pytest.mark.parametrize(
-    "errors",
-    [[0], [ROWS - 1], [2999, 3000, 3001], [5, 7, 9, 3500, 4400], range(300), range(ROWS)],
-    ids=["first", "last", "over an edge", "some", "a page", "all"],
-)
-def test_no_transform_sees_or_drops_what_cannot_be_decoded(
-    tmp_path: Path, errors: list[int], kept: list[int]
-) -> None:
-    source, sink = depots(tmp_path)
-    laid = with_errors(changes(), list(errors))
-    stubs = list(source.lay(laid.to_batches(max_chunksize=300)))
-    wanted = sorted(set(kept) - set(errors))
-    seen = sorted(set(range(ROWS)) - set(errors))
-    assert sum(stub.num_rows for stub in stubs) == len(seen)
-    fetched = []
-    if wanted:
-        at = {row: number for number, row in enumerate(seen)}
-        through = pa.Table.from_batches(stubs).take([at[row] for row in wanted])
-        for batch in through.combine_chunks().to_batches(max_chunksize=777):
-            fetched += list(sink.fetch(batch))
-    fetched += list(sink.rest())
-    expected = laid.take(sorted({*wanted, *errors}))
-    assert pa.Table.from_batches(fetched).equals(expected)
-    sink.clear()
-    assert names(tmp_path) == []
-
-
 @pytest.mark.parametrize("images", ["json", "msgpack"])
 @pytest.mark.parametrize(
     "kept",
@@ -103,7 +62,7 @@ def test_no_transform_sees_or_drops_what_cannot_be_decoded(
 def test_what_a_transform_keeps_is_whole_again(
     tmp_path: Path, images: Images, kept: list[int]
 ) -> None:
-    source, sink = depots(tmp_path)
+    source, sink = two_tasks(tmp_path)
     laid = changes(images)
     stubs = pa.Table.from_batches(list(source.lay(laid))).take(list(kept))
     # Spark cuts its batches elsewhere.
@@ -113,12 +72,10 @@ def test_what_a_transform_keeps_is_whole_again(
         for whole in sink.fetch(batch)
     ]
     assert pa.Table.from_batches(fetched).equals(pa.Table.from_batches(laid).take(list(kept)))
-    sink.clear()
-    assert names(tmp_path) == []
 
 
 def test_a_column_that_is_read_comes_from_the_transform(tmp_path: Path) -> None:
-    source, sink = depots(tmp_path)
+    source, sink = two_tasks(tmp_path)
     batch = changes()[0]
     (stub,) = source.lay([batch])
     made = pa.array(["made"] * stub.num_rows, pa.large_string())
@@ -129,19 +86,16 @@ def test_a_column_that_is_read_comes_from_the_transform(tmp_path: Path) -> None:
     assert whole.drop_columns("collection").equals(batch.drop_columns("collection"))
 
 
-def test_files_go_when_they_are_read_or_not_wanted_and_no_other_task_s(tmp_path: Path) -> None:
-    source, sink = depots(tmp_path)
+def test_a_file_is_removed_when_it_is_opened(tmp_path: Path) -> None:
+    source, sink = two_tasks(tmp_path)
     stubs = list(source.lay(changes()))
-    list(SideFiles(tmp_path / "depot", LATE, 70).lay(changes()[:1]))
     list(sink.fetch(stubs[0]))
-    assert names(tmp_path) == ["7-1", "7-2", "70-0"]
-    sink.clear()
-    assert names(tmp_path) == ["70-0"]
+    assert names(tmp_path) == ["7-1", "7-2"]
 
 
 @pytest.mark.parametrize("places", [[1, 0], [0, 0], [0, None], [-5, 0]])
 def test_stubs_that_lead_nowhere_are_refused(tmp_path: Path, places: list[int | None]) -> None:
-    source, sink = depots(tmp_path)
+    source, sink = two_tasks(tmp_path)
     (stub,) = source.lay([changes()[0].slice(0, 2)])
     at = stub.schema.get_field_index(CARRIER)
     with pytest.raises((Malformed, Unavailable)):
@@ -149,7 +103,7 @@ def test_stubs_that_lead_nowhere_are_refused(tmp_path: Path, places: list[int | 
 
 
 def test_a_file_that_is_gone_ends_the_query_which_starts_again(tmp_path: Path) -> None:
-    source, sink = depots(tmp_path)
+    source, sink = two_tasks(tmp_path)
     (stub,) = source.lay([changes()[0]])
     (tmp_path / "depot" / "7-0").unlink()
     with pytest.raises(Unavailable, match="are gone"):
@@ -159,3 +113,9 @@ def test_a_file_that_is_gone_ends_the_query_which_starts_again(tmp_path: Path) -
 def test_the_option_names_columns() -> None:
     assert columns_of("") == frozenset()
     assert columns_of("after,relation_id") == {"after", "relation_id"}
+
+
+def test_whole_rows_have_no_carrier() -> None:
+    whole = changes()[0].schema
+    assert CARRIER not in COLUMNS
+    assert stub_schema(whole, []) == whole

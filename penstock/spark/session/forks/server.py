@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.plugins import plugin
-from penstock.spark.session.forks.worker import Request, run
+from penstock.spark.session.forks.worker import ForkRequest, run
 
 __all__ = ["ForkServer", "preload"]
 
@@ -55,7 +55,7 @@ class ForkServer:
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
 
-    def serve(self) -> Request | None:
+    def serve(self) -> ForkRequest | None:
         """Returns None at the end; in a child, the request that it is to run."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -85,12 +85,12 @@ class ForkServer:
                 os.read(self._woken, 4096)
         return found
 
-    def _fork(self) -> Request | None:
+    def _fork(self) -> ForkRequest | None:
         """In the child: the request."""
         connection, _ = self._listener.accept()
         connection.settimeout(_PATIENCE)
         try:
-            request = Request.receive(connection)
+            request = ForkRequest.receive(connection)
         except (OSError, ValueError):
             connection.close()  # the launcher replaces itself by Python
             return None
@@ -108,7 +108,7 @@ class ForkServer:
         self._add(pid, request, connection)
         return None
 
-    def _add(self, pid: int, request: Request, connection: socket.socket) -> None:
+    def _add(self, pid: int, request: ForkRequest, connection: socket.socket) -> None:
         request.close()
         with suppress(OSError):
             os.setpgid(pid, pid)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-__all__ = ["Request", "run"]
+__all__ = ["ForkRequest", "run"]
 
 _FILES = 3
 # prctl(2)
@@ -25,7 +25,7 @@ _PR_SET_NAME = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ForkRequest:
     """What a launcher hands over: `python -m module arguments`, and its standard files; a worker of
     a daemon gets a fourth, the connection to the JVM."""
 
@@ -85,7 +85,7 @@ class Request:
             sys.modules["numpy.random"].seed()
 
 
-def run(request: Request) -> None:
+def run(request: ForkRequest) -> None:
     """Runs the module as `python -m` does. A closed connection to the JVM is no error: the JVM was
     stopped, or it died, which is logged elsewhere."""
     found = importlib.util.find_spec(request.module)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.session.forks.worker import Request
+from penstock.spark.session.forks.worker import ForkRequest
 
 WORDS = [
     b"/folder",
@@ -22,7 +22,7 @@ WORDS = [
 ]
 
 
-def received(pieces: list[bytes]) -> Request:
+def received(pieces: list[bytes]) -> ForkRequest:
     """What arrives when the launcher is stopped between the pieces."""
     text = b"".join(pieces)
     files = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
@@ -39,7 +39,7 @@ def received(pieces: list[bytes]) -> Request:
     sending.start()
     ours.settimeout(20)
     try:
-        return Request.receive(ours)
+        return ForkRequest.receive(ours)
     finally:
         sending.join()
         ours.close()
@@ -69,7 +69,7 @@ def test_a_launcher_that_ends_in_the_middle_is_an_error() -> None:
     theirs.sendall(b"half")
     theirs.close()
     with pytest.raises(OSError, match="middle"):
-        Request.receive(ours)
+        ForkRequest.receive(ours)
     ours.close()
     assert open_files() == before - 2, "no file is left open"
     for number in files:
