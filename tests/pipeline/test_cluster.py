@@ -71,6 +71,8 @@ def pipeline(
         {**first, "name": name, "slot": f"{first['slot']}_{name}", "publication": f"pub_{name}"}
         for name in NAMES
     ]
+    # Subjects of its own make each backend's writes exactly once.
+    made["sink"]["subject"] = f"{stream.lower()}.{{backend}}"
     conf = {"spark.executor.memory": "512m", "spark.executor.cores": 1}
     made["spark"] = {"master": cluster.url, "conf": conf}
     return made
@@ -180,6 +182,8 @@ def test_tasks_on_other_hosts_report_and_lose_nothing_with_an_executor(
     }
     pipeline["backends"][1]["on_error"] = "suspend"
     with running(tmp_path, pipeline) as run:
+        # Before there are slots, nothing is followed.
+        eventually(lambda: connected(run), run=run)
         with load(database) as end:
             eventually(lambda: published(run) > 300, run=run)
             assert list(cluster.hidden.glob("penstock-run-*/board"))
@@ -211,6 +215,8 @@ def test_a_transform_on_other_hosts_loses_nothing_with_an_executor(
     cluster.scale(2)
     pipeline["transform"] = [{"sql": "SELECT * FROM changes WHERE collection <> 'none'"}]
     with running(tmp_path, pipeline) as run:
+        # Before there are slots, nothing is followed.
+        eventually(lambda: connected(run), run=run)
         with load(database) as end:
             eventually(lambda: published(run) > 300, run=run)
             kill_an_executor(cluster, nats, stream, run)
@@ -240,6 +246,8 @@ def test_epochs_follow_the_executors_that_come_and_go(
 ) -> None:
     cluster.scale(1)
     with running(tmp_path, pipeline) as run:
+        # Before there are slots, nothing is followed.
+        eventually(lambda: connected(run), run=run)
         with load(database) as end:
             # Two backends take turns on one core,
             flows(nats, stream, run)
