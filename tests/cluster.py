@@ -109,6 +109,13 @@ class Cluster:
             if child.name() == "java"
         ]
 
+    def seen_by_workers(self) -> list[str]:
+        """What a worker's process sees in `hidden`, if it sees anything."""
+        script = "import os, sys; print(*os.listdir(sys.argv[1]), sep='\\n')"
+        command = [*self._prefix, sys.executable, "-c", script, str(self.hidden)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return found.stdout.split() if found.returncode == 0 else []
+
     def _add(self) -> None:
         self._started += 1
         name = f"worker-{self._started}"

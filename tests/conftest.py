@@ -100,7 +100,11 @@ def stream() -> str:
 
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
-_TOGETHER = ("tests/pipeline/test_shared.py", "tests/pipeline/test_truth.py")
+_TOGETHER = (
+    "tests/pipeline/test_shared.py",
+    "tests/pipeline/test_truth.py",
+    "tests/pipeline/test_cluster.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,23 +1,33 @@
 """A standalone cluster whose workers share neither the driver's folder nor its sockets."""
 
+import os
 import signal
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+import psycopg
 import pytest
 
 from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
+from penstock.reading.epochs import SHORT
 from tests.cluster import Cluster
 from tests.pipeline.running import (
     SHORT_LIVED,
     Run,
+    count,
     document,
     eventually,
     json_messages,
     running,
     send,
+    tree,
 )
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
@@ -61,35 +71,207 @@ def pipeline(
         {**first, "name": name, "slot": f"{first['slot']}_{name}", "publication": f"pub_{name}"}
         for name in NAMES
     ]
+    # Subjects of its own make each backend's writes exactly once.
+    made["sink"]["subject"] = f"{stream.lower()}.{{backend}}"
     conf = {"spark.executor.memory": "512m", "spark.executor.cores": 1}
     made["spark"] = {"master": cluster.url, "conf": conf}
     return made
 
 
-def insert(database: Database, table: str, rows: int) -> None:
-    database.execute(f"INSERT INTO {table} (note) SELECT 'x' FROM generate_series(1, {rows})")
+@contextmanager
+def load(database: Database) -> Iterator[Callable[[], int]]:
+    """Inserts five rows into each table again and again; the function ends that, and says how many
+    each has got."""
+    stop, rows = threading.Event(), [0]
+
+    def insert() -> None:
+        with psycopg.connect(database.url, autocommit=True) as connection:
+            while not stop.wait(0.02):
+                for name in NAMES:
+                    connection.execute(
+                        f"INSERT INTO {name} (note) SELECT 'x' FROM generate_series(1, 5)"
+                    )
+                rows[0] += 5
+
+    thread = threading.Thread(target=insert, daemon=True)
+    thread.start()
+
+    def end() -> int:
+        stop.set()
+        thread.join()
+        return rows[0]
+
+    try:
+        yield end
+    finally:
+        end()
 
 
-def ids(nats: Nats, stream: str, table: str) -> list[int]:
-    """Of a table's stored rows, in their order."""
-    bodies = json_messages(nats, stream)
-    return [body["data"]["id"] for body in bodies if body["collection"] == table]
+def stored(nats: Nats, stream: str) -> dict[str, list[int]]:
+    """The ids of each table's rows, in their order in the stream."""
+    found: dict[str, list[int]] = {name: [] for name in NAMES}
+    for body in json_messages(nats, stream):
+        found[body["collection"]].append(body["data"]["id"])
+    return found
+
+
+def assert_complete(nats: Nats, stream: str, rows: int) -> bool:
+    """Every row is there; raises for those that are not."""
+    for name, ids in stored(nats, stream).items():
+        missing = sorted(set(range(1, rows + 1)) - set(ids))
+        assert not missing, f"{name} lacks {len(missing)} of {rows}: {missing[:20]}"
+    return True
+
+
+def assert_exact(nats: Nats, stream: str, rows: int) -> None:
+    assert stored(nats, stream) == {name: list(range(1, rows + 1)) for name in NAMES}
 
 
 def connected(run: Run) -> bool:
     return all(each["connected"] for each in run.status()["backends"])
 
 
-def test_tasks_on_other_hosts_report(
+def kill_an_executor(cluster: Cluster, nats: Nats, stream: str, run: Run) -> None:
+    """With kill -9, while changes flow; returns when they flow again."""
+    send(cluster.executors()[:1], signal.SIGKILL)
+    before = count(nats, stream)
+    eventually(lambda: count(nats, stream) > before + 300, run=run)
+
+
+def published(run: Run) -> int:
+    return int(run.status()["sinks"][0]["published"])
+
+
+def insert_too_large(database: Database, table: str) -> None:
+    """A row that no nats-server takes, with an id of its own."""
+    database.execute(f"INSERT INTO {table} VALUES (0, repeat('x', {TOO_LARGE}))")
+
+
+def free_ports(number: int) -> int:
+    """The first of so many free ports in a row, below those that the kernel gives away."""
+    for first in range(20_000 + os.getpid() % 1000 * 10, 32_000, number):
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + number):
+                stack.enter_context(socket.create_server(("0.0.0.0", port)))
+            return first
+    raise AssertionError("no ports are free")
+
+
+def listening(run: Run) -> set[tuple[str, int]]:
+    """Where the run's Python processes listen for TCP connections."""
+    return {
+        (each.laddr.ip, each.laddr.port)
+        for process in tree(run)
+        if process.name().startswith("python")
+        for each in process.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
+
+
+@pytest.mark.timeout(600)
+def test_tasks_on_other_hosts_report_and_lose_nothing_with_an_executor(
     cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
 ) -> None:
     cluster.scale(2)
+    first = free_ports(3)
+    pipeline["spark"]["port"] = first
+    # As behind NAT: executors connect to another address than the one that is bound.
+    pipeline["spark"]["conf"] |= {
+        "spark.driver.host": "127.0.0.3",
+        "spark.driver.bindAddress": "0.0.0.0",
+    }
     pipeline["backends"][1]["on_error"] = "suspend"
     with running(tmp_path, pipeline) as run:
+        # Before there are slots, nothing is followed.
         eventually(lambda: connected(run), run=run)
-        insert(database, "a", 100)
-        insert(database, "b", 100)
-        eventually(lambda: run.status()["sinks"][0]["published"] == 200, run=run)
-        send(cluster.executors(), signal.SIGKILL)
+        with load(database) as end:
+            eventually(lambda: published(run) > 300, run=run)
+            assert list(cluster.hidden.glob("penstock-run-*/board"))
+            assert cluster.seen_by_workers() == []
+            assert {("0.0.0.0", port) for port in range(first, first + 3)} <= listening(run)
+            kill_an_executor(cluster, nats, stream, run)
+            rows = end()
+        eventually(lambda: assert_complete(nats, stream, rows), run=run)
+        for name in NAMES:
+            insert_too_large(database, name)
+
+        def poison() -> tuple[Any, Any]:
+            status = run.status()
+            tables = {each["table"]: each["state"] for each in status["tables"]}
+            return status["sinks"][0]["dead_letters"], tables
+
+        eventually(lambda: poison() == ({"too-large": 2}, {"public.b": "suspended"}), run=run)
+        sink = run.status()["sinks"][0]
+        assert (sink["delivery"], sink["connected"]) == ("exactly-once", True)
+        assert sink["pressure"] is not None
         assert run.stop() == 0
-    assert ids(nats, stream, "a") == list(range(1, 101))
+    assert_exact(nats, stream, rows)
+
+
+@pytest.mark.timeout(600)
+def test_a_transform_on_other_hosts_loses_nothing_with_an_executor(
+    cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
+) -> None:
+    cluster.scale(2)
+    pipeline["transform"] = [{"sql": "SELECT * FROM changes WHERE collection <> 'none'"}]
+    with running(tmp_path, pipeline) as run:
+        # Before there are slots, nothing is followed.
+        eventually(lambda: connected(run), run=run)
+        with load(database) as end:
+            eventually(lambda: published(run) > 300, run=run)
+            kill_an_executor(cluster, nats, stream, run)
+            rows = end()
+        insert_too_large(database, "a")
+        eventually(lambda: assert_complete(nats, stream, rows), run=run)
+        letters = {"too-large": 1}
+        eventually(lambda: run.status()["sinks"][0]["dead_letters"] == letters, run=run)
+        assert run.stop() == 0
+    assert_exact(nats, stream, rows)
+
+
+def has_long_epochs(run: Run) -> bool:
+    """Whether no epoch ends within so long as ten short ones take."""
+
+    def batches() -> list[int]:
+        return [each["batches"] for each in run.status()["backends"]]
+
+    before = batches()
+    time.sleep(10 * SHORT)
+    return batches() == before
+
+
+@pytest.mark.timeout(600)
+def test_epochs_follow_the_executors_that_come_and_go(
+    cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
+) -> None:
+    cluster.scale(1)
+    with running(tmp_path, pipeline) as run:
+        # Before there are slots, nothing is followed.
+        eventually(lambda: connected(run), run=run)
+        with load(database) as end:
+            # Two backends take turns on one core,
+            flows(nats, stream, run)
+            assert not has_long_epochs(run)
+            # have one each when the second worker comes,
+            cluster.scale(2)
+            eventually(lambda: has_long_epochs(run), run=run)
+            flows(nats, stream, run)
+            # and take turns again when a worker is gone.
+            cluster.scale(1)
+            flows(nats, stream, run)
+            eventually(lambda: not has_long_epochs(run), run=run)
+            rows = end()
+        eventually(lambda: assert_complete(nats, stream, rows), run=run)
+        assert run.stop() == 0
+    assert_exact(nats, stream, rows)
+
+
+def flows(nats: Nats, stream: str, run: Run) -> None:
+    """Waits until rows of both tables are stored that were not before."""
+    before = {name: len(ids) for name, ids in stored(nats, stream).items()}
+
+    def came() -> bool:
+        now = stored(nats, stream)
+        return all(len(now[name]) > before[name] for name in NAMES)
+
+    eventually(came, run=run)
