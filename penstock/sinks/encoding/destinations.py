@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
-from penstock.sinks.encoding.message import Origin, Run
+from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick, Piece
 from penstock.sinks.encoding.routes import Route, Routed
@@ -79,5 +79,5 @@ def destinations(part: Part, routed: Routed) -> Destinations:
     )
 
 
-def _lengths(runs: Sequence[Run]) -> list[int]:
+def _lengths(runs: Sequence[OriginRun]) -> list[int]:
     return [run.stop - run.start for run in runs]

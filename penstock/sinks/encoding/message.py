@@ -21,7 +21,7 @@ from penstock.sinks.subject import escape, unescape
 
 __all__ = [
     "COUNT", "EVENT_ID", "MSG_ID", "POSITION", "REPLAYED", "SCHEMA", "Headers", "Messages",
-    "Origin", "Run", "read_position", "unstored",
+    "Origin", "OriginRun", "read_position", "unstored",
 ]  # fmt: skip
 
 MSG_ID = "Nats-Msg-Id"
@@ -43,7 +43,7 @@ class Origin(NamedTuple):
     partition: PartitionId
 
 
-class Run(NamedTuple):
+class OriginRun(NamedTuple):
     """Neighbouring rows of one origin, `start` to before `stop`, whose places rise from `first` to
     `last`. An origin may have several runs in a batch; their places rise as well."""
 
@@ -67,7 +67,7 @@ class Messages:
     Without them each message is one change, and such an end.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[OriginRun, ...]
     cursors: Column
     ordinals: Column
     ids: Column
@@ -113,13 +113,13 @@ class Messages:
             None if self.ends is None else self.ends[start:stop],
         )
 
-    def _runs(self, start: int, stop: int) -> Iterator[Run]:
+    def _runs(self, start: int, stop: int) -> Iterator[OriginRun]:
         for run in self.runs:
             low, high = max(run.start, start), min(run.stop, stop)
             if low < high:
                 first = run.first if low == run.start else self.place(low)
                 last = run.last if high == run.stop else self.place(high - 1)
-                yield Run(run.origin, low - start, high - start, first, last)
+                yield OriginRun(run.origin, low - start, high - start, first, last)
 
     def after(self, stored: Mapping[Origin, Place | None]) -> "Messages":
         """Those after the stored places of their origins."""
@@ -136,7 +136,7 @@ class Messages:
 
     def _take(self, spans: Sequence[tuple[int, int]]) -> "Messages":
         rows = np.concatenate([np.arange(*span) for span in spans])
-        runs: list[Run] = []
+        runs: list[OriginRun] = []
         for span in spans:
             at = runs[-1].stop if runs else 0
             found = self._runs(*span)
@@ -168,7 +168,7 @@ class Messages:
 
 
 def unstored(
-    runs: Iterable[Run], stored: Mapping[Origin, Place | None], place: Callable[[int], Place]
+    runs: Iterable[OriginRun], stored: Mapping[Origin, Place | None], place: Callable[[int], Place]
 ) -> list[tuple[int, int]]:
     """The rows that are after the stored place of their origin, as spans (start, before stop).
     `place` is the place of a row."""
@@ -185,7 +185,7 @@ def unstored(
     return spans
 
 
-def _first_after(run: Run, known: Place, place: Callable[[int], Place]) -> int:
+def _first_after(run: OriginRun, known: Place, place: Callable[[int], Place]) -> int:
     low, high = run.start, run.stop
     while low < high:
         middle = (low + high) // 2
@@ -208,7 +208,7 @@ class Headers:
         self._names: dict[Origin, bytes] = {}
         self._any: Weave | None = None
 
-    def of(self, runs: Sequence[Run], columns: Columns) -> Column:
+    def of(self, runs: Sequence[OriginRun], columns: Columns) -> Column:
         """The headers of all rows, which have these origins. Raises Rejected."""
         try:
             if len(runs) == 1:
@@ -220,7 +220,7 @@ class Headers:
                 hint="no feed of penstock makes one: look at the transform",
             ) from None
 
-    def _owners(self, runs: Sequence[Run]) -> dict[str, Any]:
+    def _owners(self, runs: Sequence[OriginRun]) -> dict[str, Any]:
         """Which origin each row has, and how the position names it."""
         owners = np.repeat(
             np.arange(len(runs), dtype=np.int32), [run.stop - run.start for run in runs]

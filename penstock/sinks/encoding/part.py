@@ -15,7 +15,7 @@ from penstock.position import PartitionId, Place
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import Column, Columns, slot
 from penstock.sinks.encoding.kernel import NativeSurvey
-from penstock.sinks.encoding.message import Origin, Run, unstored
+from penstock.sinks.encoding.message import Origin, OriginRun, unstored
 
 __all__ = ["Part", "place_of"]
 
@@ -33,7 +33,7 @@ class Part:
 
     batch: pa.RecordBatch
     columns: Columns
-    runs: tuple[Run, ...]
+    runs: tuple[OriginRun, ...]
     weight: int | None
 
     @classmethod
@@ -89,11 +89,11 @@ def _surveyed(columns: Columns) -> NativeSurvey:
     return survey
 
 
-def _only_run(survey: NativeSurvey, rows: int) -> Run:
+def _only_run(survey: NativeSurvey, rows: int) -> OriginRun:
     texts = map(ctypes.string_at, survey.texts, survey.sizes)
     backend, partition, first, last = [text.decode() for text in texts]
     origin = Origin(backend, PartitionId(partition))
-    return Run(origin, 0, rows, Place(first, survey.first), Place(last, survey.last))
+    return OriginRun(origin, 0, rows, Place(first, survey.first), Place(last, survey.last))
 
 
 def _native_starts(columns: Columns) -> list[int] | None:
@@ -117,7 +117,7 @@ def _starts(batch: pa.RecordBatch) -> list[int] | None:
     return [0, *(np.flatnonzero(begins) + 1).tolist()]
 
 
-def _runs(batch: pa.RecordBatch, starts: list[int]) -> tuple[Run, ...]:
+def _runs(batch: pa.RecordBatch, starts: list[int]) -> tuple[OriginRun, ...]:
     firsts = np.array(starts, np.int64)
     stops = np.array([*starts[1:], len(batch)], np.int64)
     backends, partitions = (_texts(batch.column(name), firsts) for name in ("backend", "partition"))
@@ -127,7 +127,7 @@ def _runs(batch: pa.RecordBatch, starts: list[int]) -> tuple[Run, ...]:
         for rows in (firsts, stops - 1)
     )
     origins = map(Origin, backends, map(PartitionId, partitions))
-    return tuple(map(Run, origins, starts, stops.tolist(), first, last))
+    return tuple(map(OriginRun, origins, starts, stops.tolist(), first, last))
 
 
 def _texts(column: Column, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> list[str]:

@@ -19,7 +19,7 @@ from penstock.sinks.encoding.encode import (
 )
 from penstock.sinks.encoding.grouping import Group, ends_of, grouped
 from penstock.sinks.encoding.layout import Layout
-from penstock.sinks.encoding.message import Headers, Messages, Run
+from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.subject import Template
 
@@ -102,14 +102,14 @@ def collected(
 
 def _runs(
     groups: Sequence[Group], where: Destinations, cursor: Column, ordinal: Column
-) -> Iterator[Run]:
+) -> Iterator[OriginRun]:
     """The origins of the messages; `cursor` and `ordinal` are their places."""
     places = list(map(Place, cursor.to_pylist(), ordinal.to_pylist()))
     owners = [where.origins[group.kind] for group in groups]
     start = 0
     for stop in range(1, len(groups) + 1):
         if stop == len(groups) or owners[stop] != owners[start]:
-            yield Run(owners[start], start, stop, places[start], places[stop - 1])
+            yield OriginRun(owners[start], start, stop, places[start], places[stop - 1])
             start = stop
 
 

@@ -16,7 +16,7 @@ from penstock.errors import SettingsError
 from penstock.position import Place
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import Column
-from penstock.sinks.encoding.message import Origin, Run
+from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
 
 __all__ = ["Order"]
@@ -52,7 +52,7 @@ class Order:
         yield from _cut(part)
 
 
-def _out_of_order(runs: tuple[Run, ...], last: dict[Origin, Place]) -> Run | None:
+def _out_of_order(runs: tuple[OriginRun, ...], last: dict[Origin, Place]) -> OriginRun | None:
     """The first run that is not after the last place of its origin; notes the places in `last`."""
     for run in runs:
         before = last.get(run.origin)

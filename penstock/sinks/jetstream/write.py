@@ -20,8 +20,8 @@ from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
 from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual
-from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.publishing.places import NotAlone
+from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.cleaning import Cleaner
 from penstock.sinks.settings import BatchSettings

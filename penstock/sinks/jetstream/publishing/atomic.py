@@ -27,9 +27,9 @@ from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.publishing.chain import SyncPace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.fence import Fence
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
-from penstock.sinks.jetstream.publishing.progress import Progress
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
 from penstock.sinks.jetstream.publishing.states import TABLE, Sending, SendingEvent
+from penstock.sinks.jetstream.publishing.stored import StoredPlaces
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.subject import Template
 
@@ -94,7 +94,7 @@ class Atomic:
             replicated=replicated,
             whole=flow.alone and (alone or not replicated),
         )
-        self._progress = Progress(tally, stream, template)
+        self._progress = StoredPlaces(tally, stream, template)
         self._stream = stream
         self._refusal = 0  # the error code of the first refusal since a batch was stored
         self._answered = 0  # how many of those in flight were answered since

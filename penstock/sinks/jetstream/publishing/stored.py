@@ -5,18 +5,18 @@ from collections.abc import Iterable
 from penstock.errors import LeaseLost, Unavailable
 from penstock.nats.api import JetStream
 from penstock.position import Place
-from penstock.sinks.encoding.message import Origin, Run, read_position
+from penstock.sinks.encoding.message import Origin, OriginRun, read_position
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
 from penstock.sinks.jetstream.publishing.places import StreamState, read_shards, shared
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import Template
 
-__all__ = ["Progress"]
+__all__ = ["StoredPlaces"]
 
 _START = Place("", 0)  # before every place
 
 
-class Progress:
+class StoredPlaces:
     """Of one write. `stored` is the last place that is known to be stored of each origin that was
     read (None: nothing); `unread` are the origins that have to be read before they are sent."""
 
@@ -29,7 +29,7 @@ class Progress:
         self._owners: dict[str, Origin] = {}  # of the shards
         self._floor = 0  # the stream's sequence up to which it is known what is stored
 
-    def meet(self, runs: Iterable[Run]) -> bool:
+    def meet(self, runs: Iterable[OriginRun]) -> bool:
         """Takes note of the origins; whether some rows are stored already, as far as is known.
         Raises NotAlone when two origins share a shard."""
         stored = self.stored
@@ -113,7 +113,7 @@ class Progress:
         self._tally.duplicates += changes
         self.note(runs)
 
-    def note(self, runs: Iterable[Run]) -> None:
+    def note(self, runs: Iterable[OriginRun]) -> None:
         """The stored places of origins of which something was sent or is stored already count as
         this write's."""
         for run in runs:
