@@ -22,8 +22,8 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.publishing.shard import FlightBatch, Shard
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 
@@ -79,8 +79,7 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
         size = 0
         for part in Order().arrange(batch):
             messages = made.encode(part)
-            shard = Shard(messages.origin)
-            size += len(atomic._encode(connection, shard, FlightBatch(1, [messages]), 7))
+            size += len(atomic._encode(connection, FlightBatch(1, [messages])))
         return size
 
     return once, once()

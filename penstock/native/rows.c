@@ -28,6 +28,8 @@ struct survey {
 
 EXPORT void penstock_weave_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                                   struct survey *out);
+EXPORT int64_t penstock_weave_runs(const struct column *columns, const int32_t *slots, int64_t rows,
+                                   int32_t *starts);
 EXPORT int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows);
 EXPORT void penstock_weave_columns(const struct ArrowArray *batch, struct column *out);
 EXPORT void penstock_weave_release(struct ArrowArray *batch);
@@ -167,18 +169,37 @@ static int is_constant(const struct column *c, int64_t rows) {
     return 1;
 }
 
-/* Whether (text, int32) rises from row to row. */
+/* Whether (text, int32) of a row is greater than that of the row before it. */
+static int rises(const struct column *texts, const struct column *numbers, int64_t row) {
+    int64_t left, right;
+    const uint8_t *a = value(texts, row - 1, &left), *b = value(texts, row, &right);
+    int64_t least = left < right ? left : right;
+    int order = least ? memcmp(a, b, (size_t)least) : 0;
+    if (!order) order = left < right ? -1 : left > right;
+    return order ? order < 0 : integer(numbers, row - 1, 4) < integer(numbers, row, 4);
+}
+
 static int is_ascending(const struct column *texts, const struct column *numbers, int64_t rows) {
-    for (int64_t row = 1; row < rows; row++) {
-        int64_t left, right;
-        const uint8_t *a = value(texts, row - 1, &left), *b = value(texts, row, &right);
-        int64_t least = left < right ? left : right;
-        int order = least ? memcmp(a, b, (size_t)least) : 0;
-        if (!order) order = left < right ? -1 : left > right;
-        if (order > 0) return 0;
-        if (!order && integer(numbers, row - 1, 4) >= integer(numbers, row, 4)) return 0;
-    }
+    for (int64_t row = 1; row < rows; row++)
+        if (!rises(texts, numbers, row)) return 0;
     return 1;
+}
+
+/* Runs of neighbouring rows that have one origin. `slots` are backend, partition, cursor and
+ * ordinal; `starts` gets the first row of each run. Returns how many runs there are; 0 when the
+ * places of a run do not rise. */
+int64_t penstock_weave_runs(const struct column *columns, const int32_t *slots, int64_t rows,
+                            int32_t *starts) {
+    const struct column *backend = columns + slots[0], *partition = columns + slots[1];
+    int64_t found = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        if (!row || !same_values(partition, 0, row - 1, row) ||
+            !same_values(backend, 0, row - 1, row))
+            starts[found++] = (int32_t)row;
+        else if (!rises(columns + slots[2], columns + slots[3], row))
+            return 0;
+    }
+    return found;
 }
 
 /* Bytes that the values of some rows have together. */

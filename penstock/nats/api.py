@@ -1,7 +1,7 @@
 """JetStream's own API: JSON questions over a connection, answers as plain values."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,13 @@ import orjson
 
 from penstock.errors import Malformed, PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.connection import Connection
-from penstock.nats.protocol import headers_of, status_of
+from penstock.nats.protocol import Msg, headers_of, status_of
 
 __all__ = ["ApiError", "JetStream", "Stored", "error_of"]
 
 _NOT_FOUND = {10059, 10037, 10043}
+_WILD = {"*": "*", ">": ">"}
+_TOGETHER = 500  # requests that wait for answers at a time
 # err_code -> (what to raise, remedy). Codes: errors.json of nats-server.
 _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10039: (SettingsError, "enable JetStream for the account"),
@@ -49,6 +51,18 @@ class Stored:
         payload = base64.b64decode(message.get("data") or "")
         return cls(
             message["seq"], message["subject"], headers, payload, str(message.get("time", ""))
+        )
+
+    @classmethod
+    def direct(cls, message: Msg) -> "Stored":
+        """From an answer to DIRECT.GET."""
+        headers = headers_of(message.headers)
+        return cls(
+            int(headers["Nats-Sequence"]),
+            headers["Nats-Subject"],
+            headers,
+            message.payload,
+            headers.get("Nats-Time-Stamp", ""),
         )
 
 
@@ -105,6 +119,57 @@ class JetStream:
         """The last message stored under `subject` (may have wildcards), as its leader has it."""
         return self._get(stream, {"last_by_subj": subject})
 
+    def last_of_each(
+        self, stream: str, subjects: Sequence[str], *, direct: bool
+    ) -> list[Stored | None]:
+        """The last message stored under each of the subjects (may have wildcards).
+
+        With `direct`, which needs a stream with `allow_direct` and a server of 2.11 or later, this
+        takes a few requests; otherwise one for each subject, sent together. Any copy of a stream
+        answers direct requests, even one that is late: ask so where there is one copy.
+        """
+        found: list[Stored | None] = []
+        size = len(subjects) if direct else 0
+        while size and len(found) < len(subjects):
+            chosen = subjects[len(found) : len(found) + size]
+            lasts = self._direct_lasts(stream, chosen)
+            if lasts is None:
+                size //= 2
+            else:
+                found += lasts
+        while len(found) < len(subjects):
+            found += self._leader_lasts(stream, subjects[len(found) : len(found) + _TOGETHER])
+        return found
+
+    def _leader_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored | None]:
+        verb = f"STREAM.MSG.GET.{stream}"
+        answers = self._connection.requests(
+            [(f"$JS.API.{verb}", orjson.dumps({"last_by_subj": subject})) for subject in subjects]
+        )
+        found = (self._maybe(verb, answer=answer) for answer in answers)
+        return [None if one is None else Stored.of(one["message"]) for one in found]
+
+    def _direct_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored | None] | None:
+        """By one request or, where messages are large, a few; None when they can't be had so: the
+        stream does not allow it, or there are too many."""
+        messages: list[Stored] = []
+        asked: dict[str, Any] = {"multi_last": subjects}
+        while True:
+            answers = self._connection.request_many(
+                f"$JS.API.DIRECT.GET.{stream}",
+                orjson.dumps(asked),
+                lambda answer: status_of(answer.headers) > 0,
+            )
+            status = status_of(answers[-1].headers)
+            if status not in (204, 404):
+                return None
+            messages += map(Stored.direct, answers[:-1])
+            end = headers_of(answers[-1].headers)
+            if status == 404 or end.get("Nats-Num-Pending", "0") == "0":
+                break
+            asked |= {"up_to_seq": int(end["Nats-UpTo-Sequence"]), "seq": messages[-1].sequence + 1}
+        return _last_of_each(messages, subjects)
+
     def next(self, stream: str, subject: str, sequence: int) -> Stored | None:
         """The first message under `subject` (may have wildcards) from `sequence` on."""
         return self._get(stream, {"seq": sequence, "next_by_subj": subject})
@@ -132,9 +197,11 @@ class JetStream:
         answer = self._maybe(f"STREAM.MSG.GET.{stream}", which)
         return None if answer is None else Stored.of(answer["message"])
 
-    def _maybe(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _maybe(
+        self, verb: str, body: Mapping[str, Any] | None = None, *, answer: Msg | None = None
+    ) -> Mapping[str, Any] | None:
         try:
-            return self._ask(verb, body)
+            return self._ask(verb, body or {}) if answer is None else self._read(verb, answer)
         except ApiError as error:
             if error.code in _NOT_FOUND:
                 return None
@@ -148,6 +215,9 @@ class JetStream:
 
     def _ask(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         answer = self._connection.request(f"$JS.API.{verb}", orjson.dumps(body) if body else b"")
+        return self._read(verb, answer)
+
+    def _read(self, verb: str, answer: Msg) -> Mapping[str, Any]:
         if status_of(answer.headers) == 503:
             raise self._nobody()
         try:
@@ -166,3 +236,29 @@ class JetStream:
             f"{address} has no JetStream",
             hint="start nats-server with JetStream enabled (-js, or jetstream {})",
         )
+
+
+def _last_of_each(messages: Sequence[Stored], subjects: Sequence[str]) -> list[Stored | None]:
+    """The last of the messages under each of the subjects, which do not overlap."""
+    found: dict[str, Stored] = {}
+    wanted = set(subjects)
+    # Subjects of one form have wildcards in the same tokens: a look-up for each form finds the one.
+    forms = {tuple(_WILD.get(token, "") for token in one.split(".")) for one in subjects}
+    for message in messages:
+        for form in forms:
+            subject = _in_form(message.subject, form)
+            if subject in wanted and (
+                subject not in found or found[subject].sequence < message.sequence
+            ):
+                found[subject] = message
+    return [found.get(subject) for subject in subjects]
+
+
+def _in_form(subject: str, form: Sequence[str]) -> str:
+    """The pattern of this form that the subject matches; empty if it matches none."""
+    tokens = subject.split(".")
+    if form[-1] == ">" and len(tokens) >= len(form):
+        tokens = tokens[: len(form)]
+    if len(tokens) != len(form):
+        return ""
+    return ".".join(wild or token for wild, token in zip(form, tokens, strict=True))

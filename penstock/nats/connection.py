@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
@@ -144,25 +144,76 @@ class Connection:
         """One question, one answer; other messages stay for `receive`. `headers` are whole, or
         none. Raises Unavailable (no answer), SettingsError (may not ask). An answer with status
         503 means nobody listens."""
+        (answer,) = self.requests([(subject, payload)], timeout, headers=headers)
+        return answer
+
+    def requests(
+        self,
+        asked: Sequence[tuple[str, bytes]],
+        timeout: float | None = None,
+        *,
+        headers: bytes = b"",
+    ) -> list[Msg]:
+        """Several questions (subject, payload) at once; the answers are in their order. Raises as
+        `request` does."""
+        found: dict[bytes, Msg] = {}
+        replies = [self._reply().encode() for _ in asked]
+        wanted = set(replies)
+        for (subject, payload), reply in zip(asked, replies, strict=True):
+            if headers:
+                self.send(protocol.hpub(subject.encode(), reply, headers, payload))
+            else:
+                self.send(protocol.pub(subject, reply.decode(), payload))
+
+        def take(message: Msg) -> bool | None:
+            if message.subject not in wanted:
+                return None
+            found[message.subject] = message
+            return len(found) == len(wanted)
+
+        self._collect(take, asked[0][0], timeout)
+        return [found[reply] for reply in replies]
+
+    def request_many(self, subject: str, payload: bytes, last: Callable[[Msg], bool]) -> list[Msg]:
+        """One question with several answers, up to the one that is the `last`. Raises as `request`
+        does."""
+        reply, found = self._reply(), list[Msg]()
+        self.send(protocol.pub(subject, reply, payload))
+
+        def take(message: Msg) -> bool | None:
+            if message.subject != reply.encode():
+                return None
+            found.append(message)
+            return last(message)
+
+        self._collect(take, subject, None)
+        return found
+
+    def _reply(self) -> str:
         self._requests += 1
-        reply = f"{self.inbox}.r{self._requests}"
-        if headers:
-            self.send(protocol.hpub(subject.encode(), reply.encode(), headers, payload))
-        else:
-            self.send(protocol.pub(subject, reply, payload))
-        deadline = time.monotonic() + (timeout or self._timeout)
+        return f"{self.inbox}.r{self._requests}"
+
+    def _collect(
+        self, take: Callable[[Msg], bool | None], subject: str, timeout: float | None
+    ) -> None:
+        """Passes messages to `take` until it returns True: that was the last answer. Those for
+        which it returns None are kept for `receive`."""
+        timeout = timeout or self._timeout
+        deadline = time.monotonic() + timeout
         kept: list[Msg] = []
         try:
             while (left := deadline - time.monotonic()) > 0:
-                found = None
+                done = False
                 self.watch()
                 for message in self.receive(min(left, _LOOK)):
-                    if message.subject == reply.encode():
-                        found = message
-                    else:  # behind the answer, too
+                    taken = take(message)
+                    if taken is None:  # after the answer, too
                         kept.append(message)
-                if found is not None:
-                    return found
+                    else:
+                        done = done or taken
+                        deadline = time.monotonic() + timeout
+                if done:
+                    return
         finally:
             self._messages.extendleft(reversed(kept))
         raise Unavailable(f"{self.address} does not answer on {subject}")

@@ -39,7 +39,7 @@ def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:
     if not isinstance(sink, TellsPlaces):
         return {}
     partitions = [lineage.partition for lineage in backend.feed().partitions()]
-    return {name: sink.record(backend.name, name) for name in partitions}
+    return dict(sink.records(backend.name, partitions))
 
 
 def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> None:

@@ -147,8 +147,10 @@ class Record:
 class TellsPlaces(Protocol):
     """A sink that knows by itself how far a partition is."""
 
-    def record(self, backend: str, partition: PartitionId) -> Record:
-        """As it is now. Raises Unavailable, SettingsError."""
+    def records(
+        self, backend: str, partitions: Sequence[PartitionId]
+    ) -> Mapping[PartitionId, Record]:
+        """As they are now, of all these partitions. Raises Unavailable, SettingsError."""
         ...
 
 

@@ -56,6 +56,11 @@ class Template:
         return self._filled({})
 
     @property
+    def segments(self) -> "tuple[Template, ...]":
+        """What is before, between and after the places of `{partition}`."""
+        return tuple(Template(text) for text in self.text.split("{partition}"))
+
+    @property
     def sharded(self) -> bool:
         """True when each partition's changes have subjects that no other partition's have."""
         return self.shard("a", "\x00") != self.wildcard and "partition" in self._fixed()

@@ -23,8 +23,8 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.publishing.shard import FlightBatch
 from penstock.sinks.jetstream.session import Session
 from penstock.tasks.attempt import Attempt
 from penstock.tasks.late.depot import Depot
@@ -131,9 +131,8 @@ def sending(url: str) -> Make:
             sent = []
             for part in Order().arrange(batch):
                 atomic.add(session.encoder.encode(part))
-                shard = atomic._shard(part.origin)
-                chain = FlightBatch(1, shard.take(1000, 1 << 22), chain=True)
-                sent.append(atomic._encode(connection, shard, chain, 7))
+                chain = FlightBatch(1, atomic._queue.take(1000, 1 << 22), chain=True)
+                sent.append(atomic._encode(connection, chain))
             assert len(sent) == rows // 1000
             return sent
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.encode import fitting
 from penstock.sinks.encoding.grouping import Group, Sizes, grouped
 from penstock.sinks.encoding.layout import SHARED, schema_of
 from penstock.sinks.encoding.message import Headers, Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.routes import Routed, Routes
+from penstock.sinks.encoding.routes import Routes
 from penstock.sinks.encoding.several import collected, largest_body
 from penstock.sinks.subject import Template
 
@@ -44,32 +45,32 @@ class Tabular:
         self._limit, self._most = limit, most
         self._largest = largest_body(limit, largest)
         self._headers = Headers(ids=ids, version=VERSION, content_type=CONTENT_TYPE, counted=True)
-        self._routes = Routes(lambda route: (template.render(route).encode(), b""))
+        self._routes = Routes(template.segments, lambda _: b"")
         self._schemas: dict[tuple[Any, ...], bytes] = {}
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
         batch, routed = part.batch, self._routes.of(part.columns)
-        tables = [route.table for route in routed.routes]
+        where = destinations(part, routed)
         groups = grouped(
-            routed.kinds, tables, _sizes(batch), most=self._most, largest=self._largest
+            where.kinds, where.tables, _sizes(batch), most=self._most, largest=self._largest
         )
         shown = pa.RecordBatch.from_arrays(
             [batch.column(name) for name in COLUMNS.values()], names=list(COLUMNS)
         )
-        bodies = [self._body(shown, group, routed) for group in groups]
+        bodies = [self._body(shown, group, where) for group in groups]
         return fitting(
-            collected(part, groups, routed, bodies=bodies, headers=self._headers), self._limit
+            collected(part, groups, where, bodies=bodies, headers=self._headers), self._limit
         )
 
-    def _body(self, shown: pa.RecordBatch, group: Group, routed: Routed) -> bytes:
+    def _body(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
         start, stop = group.runs[0]
         one_run = len(group.runs) == 1
         part = shown.slice(start, stop - start) if one_run else shown.take(group.rows())
-        return b"".join([self._schema(shown, group, routed), part.serialize(), _END])
+        return b"".join([self._schema(shown, group, where), part.serialize(), _END])
 
-    def _schema(self, shown: pa.RecordBatch, group: Group, routed: Routed) -> bytes:
-        values = routed.routes[group.kind].values
+    def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
+        values = where.routes[group.kind].values
         images = images_of_column(shown)
         key = images, *values.values()
         if key not in self._schemas:

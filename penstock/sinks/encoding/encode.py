@@ -1,6 +1,5 @@
 """A batch of changes -> messages, one for each change, column by column."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,10 +8,10 @@ from penstock.change import IMAGES, Images, images_of
 from penstock.errors import Rejected
 from penstock.sinks.encoding.columns import Column, Columns
 from penstock.sinks.encoding.convert import Unconvertible, converted
+from penstock.sinks.encoding.destinations import Subjects
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, Sizes
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.pieces import Pick
 from penstock.sinks.encoding.routes import Routed, Routes
 from penstock.sinks.encoding.weave import Weave
 from penstock.sinks.subject import Template
@@ -21,7 +20,7 @@ __all__ = [
     "Encoder", "Singles", "body_weaves", "fitting", "routed_columns", "routes_of", "sizes_of",
 ]  # fmt: skip
 
-_ROUTED = ("kind", "subject", "fields")
+_ROUTED = ("kind", "fields")
 
 
 class Encoder(Protocol):
@@ -41,19 +40,18 @@ class Singles:
         self._headers = Headers(
             ids=ids, version=layout.version, content_type=layout.content_type, counted=False
         )
-        self._subjects = Weave([Pick("kind", "subject")], _ROUTED)
+        self._subjects = Subjects(template)
         self._bodies = body_weaves(layout, layout.change())
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
         batch, columns = part.batch, part.columns
-        headers = self._headers.of(part.origin, columns)
-        columns, images = routed_columns(columns, self._routes.of(columns), self._layout)
-        subjects, bodies = self._subjects.run(columns), self._bodies[images].run(columns)
+        headers, routed = self._headers.of(part.runs, columns), self._routes.of(columns)
+        columns, images = routed_columns(columns, routed, self._layout)
+        bodies = self._bodies[images].run(columns)
         messages = Messages(
-            part.origin, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
-            subjects, headers, bodies, sizes_of(headers) + sizes_of(bodies),
-            ends_at=(part.first, part.last),
+            part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
+            self._subjects.of(part, routed), headers, bodies, sizes_of(headers) + sizes_of(bodies),
         )  # fmt: skip
         return fitting(messages, self._limit)
 
@@ -68,9 +66,10 @@ def fitting(messages: Messages, limit: int) -> Messages:
 
 def _too_large(messages: Messages, index: int, limit: int) -> Rejected:
     """The error for the first message that the server would not take."""
-    origin, place = messages.origin, messages.place(index)
+    place = messages.place(index)
+    partition = next(run.origin.partition for run in messages.runs if index < run.stop)
     return Rejected(
-        f"the change at {place} of {origin.partition} is {messages.sizes[index]} bytes as a "
+        f"the change at {place} of {partition} is {messages.sizes[index]} bytes as a "
         f"message; the server takes {limit}",
         hint="raise max_payload of nats-server, or leave the large column out",
     )
@@ -78,11 +77,7 @@ def _too_large(messages: Messages, index: int, limit: int) -> Rejected:
 
 def routes_of(template: Template, layout: Layout) -> Routes:
     """Routes whose subjects are the template's and whose fields are the layout's."""
-
-    def make(route: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        return template.render(route).encode(), layout.shared(route)
-
-    return Routes(make)
+    return Routes(template.segments, layout.shared)
 
 
 def body_weaves(layout: Layout, pieces: Any) -> dict[bool, Weave]:
@@ -93,7 +88,7 @@ def body_weaves(layout: Layout, pieces: Any) -> dict[bool, Weave]:
 
 def routed_columns(columns: Columns, routed: Routed, layout: Layout) -> tuple[Columns, bool]:
     """The columns with what the layout's pieces need; whether images were converted."""
-    extras = {"kind": routed.kinds, "subject": routed.subjects, "fields": routed.fields}
+    extras: dict[str, Any] = {"kind": routed.kinds, "fields": routed.fields}
     images = _with_images(columns, layout.dialect.images)
     extras |= layout.extras(columns, routed, images)
     return columns.with_extras(**extras, **images), bool(images)

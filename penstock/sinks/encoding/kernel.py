@@ -52,6 +52,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER),
     ),
     "weave_survey": (None, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
+    "weave_runs": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
     "weave_span": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER)),
     "convert": (_INT, (_ADDRESS, _ADDRESS)),
 }  # fmt: skip

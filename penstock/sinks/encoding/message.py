@@ -1,4 +1,4 @@
-"""Messages: changes of one origin, encoded, with the headers that say which they are.
+"""Messages: encoded changes, with the headers that say which they are.
 
 The headers are `Nats-Msg-Id` (the event id; the server drops a repeated one inside its duplicate
 window), `Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in
@@ -6,22 +6,22 @@ subjects: what a restarted sink reads back), `Penstock-Schema` and `Content-Type
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.errors import Malformed, Rejected
 from penstock.position import PartitionId, Place
-from penstock.sinks.encoding.columns import Column, Columns
-from penstock.sinks.encoding.pieces import Piece, PlacePiece, RawPiece
+from penstock.sinks.encoding.columns import Column, Columns, Values
+from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.weave import LineBreak, Weave
 from penstock.sinks.subject import escape, unescape
 
 __all__ = [
     "COUNT", "EVENT_ID", "MSG_ID", "POSITION", "REPLAYED", "SCHEMA", "Headers", "Messages",
-    "Origin", "read_position",
+    "Origin", "OriginRun", "read_position", "unstored",
 ]  # fmt: skip
 
 MSG_ID = "Nats-Msg-Id"
@@ -31,6 +31,7 @@ SCHEMA = "Penstock-Schema"
 COUNT = "Penstock-Count"
 REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
 _VERSION = b"NATS/1.0\r\n"
+_KEPT = 10_000  # origins whose names are kept
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -42,21 +43,31 @@ class Origin(NamedTuple):
     partition: PartitionId
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Messages:
-    """Encoded changes of one origin, in the order in which they are to be stored. Columns of the
-    same length.
-
-    `cursors` and `ordinals` are the place of a message's (last) change, `ids` its event id.
-    `headers` begin with
-    `NATS/1.0` and lack the empty line at the end, so that a publisher can add its own; `sizes` are
-    bytes of headers and body. Where a message may have several changes, `counts` says how many,
-    and `ends` behind which messages everything up to their place has been said: only there may
-    what is stored end. Without them each message is one change, and is such an end. `ends_at` are
-    the first and the last place, where they are known already.
-    """
+class OriginRun(NamedTuple):
+    """Neighbouring rows of one origin, `start` to before `stop`, whose places rise from `first` to
+    `last`. An origin may have several runs in a batch; their places rise as well."""
 
     origin: Origin
+    start: int
+    stop: int
+    first: Place
+    last: Place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Encoded changes of one or more origins, in the order in which they are to be stored. Columns
+    of the same length.
+
+    `runs` are the origins of the messages, without a gap; `cursors` and `ordinals` are the place of
+    a message's (last) change, `ids` its event id. `headers` begin with `NATS/1.0` and lack the
+    empty line at the end, so that a publisher can add its own; `sizes` are bytes of headers and
+    body. Where a message may have several changes, `counts` are their numbers, and `ends` is true
+    for a message after which no earlier change is missing: stored messages may end only there.
+    Without them each message is one change, and such an end.
+    """
+
+    runs: tuple[OriginRun, ...]
     cursors: Column
     ordinals: Column
     ids: Column
@@ -66,7 +77,6 @@ class Messages:
     sizes: Sizes
     counts: Sizes | None = None
     ends: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None
-    ends_at: tuple[Place, Place] | None = None
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -82,10 +92,7 @@ class Messages:
         return len(self) if self.counts is None else int(self.counts.sum())
 
     def place(self, index: int) -> Place:
-        """The place of one message's (last) change; negative counts from the end."""
-        if self.ends_at is not None and index in (0, -1):
-            return self.ends_at[index]
-        index %= len(self)
+        """The place of one message's (last) change."""
         return Place(self.cursors[index].as_py(), self.ordinals[index].as_py())
 
     def slice(self, start: int, stop: int) -> "Messages":
@@ -94,7 +101,7 @@ class Messages:
             return self
         rows = start, stop - start
         return Messages(
-            self.origin,
+            tuple(self._runs(start, stop)),
             self.cursors.slice(*rows),
             self.ordinals.slice(*rows),
             self.ids.slice(*rows),
@@ -106,16 +113,49 @@ class Messages:
             None if self.ends is None else self.ends[start:stop],
         )
 
-    def after(self, place: Place) -> "Messages":
-        """Those behind `place`."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self.place(middle) <= place else (low, middle)
-        return self.slice(low, len(self)) if low else self
+    def _runs(self, start: int, stop: int) -> Iterator[OriginRun]:
+        for run in self.runs:
+            low, high = max(run.start, start), min(run.stop, stop)
+            if low < high:
+                first = run.first if low == run.start else self.place(low)
+                last = run.last if high == run.stop else self.place(high - 1)
+                yield OriginRun(run.origin, low - start, high - start, first, last)
+
+    def after(self, stored: Mapping[Origin, Place | None]) -> "Messages":
+        """Those after the stored places of their origins."""
+        spans = unstored(self.runs, stored, self.place)
+        if not spans:
+            return self.slice(0, 0)
+        left = self.slice(*spans[0]) if len(spans) == 1 else self._take(spans)
+        if left is self or left.ends is None:
+            return left
+        # What was dropped is stored: nothing is missing up to the last message.
+        ends = left.ends.copy()
+        ends[-1] = True
+        return replace(left, ends=ends)
+
+    def _take(self, spans: Sequence[tuple[int, int]]) -> "Messages":
+        rows = np.concatenate([np.arange(*span) for span in spans])
+        runs: list[OriginRun] = []
+        for span in spans:
+            at = runs[-1].stop if runs else 0
+            found = self._runs(*span)
+            runs += [run._replace(start=run.start + at, stop=run.stop + at) for run in found]
+        return Messages(
+            tuple(runs),
+            self.cursors.take(rows),
+            self.ordinals.take(rows),
+            self.ids.take(rows),
+            self.subjects.take(rows),
+            self.headers.take(rows),
+            self.bodies.take(rows),
+            self.sizes[rows],
+            None if self.counts is None else self.counts[rows],
+            None if self.ends is None else self.ends[rows],
+        )
 
     def whole(self, count: int) -> int:
-        """The largest number of first messages, up to `count`, behind which what is stored may
+        """The largest number of first messages, up to `count`, after which what is stored may
         end; 0 when there is none."""
         if self.ends is None or not count:
             return count
@@ -123,8 +163,34 @@ class Messages:
         return int(ends[-1]) + 1 if ends.size else 0
 
     def least(self) -> int:
-        """The smallest number of first messages behind which what is stored may end."""
+        """The smallest number of first messages after which what is stored may end."""
         return 1 if self.ends is None else int(self.ends.argmax()) + 1
+
+
+def unstored(
+    runs: Iterable[OriginRun], stored: Mapping[Origin, Place | None], place: Callable[[int], Place]
+) -> list[tuple[int, int]]:
+    """The rows that are after the stored place of their origin, as spans (start, before stop).
+    `place` is the place of a row."""
+    spans: list[tuple[int, int]] = []
+    for run in runs:
+        known, start = stored.get(run.origin), run.start
+        if known is not None and run.first <= known:
+            start = run.stop if run.last <= known else _first_after(run, known, place)
+        if start == run.stop:
+            continue
+        if spans and spans[-1][1] == start:
+            start = spans.pop()[0]
+        spans.append((start, run.stop))
+    return spans
+
+
+def _first_after(run: OriginRun, known: Place, place: Callable[[int], Place]) -> int:
+    low, high = run.start, run.stop
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if place(middle) <= known else (low, middle)
+    return low
 
 
 class Headers:
@@ -139,35 +205,64 @@ class Headers:
         )
         self._counted = counted
         self._weaves: dict[Origin, Weave] = {}
+        self._names: dict[Origin, bytes] = {}
+        self._any: Weave | None = None
 
-    def of(self, origin: Origin, columns: Columns) -> Column:
-        """The headers of all rows. Raises Rejected."""
-        weave = self._weaves.get(origin) or self._weave(origin)
+    def of(self, runs: Sequence[OriginRun], columns: Columns) -> Column:
+        """The headers of all rows, which have these origins. Raises Rejected."""
         try:
-            return weave.run(columns)
+            if len(runs) == 1:
+                return self._weave(runs[0].origin).run(columns)
+            return self._mixed().run(columns.with_extras(**self._owners(runs)))
         except LineBreak:
             raise Rejected(
-                f"{origin.partition} has a cursor or event id with a line break",
+                f"{runs[0].origin.partition} has a cursor or event id with a line break",
                 hint="no feed of penstock makes one: look at the transform",
             ) from None
 
+    def _owners(self, runs: Sequence[OriginRun]) -> dict[str, Any]:
+        """Which origin each row has, and how the position names it."""
+        owners = np.repeat(
+            np.arange(len(runs), dtype=np.int32), [run.stop - run.start for run in runs]
+        )
+        return {"owner": owners, "owners": Values([self._owner(run.origin) for run in runs])}
+
+    def _owner(self, origin: Origin) -> bytes:
+        known = self._names.get(origin)
+        if known is None:
+            if len(self._names) >= _KEPT:
+                self._names.clear()
+            names = f"{escape(origin.backend)} {escape(origin.partition)}"
+            known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
+        return known
+
     def _weave(self, origin: Origin) -> Weave:
-        whose = f"\r\n{POSITION}: {escape(origin.backend)} {escape(origin.partition)} ".encode()
+        """For rows of one origin, which most batches have: its name is a constant."""
+        weave = self._weaves.get(origin)
+        if weave is None:
+            if len(self._weaves) >= _KEPT:
+                self._weaves.clear()
+            weave = self._weaves[origin] = self._made(self._owner(origin), ())
+        return weave
+
+    def _mixed(self) -> Weave:
+        if self._any is None:
+            self._any = self._made(Pick("owner", "owners"), ("owner", "owners"))
+        return self._any
+
+    def _made(self, owner: Piece | bytes, names: tuple[str, ...]) -> Weave:
         place = PlacePiece("cursor", "ordinal", "line")
         pieces: list[Piece | bytes] = [
             _VERSION + self._id,
             RawPiece("event_id", "line"),
-            whose,
+            owner,
             place,
         ]
-        if self._counted:
-            names = ("event_id", "cursor", "ordinal", "count")
-            count = f"\r\n{COUNT}: ".encode()
-            weave = Weave([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
-        else:
-            weave = Weave([*pieces, self._rest])
-        self._weaves[origin] = weave
-        return weave
+        if not self._counted:
+            return Weave([*pieces, self._rest], names)
+        names = ("event_id", "cursor", "ordinal", "count", *names)
+        count = f"\r\n{COUNT}: ".encode()
+        return Weave([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
 
 
 _POSITION = re.compile(r"(\S+) (\S+) (.+)")

@@ -1,10 +1,11 @@
-"""Which rows of a batch go to the same subject: their route, and what it determines of a message.
+"""Routes: what rows have in common that determines a message's subject and its shared fields.
 
-Few routes repeat again and again, so what a route determines is worked out once and kept.
+A batch has few routes, and the same ones as the batch before it: what a route determines is made
+once and kept. The partition is no part of a route, because there may be thousands of them.
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,45 +19,51 @@ from penstock.sinks.encoding.columns import (
     address,
     slot,
 )
+from penstock.sinks.subject import Template
 
 __all__ = ["ROUTE", "Route", "Routed", "Routes"]
 
 ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
-    "partition",
 )  # fmt: skip
 _KEPT = 10_000
+_KEPT_SETS = 1000
 _KEY_BYTES = 1 << 16
 _SLOTS = (ctypes.c_int32 * len(ROUTE))(*(slot(name, (), batch=True) for name in ROUTE))
 _WIDTHS = (ctypes.c_int32 * len(ROUTE))(*(8 if name == "relation_id" else 0 for name in ROUTE))
 
 
 class Route(NamedTuple):
-    """What all changes of a route have in common; `table` is equal for routes of one table, and
-    None where changes belong to none."""
+    """What all changes of a route have in common. `subject` is what it determines of the subject:
+    the parts before, between and after the partition's name. `table` is equal for routes of one
+    table, and None where changes belong to none."""
 
-    subject: bytes
+    subject: tuple[bytes, ...]
     fields: bytes
     table: tuple[Any, ...] | None
     values: Mapping[str, Any]
 
 
 class Routed(NamedTuple):
-    """The routes of some rows: `kinds` is the number of each row's route."""
+    """The routes of some rows: `kinds` is the number of each row's route. `subjects` are the first
+    parts of the routes' subjects, then the second ones, and so on."""
 
     kinds: Numbers
     routes: tuple[Route, ...]
-    subjects: Values
+    subjects: tuple[Values, ...]
     fields: Values
 
 
 class Routes:
-    """Finds the routes of batches. `make` gives (subject, fields) of a route's values."""
+    """Finds the routes of batches. `subjects` are the parts of the subject that a route determines,
+    `shared` gives the bytes of the fields that its changes share."""
 
-    def __init__(self, make: Callable[[Mapping[str, Any]], tuple[bytes, bytes]]) -> None:
-        self._make = make
+    def __init__(
+        self, subjects: Sequence[Template], shared: Callable[[Mapping[str, Any]], bytes]
+    ) -> None:
+        self._subjects, self._shared = subjects, shared
         self._known: dict[tuple[Any, ...], Route] = {}
-        self._sets: dict[bytes, tuple[tuple[Route, ...], Values, Values]] = {}
+        self._sets: dict[bytes, tuple[tuple[Route, ...], tuple[Values, ...], Values]] = {}
         self._key = ctypes.create_string_buffer(_KEY_BYTES)
 
     def of(self, columns: Columns) -> Routed:
@@ -71,7 +78,7 @@ class Routes:
         if found is None:
             found = self._described(columns, firsts)
             if key:
-                self._sets = {} if len(self._sets) >= _KEPT else self._sets
+                self._sets = {} if len(self._sets) >= _KEPT_SETS else self._sets
                 self._sets[key] = found
         return Routed(kinds, *found)
 
@@ -85,23 +92,25 @@ class Routes:
 
     def _described(
         self, columns: Columns, firsts: Numbers
-    ) -> tuple[tuple[Route, ...], Values, Values]:
+    ) -> tuple[tuple[Route, ...], tuple[Values, ...], Values]:
         batch, rows = columns.batch, firsts.astype(np.int64)
         assert batch is not None
         keys = zip(*(batch.column(name).take(rows).to_pylist() for name in ROUTE), strict=True)
         routes = tuple(self._known.get(key) or self._new(key) for key in keys)
-        subjects = Values([route.subject for route in routes])
-        return routes, subjects, Values([route.fields for route in routes])
+        parts = zip(*(route.subject for route in routes), strict=True)
+        return routes, tuple(map(Values, parts)), Values([route.fields for route in routes])
 
     def _new(self, key: tuple[Any, ...]) -> Route:
         if len(self._known) >= _KEPT:
             self._known.clear()
         values = dict(zip(ROUTE, key, strict=True))
-        subject, fields = self._make(values)
+        subject = tuple(part.render(values).encode() for part in self._subjects)
         table = values["database"], values["namespace"], values["collection"]
         # A logical message is in no table, and stands for a moment of all of them.
         alone = values["operation"] == "MESSAGE" or values["collection"] is None
-        self._known[key] = route = Route(subject, fields, None if alone else table, values)
+        self._known[key] = route = Route(
+            subject, self._shared(values), None if alone else table, values
+        )
         return route
 
 

@@ -7,7 +7,9 @@ from itertools import accumulate
 import numpy as np
 import pyarrow as pa
 
+from penstock.position import Place
 from penstock.sinks.encoding.columns import BINARY, Column, Columns
+from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.encode import (
     body_weaves,
     fitting,
@@ -17,9 +19,8 @@ from penstock.sinks.encoding.encode import (
 )
 from penstock.sinks.encoding.grouping import Group, ends_of, grouped
 from penstock.sinks.encoding.layout import Layout
-from penstock.sinks.encoding.message import Headers, Messages
+from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.routes import Routed
 from penstock.sinks.subject import Template
 
 __all__ = ["Several", "collected", "largest_body"]
@@ -49,20 +50,22 @@ class Several:
         routed = self._routes.of(part.columns)
         columns, images = routed_columns(part.columns, routed, self._layout)
         rows = self._rows[images].run(columns)
-        tables = [route.table for route in routed.routes]
+        where = destinations(part, routed)
         groups = grouped(
-            routed.kinds, tables, sizes_of(rows), most=self._most, largest=self._largest
+            where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
         )
-        bodies = list(self._bodies(rows, groups, routed))
+        bodies = list(self._bodies(rows, groups, where))
         return fitting(
-            collected(part, groups, routed, bodies=bodies, headers=self._headers), self._limit
+            collected(part, groups, where, bodies=bodies, headers=self._headers), self._limit
         )
 
-    def _bodies(self, rows: Column, groups: Sequence[Group], routed: Routed) -> Iterator[bytes]:
+    def _bodies(
+        self, rows: Column, groups: Sequence[Group], where: Destinations
+    ) -> Iterator[bytes]:
         _, ends, data = rows.buffers()
         bounds, view = np.frombuffer(ends, np.int32), memoryview(data)
         for group in groups:
-            head, tail = self._layout.around(routed.routes[group.kind], group.count)
+            head, tail = self._layout.around(where.routes[group.kind], group.count)
             parts = [view[bounds[start] : bounds[stop]] for start, stop in group.runs]
             # No separator before the first.
             parts[0] = parts[0][self._skip :]
@@ -75,7 +78,7 @@ def largest_body(limit: int, largest: int) -> int:
 
 
 def collected(
-    part: Part, groups: Sequence[Group], routed: Routed, *,
+    part: Part, groups: Sequence[Group], where: Destinations, *,
     bodies: Sequence[bytes], headers: Headers,
 ) -> Messages:  # fmt: skip
     """Messages of groups and their bodies."""
@@ -84,16 +87,30 @@ def collected(
         for name in ("event_id", "cursor", "ordinal")
     )
     count = _binary([b"%d" % group.count for group in groups])
+    runs = tuple(_runs(groups, where, cursor, ordinal))
     woven = headers.of(
-        part.origin,
+        runs,
         Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count),
     )
     return Messages(
-        part.origin, cursor, ordinal, event_id,
-        _binary([routed.routes[group.kind].subject for group in groups]), woven, _binary(bodies),
+        runs, cursor, ordinal, event_id,
+        _binary([where.subject(group.kind) for group in groups]), woven, _binary(bodies),
         sizes_of(woven) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
+
+
+def _runs(
+    groups: Sequence[Group], where: Destinations, cursor: Column, ordinal: Column
+) -> Iterator[OriginRun]:
+    """The origins of the messages; `cursor` and `ordinal` are their places."""
+    places = list(map(Place, cursor.to_pylist(), ordinal.to_pylist()))
+    owners = [where.origins[group.kind] for group in groups]
+    start = 0
+    for stop in range(1, len(groups) + 1):
+        if stop == len(groups) or owners[stop] != owners[start]:
+            yield OriginRun(owners[start], start, stop, places[start], places[stop - 1])
+            start = stop
 
 
 def _taken(column: Column, rows: Sequence[int]) -> Column:

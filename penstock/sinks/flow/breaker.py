@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-__all__ = ["TABLE", "Breaker", "BreakerEvent", "BreakerState", "step"]
+from penstock.machine import step
+
+__all__ = ["TABLE", "Breaker", "BreakerEvent", "BreakerState"]
 
 
 class BreakerState(Enum):
@@ -39,14 +41,6 @@ TABLE: Mapping[tuple[BreakerState, BreakerEvent], BreakerState] = {
 }
 
 
-def step(state: BreakerState, event: BreakerEvent) -> BreakerState:
-    """The next state; raises KeyError, naming both, for what cannot happen in a state."""
-    try:
-        return TABLE[state, event]
-    except KeyError:
-        raise KeyError(f"a breaker that is {state.value} cannot have {event.value}") from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
     """A breaker with its counts; each event gives another one.
@@ -63,13 +57,13 @@ class Breaker:
 
     def succeeded(self) -> "Breaker":
         """The server did what was asked."""
-        return replace(self, state=step(self.state, BreakerEvent.SUCCEEDED), failures=0)
+        return replace(self, state=step(TABLE, self.state, BreakerEvent.SUCCEEDED), failures=0)
 
     def failed(self, now: float) -> "Breaker":
         """It did not. While half-open one failure is enough."""
         failures = self.failures + 1
         trips = failures >= self.threshold or self.state is BreakerState.HALF_OPEN
-        state = step(self.state, BreakerEvent.TRIPPED if trips else BreakerEvent.FAILED)
+        state = step(TABLE, self.state, BreakerEvent.TRIPPED if trips else BreakerEvent.FAILED)
         return replace(self, state=state, failures=failures, since=now if trips else self.since)
 
     def remaining(self, now: float) -> float:
@@ -82,4 +76,4 @@ class Breaker:
         """Half-open once the timeout has passed: exactly then, too."""
         if self.state is not BreakerState.OPEN or self.remaining(now):
             return self
-        return replace(self, state=step(self.state, BreakerEvent.WAITED))
+        return replace(self, state=step(TABLE, self.state, BreakerEvent.WAITED))

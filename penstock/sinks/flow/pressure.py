@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from penstock.machine import step
+
 __all__ = [
     "BETTER_AFTER", "CALM", "PACES", "TABLE", "WORSE_AFTER", "Pace", "Pressure", "PressureEvent",
-    "PressureState", "step",
+    "PressureState",
 ]  # fmt: skip
 
 WORSE_AFTER = 3
@@ -54,14 +56,6 @@ TABLE: Mapping[tuple[PressureState, PressureEvent], PressureState] = {
     (_S.CRITICAL, _E.CHOKING): _S.CRITICAL,
     (_S.CRITICAL, _E.RESTED): _S.SLOW,
 }
-
-
-def step(state: PressureState, event: PressureEvent) -> PressureState:
-    """The next state; raises KeyError, naming both, for what cannot happen in a state."""
-    try:
-        return TABLE[state, event]
-    except KeyError:
-        raise KeyError(f"pressure that is {state.value} cannot have {event.value}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,5 +140,5 @@ class Pressure:
         return PressureEvent.BRISK if self.brisk and calm else None
 
     def _after(self, event: PressureEvent, now: float) -> "Pressure":
-        state = step(self.state, event)
+        state = step(TABLE, self.state, event)
         return self if state is self.state else replace(self, state=state, since=now)

@@ -37,11 +37,16 @@ class Gather:
 
     def is_due(self, now: float, pace: Pace = _USUAL) -> bool:
         """True when there is enough (changes or bytes), or its first has waited long enough."""
+        return self.is_full(pace) or (
+            self.rows > 0 and now - self._since >= self._limits.max_wait * pace.patience
+        )
+
+    def is_full(self, pace: Pace = _USUAL) -> bool:
+        """True when there is enough (changes or bytes)."""
         limits = self._limits
         return self.rows > 0 and (
             self.rows * pace.divisor >= limits.max_size
             or self._bytes * pace.divisor >= limits.max_bytes
-            or now - self._since >= limits.max_wait * pace.patience
         )
 
     def due_in(self, now: float, pace: Pace = _USUAL) -> float:

@@ -1,7 +1,7 @@
-"""Batches as they come -> batches of one origin each, in the source's order, and not too large.
+"""Batches -> parts in the source's order, and not too large.
 
-Rows of one batch that were shuffled are sorted; a batch that goes back behind an earlier one of
-the same write cannot be mended here, because the earlier one may be stored already.
+Rows of one batch that were shuffled are sorted; a batch with changes before those of an earlier
+batch of the same write is refused, because the earlier ones may be stored already.
 """
 
 from collections.abc import Iterator
@@ -16,90 +16,61 @@ from penstock.errors import SettingsError
 from penstock.position import Place
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import Column
-from penstock.sinks.encoding.message import Origin
-from penstock.sinks.encoding.part import Part, place_of
+from penstock.sinks.encoding.message import Origin, OriginRun
+from penstock.sinks.encoding.part import Part
 
-__all__ = ["Order", "behind"]
+__all__ = ["Order"]
 
 _ROWS = 1000
 _BYTES = 4 << 20
+_KEYS = ("backend", "partition", "cursor", "ordinal")
 
 
 class Order:
-    """Knows, for the length of one write, how far each origin has come."""
+    """Keeps the last place of each origin, for the length of one write."""
 
     def __init__(self) -> None:
         self._last: dict[Origin, Place] = {}
 
     def arrange(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """The batch in pieces of one origin, sorted, of at most 1,000 rows and some 4 MiB.
+        """The batch in parts that are in order, of at most 1,000 rows and some 4 MiB.
 
-        Raises SettingsError when a piece is behind what an earlier batch held.
+        Raises SettingsError when a change is before one of an earlier batch.
         """
-        whole = Part.seen(batch)
-        parts = [whole] if whole else (Part.of(_sorted(one)) for one in _by_origin(batch))
-        for part in parts:
-            self._check(part)
-            yield from _cut(part)
-
-    def _check(self, part: Part) -> None:
-        before = self._last.get(part.origin)
-        if before is not None and part.first <= before:
+        part = Part.seen(batch)
+        if part is None or _out_of_order(part.runs, {}) is not None:
+            part = Part.of(_sorted(batch))
+        late = _out_of_order(part.runs, self._last)
+        if late is not None:
+            origin = late.origin
             raise SettingsError(
-                f"changes of {part.origin.partition} came out of order: {part.first} behind "
-                f"{before}",
+                f"changes of {origin.partition} are out of order: {late.first} after "
+                f"{self._last[origin]}",
                 hint="let nothing shuffle between the source and the sink (no repartition, join or "
                 "union), or sort by partition, cursor and ordinal in one partition",
             )
-        self._last[part.origin] = part.last
+        yield from _cut(part)
 
 
-def behind(batch: pa.RecordBatch, place: Place) -> pa.RecordBatch:
-    """The rows behind a place, of a batch that is in order."""
-    low, high = 0, len(batch)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if place_of(batch, middle) <= place else (low, middle)
-    return batch.slice(low) if low else batch
-
-
-def _by_origin(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    names = ("backend", "partition")
-    values = [batch.column(name).unique() for name in names]
-    if all(len(distinct) == 1 for distinct in values):
-        yield batch
-        return
-    for backend in values[0]:
-        for partition in values[1]:
-            mine = pc.and_(
-                pc.equal(batch.column("backend"), backend),
-                pc.equal(batch.column("partition"), partition),
-            )
-            part = batch.filter(mine)
-            if len(part):
-                yield part
+def _out_of_order(runs: tuple[OriginRun, ...], last: dict[Origin, Place]) -> OriginRun | None:
+    """The first run that is not after the last place of its origin; notes the places in `last`."""
+    for run in runs:
+        before = last.get(run.origin)
+        if before is not None and run.first <= before:
+            return run
+        last[run.origin] = run.last
+    return None
 
 
 def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Strictly ascending: a change that is there twice stays once."""
-    if _ascending(batch):
-        return batch
-    keys: list[tuple[str, Any]] = [("cursor", "ascending"), ("ordinal", "ascending")]
+    """By origin and place; a change that is there twice stays once."""
+    keys: list[tuple[str, Any]] = [(name, "ascending") for name in _KEYS]
     batch = batch.take(pc.sort_indices(batch, sort_keys=keys))
-    return batch.filter(pa.array(np.concatenate(([True], _steps(batch)))))
-
-
-def _ascending(batch: pa.RecordBatch) -> bool:
-    return bool(_steps(batch).all())
-
-
-def _steps(batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """For each row but the first, whether it is behind the one before it."""
-    cursor, ordinal = batch.column("cursor"), batch.column("ordinal")
-    rises = pc.less(cursor[:-1], cursor[1:])
-    same = pc.equal(cursor[:-1], cursor[1:])
-    further = pc.less(ordinal[:-1], ordinal[1:])
-    return np.asarray(pc.or_(rises, pc.and_(same, further)), np.bool_)
+    differ = [
+        np.asarray(pc.not_equal(column[:-1], column[1:]), np.bool_)
+        for column in map(batch.column, _KEYS)
+    ]
+    return batch.filter(pa.array(np.concatenate(([True], np.logical_or.reduce(differ)))))
 
 
 def _cut(part: Part) -> Iterator[Part]:

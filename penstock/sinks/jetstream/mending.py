@@ -26,7 +26,7 @@ from penstock.sinks.encoding.message import (
 )
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.poison.dead_letters import Kept
-from penstock.sinks.jetstream.publishing.shard import ShardState, read_mark
+from penstock.sinks.jetstream.publishing.places import ShardState, read_shard
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.cleaning import now, summary
 from penstock.sinks.poison.dead_letter import Letter, page_of, row_of
@@ -134,11 +134,11 @@ class Mending:
     def _publish(self, messages: Messages, event_id: str, behind: int | None) -> Mapping[str, Any]:
         """The acknowledgement; unless `behind` is None, perhaps of what an earlier replay stored
         behind it."""
-        session = self._session
+        session, origin = self._session, messages.runs[0].origin
         subject = messages.subjects[0].as_py().decode()
         for _ in range(_ATTEMPTS):
             fenced = session.delivery == "exactly-once"
-            mark = self._mark(messages.origin) if fenced else None
+            mark = self._mark(origin) if fenced else None
             # Behind the mark: what is stored meanwhile is told by the fence.
             stored = None if behind is None else self._stored(subject, event_id, behind)
             if stored is not None:
@@ -148,7 +148,7 @@ class Mending:
                 headers += (
                     b"Nats-Expected-Last-Subject-Sequence: %d\r\n"
                     b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n"
-                ) % (mark.shard_sequence, session.template.shard(*messages.origin).encode())
+                ) % (mark.sequence, session.template.shard(*origin).encode())
             own = f"{REPLAYED}: {messages.place(0)}\r\n\r\n".encode()
             try:
                 return session.api.publish(subject, headers + own, messages.bodies[0].as_py())
@@ -169,7 +169,7 @@ class Mending:
 
     def _mark(self, origin: Origin) -> ShardState:
         session = self._session
-        return read_mark(session.api, session.settings.stream, session.template, origin)
+        return read_shard(session.api, session.settings.stream, session.template, origin)
 
 
 def _as_at(headers: bytes, mark: ShardState | None) -> bytes:

@@ -14,7 +14,7 @@ from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.mending import Mending
-from penstock.sinks.jetstream.publishing.shard import NotAlone, read_mark
+from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.write import Write
@@ -52,24 +52,28 @@ class JetStreamSink:
                 session.open()
             return announce(session, subject, news, identity=identity)
 
-    def record(self, backend: str, partition: PartitionId) -> Record:
+    def records(
+        self, backend: str, partitions: Sequence[PartitionId]
+    ) -> Mapping[PartitionId, Record]:
         """See `TellsPlaces`."""
         with borrowed(self.settings) as session:
             if not session.is_open:
                 session.open()
-            try:
-                mark = read_mark(
-                    session.api, self.settings.stream, session.template, Origin(backend, partition)
-                )
-            except NotAlone:
-                return Record()
-            # Elsewhere a change may be stored behind later ones: the last says nothing of it.
+            origins = [Origin(backend, partition) for partition in partitions]
+            stream, template = self.settings.stream, session.template
+            state = read_shards(session.api, stream, template, origins, strict=False)
+            # With other deliveries a change may be stored after later ones: the last message is no
+            # record of it.
             exact = session.delivery == "exactly-once"
-            return Record(
-                place=mark.place if exact else None,
-                begun=mark.place is not None or mark.emptied,
-                emptied=mark.emptied,
-            )
+            found = {
+                origin.partition: Record(
+                    place=shard.place if exact else None,
+                    begun=shard.place is not None or state.emptied,
+                    emptied=state.emptied,
+                )
+                for origin, shard in state.shards.items()
+            }
+            return {**dict.fromkeys(partitions, Record()), **found}
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `TellsOfStreams`; raises Unavailable."""

@@ -92,6 +92,7 @@ def wanted(
         "max_age": int(settings.max_age * _NANOSECONDS),
         "max_bytes": settings.max_bytes or -1,
         "duplicate_window": int(settings.remembers(exact=exact) * _NANOSECONDS),
+        "allow_direct": True,  # the places of many partitions in a few requests
     }
     if atomic:
         config["allow_atomic"] = True

@@ -20,8 +20,8 @@ from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
 from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual
+from penstock.sinks.jetstream.publishing.places import NotAlone
 from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
-from penstock.sinks.jetstream.publishing.shard import NotAlone
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.cleaning import Cleaner
 from penstock.sinks.settings import BatchSettings
@@ -60,10 +60,10 @@ class Write:
         with Pull(changes) as pull:
             while True:
                 try:
-                    batch = pull.next(*self._until())
+                    batches = pull.take(*self._until())
                 except StopIteration:
                     break
-                self._go_on(batch)
+                self._go_on(batches)
         self._flush()
         if self._connected is not None:
             self._retried(lambda: self._publisher.pump(drain=True))
@@ -91,11 +91,12 @@ class Write:
         left may wait with nothing in flight whose answer would bring it on."""
         return self._connected is None or self._publisher.is_idle
 
-    def _go_on(self, batch: pa.RecordBatch | None) -> None:
-        if batch is not None and len(batch):
-            if not self._gather.takes(batch):
+    def _go_on(self, batches: list[pa.RecordBatch]) -> None:
+        for batch in batches:
+            if self._gather.is_full(self._flow.pace) or not self._gather.takes(batch):
                 self._flush()
-            self._gather.add(batch, time.monotonic())
+            if len(batch):
+                self._gather.add(batch, time.monotonic())
         waited = not self._is_idle
         if waited:
             self._retried(self._poll)
@@ -107,7 +108,7 @@ class Write:
             self._flush()
         if self._is_idle:
             self._flow.idle()
-            if batch is None and not waited:
+            if not batches and not waited:
                 self._session.refresh()  # an idle server wants its PING answered
         self._progress()
 

@@ -124,7 +124,25 @@ class Cleaner:
         if not self._looked:
             self._session.suspensions.look()
             self._looked = True
-        batch = part.batch
+        if len(part.runs) == 1:
+            return self._clean(part)
+        if self._is_usual(part):
+            try:
+                return [self._session.encoder.encode(part)]
+            except Rejected:
+                pass  # raised again for the run that has the change
+        return [messages for run in part.split() for messages in self._clean(run)]
+
+    def _is_usual(self, part: Part) -> bool:
+        """Whether nothing is known to be wrong with any row, as far as the batch shows."""
+        if part.batch.column("key").null_count or any(self._session.streaks.values()):
+            return False
+        first = min(run.first for run in part.runs)
+        return not any(_concerns(one, first) for one in self._session.suspensions.all().values())
+
+    def _clean(self, part: Part) -> list[Messages]:
+        """The same for changes of one origin."""
+        batch, (run,) = part.batch, part.runs
         while True:
             hidden, marks = self._hide(batch)
             bad = [fault for fault in self._faults(batch) if fault.row not in hidden]
@@ -146,7 +164,7 @@ class Cleaner:
             self._store(letter for _, letter in letters)
             self._session.streaks.update(streaks)
             if letters or hidden:
-                self.passed[part.origin.partition] = part.last
+                self.passed[run.origin.partition] = run.last
             return messages
 
     def _faults(self, batch: pa.RecordBatch) -> list[Fault]:

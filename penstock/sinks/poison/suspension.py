@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from penstock.errors import Malformed
+from penstock.machine import step
 from penstock.position import Place
 
 __all__ = ["TRANSITIONS", "Event", "Hole", "Suspension", "SuspensionState", "Table"]
@@ -105,9 +106,10 @@ class Suspension:
 
     def after(self, event: Event, now: str, **fields: Any) -> "Suspension":
         """The record after an event at `now`; raises Malformed for one that cannot happen."""
-        state = TRANSITIONS.get((self.state, event))
-        if state is None:
-            raise Malformed(f"the table {self.table} is {self.state}, and cannot be {event}")
+        try:
+            state = step(TRANSITIONS, self.state, event)
+        except KeyError as error:
+            raise Malformed(f"the table {self.table}: {error.args[0]}") from None
         since = now if state is not self.state else self.since
         holes = self.holes
         if state is SuspensionState.FOLLOWING:

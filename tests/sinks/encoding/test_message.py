@@ -258,11 +258,11 @@ def test_a_line_break_cannot_forge_a_header(column: str, batch_of: Any) -> None:
 
 def test_messages_after_a_place(batch_of: Any) -> None:
     messages = encoder().encode(Part.of(batch_of(10, 5)))
-    cursor = "00000000/00000005"
-    assert len(messages.after(Place("00000000/00000004", 99))) == 10
-    assert messages.after(Place(cursor, 3)).place(0) == Place(cursor, 4)
-    assert len(messages.after(Place(cursor, 9))) == 0
-    assert len(messages.after(Place("00000000/00000006", 0))) == 0
+    cursor, origin = "00000000/00000005", Origin("default", PartitionId("shop"))
+    assert messages.after({origin: Place("00000000/00000004", 99)}) is messages
+    assert messages.after({origin: Place(cursor, 3)}).place(0) == Place(cursor, 4)
+    assert len(messages.after({origin: Place(cursor, 9)})) == 0
+    assert len(messages.after({origin: Place("00000000/00000006", 0)})) == 0
     assert messages.place(-1) == Place(cursor, 9)
 
 

@@ -16,8 +16,8 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.atomic import Atomic, FlightLimits
+from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.publishing.shard import FlightBatch, Shard
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
 
@@ -231,15 +231,16 @@ def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> No
         template=template,
         limits=FlightLimits(company=3 * size),
     )
-    shard = Shard(messages.origin)
-    assert not atomic._is_ready(shard)
-    shard.queue.append(messages)
-    assert atomic._is_ready(shard)  # the server has nothing to do
-    shard.flight.append(FlightBatch(1, [messages]))
-    shard.queue.append(messages)
-    assert not atomic._is_ready(shard)
-    shard.queue.append(messages)
-    assert atomic._is_ready(shard)  # there is enough of it
+    assert not atomic._is_ready
+    atomic.add(messages)
+    assert atomic._is_ready  # the server has nothing to do
+    atomic._flight.append(FlightBatch(1, [messages]))
+    atomic._queue.take(1000, 1 << 30)
+    atomic.add(messages)
+    assert not atomic._is_ready
+    atomic.add(messages)
+    atomic.add(messages)
+    assert atomic._is_ready  # there is enough of it
 
 
 def test_nobody_waits_for_company_that_does_not_come(

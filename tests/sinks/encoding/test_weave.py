@@ -35,8 +35,8 @@ from penstock.sinks.encoding.weave import LineBreak, Weave
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.publishing.shard import FlightBatch, Shard
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 
@@ -116,14 +116,13 @@ class _Connection:
 
 
 def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
-    shard = Shard(messages.origin)
-    shard.ids = ids
     atomic = Atomic(Tally(), Flow(SETTINGS), stream="CDC", template=TEMPLATE)
     atomic._name = b"name"
+    atomic._refusal = 0 if ids else 10201
     pieces = [messages.slice(0, start), messages.slice(start, len(messages))]
     batch = FlightBatch(7, [piece for piece in pieces if len(piece)])
     connection: Any = _Connection()
-    return bytes(atomic._encode(connection, shard, batch, 41))
+    return bytes(atomic._encode(connection, batch))
 
 
 @settings(max_examples=150, deadline=None)
@@ -160,9 +159,16 @@ def test_batches_are_ordered_and_cut_the_same_way(rows: list[Any], data: Any) ->
 
 def known(part: Part) -> Any:
     rows = part.batch.to_pylist()
-    ends = [(row["cursor"], row["ordinal"]) for row in (rows[0], rows[-1])]
-    assert [tuple(part.first), tuple(part.last)] == ends
-    assert tuple(part.origin) == (rows[0]["backend"], rows[0]["partition"])
+    places: dict[str, list[Any]] = {}
+    assert [run.start for run in part.runs] == [0, *(run.stop for run in part.runs[:-1])]
+    assert part.runs[-1].stop == len(rows)
+    for run in part.runs:
+        found = rows[run.start : run.stop]
+        assert {(row["backend"], row["partition"]) for row in found} == {tuple(run.origin)}
+        mine = [(row["cursor"], row["ordinal"]) for row in found]
+        assert [tuple(run.first), tuple(run.last)] == [mine[0], mine[-1]]
+        places.setdefault(run.origin.partition, []).extend(mine)
+    assert all(one == sorted(set(one)) for one in places.values())
     assert part.weight in (None, sum(len(row[name] or "") for row in rows for name in IMAGES))
     return rows
 

@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 
+from penstock.machine import step
 from penstock.sinks.flow.breaker import (
     TABLE,
     Breaker,
     BreakerEvent,
     BreakerState,
-    step,
 )
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
@@ -33,7 +33,7 @@ NEVER = {
     ],
 )
 def test_the_table(state: BreakerState, event: BreakerEvent, then: BreakerState) -> None:
-    assert step(state, event) is then
+    assert step(TABLE, state, event) is then
 
 
 def test_the_table_has_every_pair_but_those_that_cannot_be() -> None:
@@ -45,7 +45,7 @@ def test_what_cannot_be_is_an_error_that_names_both(
     state: BreakerState, event: BreakerEvent
 ) -> None:
     with pytest.raises(KeyError, match=rf"{state.value} cannot have {event.value}"):
-        step(state, event)
+        step(TABLE, state, event)
 
 
 def failed(breaker: Breaker, times: int, now: float = 0.0) -> Breaker:

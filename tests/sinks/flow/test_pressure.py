@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from penstock.machine import step
 from penstock.sinks.flow.pressure import (
     BETTER_AFTER,
     CALM,
@@ -13,7 +14,6 @@ from penstock.sinks.flow.pressure import (
     Pressure,
     PressureEvent,
     PressureState,
-    step,
 )
 
 NORMAL, SLOW, CRITICAL = PressureState
@@ -37,7 +37,7 @@ NEVER = {(NORMAL, RESTED), (SLOW, RESTED)}
     ],
 )
 def test_the_table(state: PressureState, event: PressureEvent, then: PressureState) -> None:
-    assert step(state, event) is then
+    assert step(TABLE, state, event) is then
 
 
 def test_the_table_has_every_pair_but_those_that_cannot_be() -> None:
@@ -50,7 +50,7 @@ def test_what_cannot_be_is_an_error_that_names_both(
     state: PressureState, event: PressureEvent
 ) -> None:
     with pytest.raises(KeyError, match=rf"{state.value} cannot have {event.value}"):
-        step(state, event)
+        step(TABLE, state, event)
 
 
 def answered(pressure: Pressure, *took: float, now: float = 0.0) -> Pressure:

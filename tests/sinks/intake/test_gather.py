@@ -83,9 +83,12 @@ def test_batches_of_two_encodings_do_not_mix(batch_of: Any) -> None:
 def test_pulling_gives_everything_and_ends(make: Any, batch_of: Any) -> None:
     batches = [batch_of(1, n) for n in range(1, 20)]
     with Pull(make(batches)) as pull:
-        assert [pull.next(10) for _ in batches] == batches
+        found: list[pa.RecordBatch] = []
+        while len(found) < len(batches):
+            found += pull.take(10)
+        assert found == batches
         with pytest.raises(StopIteration):
-            pull.next(10)
+            pull.take(10)
 
 
 def test_a_source_that_is_silent_is_not_waited_for(batch_of: Any) -> None:
@@ -96,9 +99,9 @@ def test_a_source_that_is_silent_is_not_waited_for(batch_of: Any) -> None:
         yield batch_of(1)
 
     with Pull(silent()) as pull:
-        assert pull.next(0.01) is None
+        assert pull.take(0.01) == []
         go_on.set()
-        assert pull.next(None) is not None
+        assert pull.take(None)
 
 
 def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -> None:
@@ -111,15 +114,15 @@ def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -
 
     with ours, theirs, Pull(silent()) as pull:
         theirs.send(b"an answer")
-        assert pull.next(None, ours.fileno()) is None
+        assert pull.take(None, ours.fileno()) == []
         ours.recv(100)
         go_on.set()
-        assert pull.next(None, ours.fileno()) is not None
+        assert pull.take(None, ours.fileno())
 
 
 def test_nothing_stays_open_when_the_source_has_ended(batch_of: Any) -> None:
     with Pull(iter([batch_of(1)])) as pull:
-        assert pull.next(10) is not None
+        assert pull.take(10)
     pull._thread.join(10)
     ends = (pull._filled, pull._filling)
     os.fstat(ends[0])
@@ -135,7 +138,7 @@ def test_what_the_source_raises_is_raised() -> None:
         raise KeyError("from the source")
 
     with Pull(broken()) as pull, pytest.raises(KeyError, match="from the source"):
-        pull.next(10)
+        pull.take(10)
 
 
 def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> None:
@@ -144,7 +147,7 @@ def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> N
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal taken
         for taken in range(1, 41):
-            yield batch_of(1, taken)
+            yield batch_of(400, taken)
 
     with Pull(counted()) as pull:
         found = []
@@ -152,12 +155,32 @@ def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> N
             deadline = time.monotonic() + 0.02
             while time.monotonic() < deadline:
                 assert taken <= len(found) + 5  # four, and one in its hand
-            batch = pull.next(10)
-            assert batch is not None
+            (batch,) = pull.take(10)
             found.append(batch.column("cursor")[0].as_py())
         with pytest.raises(StopIteration):
-            pull.next(10)
+            pull.take(10)
     assert found == [batch_of(1, number).column("cursor")[0].as_py() for number in range(1, 41)]
+
+
+def test_small_batches_that_are_there_are_taken_together(batch_of: Any, ids_of: Any) -> None:
+    batches = [batch_of(3, number) for number in range(1, 1001)]
+    waiting = threading.Event()
+
+    def source() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if number == 600:  # of 664 that four lists hold
+                waiting.set()
+            yield batch
+
+    with Pull(source()) as pull:
+        assert waiting.wait(10)
+        found: list[list[pa.RecordBatch]] = []
+        while sum(map(len, found)) < len(batches):
+            found.append(pull.take(10))
+    assert ids_of(*(batch for some in found for batch in some)) == ids_of(*batches)
+    assert all(sum(map(len, some)) <= 500 for some in found)
+    assert len(found[0]) == 166
+    assert len(found[1]) == 166
 
 
 def test_the_thread_ends_when_nobody_wants_more(batch_of: Any) -> None:
@@ -166,7 +189,7 @@ def test_the_thread_ends_when_nobody_wants_more(batch_of: Any) -> None:
             yield batch_of(1)
 
     with Pull(endless()) as pull:
-        pull.next(10)
+        pull.take(10)
     pull._thread.join(10)
     assert not pull._thread.is_alive()
 
@@ -200,17 +223,37 @@ def test_shuffled_rows_are_sorted_and_doubled_ones_dropped(batch_of: Any) -> Non
     assert arranged(Order(), mixed) == [batch]
 
 
-def test_origins_are_told_apart(batch_of: Any, ids_of: Any) -> None:
+def joined(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def test_changes_of_many_origins_stay_together_as_they_came(batch_of: Any) -> None:
     parts = [
         batch_of(3, 5, backend=backend, partition=partition)
         for backend in ("one", "two")
         for partition in ("a", "b")
     ]
-    whole = pa.Table.from_batches(parts[::-1]).combine_chunks().to_batches()[0]
-    order = Order()
-    assert sorted(map(ids_of, arranged(order, whole))) == sorted(map(ids_of, parts))
+    whole, order = joined(*parts[::-1]), Order()
+    (part,) = order.arrange(whole)
+    assert part.batch == whole
+    assert [tuple(run.origin) for run in part.runs] == [
+        ("two", "b"), ("two", "a"), ("one", "b"), ("one", "a"),
+    ]  # fmt: skip
     # Each has its own place: an earlier cursor of one is no step back of another.
     assert arranged(order, batch_of(1, 4, backend="three"))
+
+
+def test_an_origin_may_come_again_later_in_a_batch(batch_of: Any) -> None:
+    pages = [batch_of(2, n, partition="ab"[n % 2]) for n in range(1, 5)]
+    (part,) = Order().arrange(joined(*pages))
+    assert part.batch == joined(*pages)
+    assert len(part.runs) == 4
+
+
+def test_pages_in_the_wrong_order_are_sorted(batch_of: Any, ids_of: Any) -> None:
+    pages = [batch_of(2, n, partition=name) for n, name in ((3, "a"), (7, "b"), (2, "a"))]
+    (part,) = Order().arrange(joined(*pages))
+    assert ids_of(part.batch) == ids_of(pages[2], pages[0], pages[1])
 
 
 @pytest.mark.parametrize("commit", [4, 5])
@@ -219,4 +262,4 @@ def test_going_back_is_an_error_that_names_both_places(commit: int, batch_of: An
     arranged(order, batch_of(3, 5))
     with pytest.raises(SettingsError) as caught:
         arranged(order, batch_of(3, commit))
-    assert f"00000000/0000000{commit}:0 behind 00000000/00000005:2" in str(caught.value)
+    assert f"00000000/0000000{commit}:0 after 00000000/00000005:2" in str(caught.value)

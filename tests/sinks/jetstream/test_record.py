@@ -23,6 +23,10 @@ def sink_of(nats: Nats, stream: str, **settings: Any) -> JetStreamSink:
     return JetStreamSink(JetStreamSettings.model_validate(given))
 
 
+def record_of(sink: JetStreamSink, backend: str = "default") -> Record:
+    return sink.records(backend, [SHOP])[SHOP]
+
+
 @pytest.fixture
 def sink(nats: Nats, stream: str) -> JetStreamSink:
     made = sink_of(nats, stream)
@@ -32,7 +36,7 @@ def sink(nats: Nats, stream: str) -> JetStreamSink:
 
 def test_a_new_stream_has_no_record(sink: JetStreamSink) -> None:
     assert isinstance(sink, TellsPlaces)
-    assert sink.record("default", SHOP) == Record()
+    assert record_of(sink) == Record()
 
 
 def test_the_last_message_says_how_far_a_partition_is(
@@ -40,8 +44,8 @@ def test_the_last_message_says_how_far_a_partition_is(
 ) -> None:
     sink.write([batch_of(3, 7)])
     place = Place("00000000/00000007", 2)
-    assert sink.record("default", SHOP) == Record(place=place, begun=True)
-    assert sink.record("another", SHOP) == Record(), "the stream is not its own"
+    assert record_of(sink) == Record(place=place, begun=True)
+    assert record_of(sink, "another") == Record(), "the stream is not its own"
 
 
 def test_a_stream_that_was_emptied_is_no_new_one(
@@ -49,7 +53,7 @@ def test_a_stream_that_was_emptied_is_no_new_one(
 ) -> None:
     sink.write([batch_of(3, 7)])
     Raw(nats.url).api._call(f"STREAM.PURGE.{stream}", {})
-    assert sink.record("default", SHOP) == Record(begun=True, emptied=True)
+    assert record_of(sink) == Record(begun=True, emptied=True)
 
 
 @pytest.mark.parametrize("delivery", ["deduplicated", "at-least-once"])
@@ -58,4 +62,4 @@ def test_where_a_change_may_be_stored_behind_later_ones_the_last_says_nothing(
 ) -> None:
     sink = sink_of(nats, stream, delivery=delivery)
     sink.write([batch_of(3, 7)])
-    assert sink.record("default", SHOP) == Record(begun=True)
+    assert record_of(sink) == Record(begun=True)

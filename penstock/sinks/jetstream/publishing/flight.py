@@ -1,0 +1,104 @@
+"""What is queued, and what is in flight."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.position import Place
+from penstock.sinks.encoding.message import Messages, Origin
+
+__all__ = ["FlightBatch", "Queue"]
+
+
+@dataclass(slots=True)
+class FlightBatch:
+    """Messages in flight as one unit: all are stored, or none (unless it is a chain)."""
+
+    number: int
+    pieces: list[Messages]
+    chain: bool = False  # a chain of messages, of which any prefix may be stored
+    sent_at: float = 0.0  # monotonic seconds
+    closed: bool = False  # the chain's first message was refused, or was stored already
+    messages: int = field(init=False)
+    lasts: dict[Origin, Place] = field(init=False)  # of each origin, once this is stored
+
+    def __post_init__(self) -> None:
+        self.messages = sum(map(len, self.pieces))
+        self.lasts = {run.origin: run.last for piece in self.pieces for run in piece.runs}
+
+    @property
+    def changes(self) -> int:
+        """The number of changes in its messages."""
+        return sum(piece.changes for piece in self.pieces)
+
+    @property
+    def end(self) -> tuple[Origin, Place]:
+        """The origin and the place of its last message."""
+        run = self.pieces[-1].runs[-1]
+        return run.origin, run.last
+
+
+class Queue:
+    """Messages that wait to be sent, in order."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[Messages] = deque()
+
+    def __len__(self) -> int:
+        """Pieces, which have a message at least."""
+        return len(self._pieces)
+
+    def __iter__(self) -> Iterator[Messages]:
+        return iter(self._pieces)
+
+    @property
+    def weight(self) -> int:
+        """Bytes."""
+        return sum(piece.weight for piece in self._pieces)
+
+    def add(self, messages: Messages) -> None:
+        """After all others."""
+        self._pieces.append(messages)
+
+    def put_back(self, pieces: list[Messages]) -> None:
+        """Before all others."""
+        self._pieces.extendleft(reversed(pieces))
+
+    def take(self, limit: int, size: int) -> list[Messages]:
+        """The next pieces, of up to `limit` messages and `size` bytes together."""
+        pieces: list[Messages] = []
+        while self._pieces and limit:
+            head = self._pieces[0]
+            count = _fitting(head, limit, size, alone=not pieces)
+            if not count:
+                break
+            self._pieces.popleft()
+            if count < len(head):
+                self._pieces.appendleft(head.slice(count, len(head)))
+                head = head.slice(0, count)
+            pieces.append(head)
+            limit -= len(head)
+            size -= head.weight
+        return pieces
+
+    def drop(self, stored: Mapping[Origin, Place | None]) -> tuple[int, int]:
+        """Drops what is at or before the stored places: (changes, bytes) dropped."""
+        before, self._pieces = self._pieces, deque()
+        changes = size = 0
+        for piece in before:
+            left = piece.after(stored)
+            changes += piece.changes - left.changes
+            size += piece.weight - left.weight
+            if len(left):
+                self._pieces.append(left)
+        return changes, size
+
+
+def _fitting(messages: Messages, limit: int, size: int, *, alone: bool) -> int:
+    """How many of the first messages fit and may end a batch; those that would go alone always
+    do, up to where one may end."""
+    count = min(limit, len(messages))
+    if count == len(messages) and messages.ends is None and messages.weight <= size:
+        return count
+    fits = messages.whole(int((messages.sizes[:count].cumsum() <= size).sum()))
+    return fits or (messages.least() if alone else 0)

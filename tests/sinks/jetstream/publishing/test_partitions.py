@@ -1,0 +1,294 @@
+"""Many partitions in one stream, each with subjects of its own: one chain for all of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.position import PartitionId, Place
+from penstock.sinks import Receipt
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.session import Session
+from penstock.sinks.jetstream.write import _publisher
+
+pytestmark = pytest.mark.live
+
+MakeBatch = Callable[..., pa.RecordBatch]
+MakeSink = Callable[..., JetStreamSink]
+
+
+@pytest.fixture
+def subject(stream: str) -> str:
+    return f"{stream}.{{backend}}.{{partition}}.{{collection}}"
+
+
+@pytest.fixture
+def make(nats: Nats, settings_of: Any, subject: str) -> MakeSink:
+    def made(url: str = nats.url, **settings: Any) -> JetStreamSink:
+        fields = {"subject": subject, "delivery": "exactly-once", **settings}
+        sink = JetStreamSink(settings_of(url, **fields))
+        sink.prepare()
+        return sink
+
+    return made
+
+
+@pytest.fixture
+def order_of(nats: Nats, stream: str, read: Any) -> Callable[[], dict[str, list[str]]]:
+    """The event ids of each partition in the stream's order, by `backend.partition`."""
+
+    def made() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for message in read(nats.url, stream):
+            _, backend, partition, _ = message.subject.split(".")
+            found.setdefault(f"{backend}.{partition}", []).append(message.event_id)
+        return found
+
+    return made
+
+
+def pages(
+    batch_of: MakeBatch, *, partitions: int, rounds: int, rows: int = 2, backend: str = "default"
+) -> list[pa.RecordBatch]:
+    """A page of some rows of each partition, round after round."""
+    return [
+        batch_of(rows, number * 10_000 + n, partition=f"p{n:04}", backend=backend)
+        for number in range(1, rounds + 1)
+        for n in range(partitions)
+    ]
+
+
+def expected(*batches: pa.RecordBatch) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for batch in batches:
+        backend, partition = batch.column("backend")[0], batch.column("partition")[0]
+        found.setdefault(f"{backend}.{partition}", []).extend(batch.column("event_id").to_pylist())
+    return found
+
+
+@pytest.mark.parametrize("form", ["change", "batch", "arrow"])
+def test_small_pages_of_many_partitions_go_out_together(
+    form: str, make: MakeSink, batch_of: MakeBatch, order_of: Any, stream: str, read: Any, nats: Any
+) -> None:
+    settings = {
+        "change": {}, "batch": {"messages": "batch"},
+        "arrow": {"messages": "batch", "encoding": "arrow"},
+    }[form]  # fmt: skip
+    sink = make(**settings)
+    given = pages(batch_of, partitions=200, rounds=5)
+    receipt = sink.write(given)
+    assert (receipt.published, receipt.duplicates) == (2000, 0)
+    assert receipt.numbers["batches"] <= 8, "2,000 changes in 1,000 pages"
+    assert receipt.position[PartitionId("p0007")] == Place("00000000/0000C357", 1)
+    assert len(receipt.position) == 200
+    if form == "change":
+        assert order_of() == expected(*given)
+    again = sink.write(given)
+    assert (again.published, again.duplicates) == (0, 2000)
+    stored = read(nats.url, stream)
+    assert sum(int(message.headers.get("Penstock-Count", 1)) for message in stored) == 2000
+    if form != "change":
+        assert len(stored) <= 1000, "a partition's changes of one batch share a message"
+
+
+@pytest.mark.parametrize("messages", ["change", "batch"])
+def test_a_restart_in_the_middle_stores_the_rest_of_each_partition(
+    messages: str, make: MakeSink, batch_of: MakeBatch, order_of: Any
+) -> None:
+    given = pages(batch_of, partitions=30, rounds=4)
+    make(messages=messages).write(given[:47])
+    receipt = make(messages=messages, window=1).write(given)
+    assert (receipt.published, receipt.duplicates) == (240 - 94, 94)
+    if messages == "change":
+        assert order_of() == expected(*given)
+
+
+def test_the_places_of_many_partitions_are_read_in_a_few_requests(
+    make: MakeSink, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = make()
+    given = pages(batch_of, partitions=300, rounds=1)
+    sink.write(given)
+    asked: list[str] = []
+    requests, many = Connection.requests, Connection.request_many
+
+    def counted(self: Connection, questions: Any, *args: Any, **more: Any) -> Any:
+        asked.extend(subject for subject, _ in questions)
+        return requests(self, questions, *args, **more)
+
+    def counted_many(self: Connection, subject: str, *args: Any) -> Any:
+        asked.append(subject)
+        return many(self, subject, *args)
+
+    monkeypatch.setattr(Connection, "requests", counted)
+    monkeypatch.setattr(Connection, "request_many", counted_many)
+    found = sink.records("default", [PartitionId(f"p{n:04}") for n in range(300)])
+    assert all(record.begun and record.place for record in found.values())
+    assert len(asked) <= 4, asked
+    asked.clear()
+    joined = pa.Table.from_batches(given).combine_chunks().to_batches()
+    assert sink.write(joined).duplicates == 600
+    assert len(asked) <= 8, asked
+
+
+def test_places_are_read_where_the_stream_allows_no_direct_requests(
+    nats: Nats, api: JetStream, stream: str, make: MakeSink, batch_of: MakeBatch
+) -> None:
+    api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
+    given = pages(batch_of, partitions=40, rounds=1)
+    make().write(given)
+    assert make(window=1).write(given).duplicates == 80
+
+
+def test_a_shard_of_more_subjects_than_one_answer_holds_is_read(
+    make: MakeSink, batch_of: MakeBatch
+) -> None:
+    many = batch_of(1100, 1, partition="a", collection=[f"t{n}" for n in range(1100)])
+    given = [many, batch_of(3, 2, partition="b"), batch_of(3, 3, partition="c")]
+    make().write(given)
+    assert make(window=1).write(given).duplicates == 1106
+
+
+def test_new_partitions_join_while_batches_are_in_flight(
+    make: MakeSink, batch_of: MakeBatch, order_of: Any
+) -> None:
+    given = [
+        batch_of(2, number * 100 + n, partition=f"p{n:04}")
+        for number in range(1, 60)
+        for n in range(number)
+    ]
+    receipt = make(batch={"max_size": 10}).write(given)
+    assert receipt.published == 2 * len(given)
+    assert order_of() == expected(*given)
+
+
+@pytest.mark.parametrize("losing", [1, 3])
+@pytest.mark.parametrize("form", ["chain", "atomic"])
+def test_lost_acknowledgements_are_settled_for_every_partition(
+    losing: int, form: str, proxy: Any, make: MakeSink, batch_of: MakeBatch, order_of: Any
+) -> None:
+    between = proxy(trigger=b'{"stream":', remaining=losing)
+    synced = {"durability": "fsync", "assume_synced": True} if form == "atomic" else {}
+    sink = make(between.url, timeout="60s", **synced)
+    given = pages(batch_of, partitions=150, rounds=12, rows=4)
+    receipt = sink.write(given)
+    assert between.lost == losing
+    assert (receipt.published, receipt.duplicates) == (7200, 0)
+    assert order_of() == expected(*given)
+    assert receipt.position[PartitionId("p0149")] == Place("00000000/0001D555", 3)
+
+
+def test_several_backends_share_a_stream(
+    make: MakeSink, batch_of: MakeBatch, order_of: Any
+) -> None:
+    """Each has a writer of its own, so nobody's batches follow each other on the stream."""
+    given = {
+        name: pages(batch_of, partitions=40, rounds=12, rows=5, backend=name)
+        for name in ("one", "two", "three")
+    }
+    found: dict[str, Receipt] = {}
+    sinks = {name: make(window=n) for n, name in enumerate(given, 1)}
+
+    def write(name: str) -> None:
+        found[name] = sinks[name].write(given[name])
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in given]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: (one.published, one.duplicates) for name, one in found.items()} == dict.fromkeys(
+        given, (2400, 0)
+    )
+    assert order_of() == expected(*(batch for batches in given.values() for batch in batches))
+
+
+@pytest.mark.parametrize("tokens", ["{backend}.x", "{backend}.{partition}"])
+def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
+    tokens: str, nats: Nats, stream: str, settings_of: Any, batch_of: MakeBatch, order_of: Any
+) -> None:
+    """Two atomic batches are in flight, and another backend stores as many messages as the first
+    has: it is refused, and the stream is now where the second expects it."""
+    settings = settings_of(
+        nats.url,
+        subject=f"{stream}.{tokens}.{{collection}}",
+        delivery="exactly-once",
+        durability="fsync",
+        assume_synced=True,
+    )
+    session = Session(settings)
+    session.open()
+    publisher = _publisher(session, Tally())
+    publisher.resume(session.connection, session.api)
+    batches = [batch_of(1000, n, partition="x") for n in range(1, 5)]
+    for batch in batches:
+        publisher.add(session.encoder.encode(Part.of(batch)))
+    publisher._read_back()  # type: ignore[attr-defined]
+    JetStreamSink(settings).write([batch_of(1000, 1, backend="other", partition="x")])
+    publisher.pump(drain=True)
+    session.close()
+    assert order_of()["default.x"] == expected(*batches)["default.x"]
+
+
+def test_what_another_attempt_stored_is_not_stored_again(
+    make: MakeSink, batch_of: MakeBatch, order_of: Any
+) -> None:
+    given = pages(batch_of, partitions=20, rounds=3)
+    first, second = make(), make(window=1)
+
+    def held_up() -> Iterator[pa.RecordBatch]:
+        yield from given[:20]
+        while len(order_of()) < 20:
+            yield batch_of(0)
+        second.write(given)
+        yield from given[20:]
+
+    receipt = first.write(held_up())
+    assert (receipt.published, receipt.duplicates) == (40, 80)
+    assert order_of() == expected(*given)
+
+
+def test_only_what_is_new_of_the_position_is_reported(
+    make: MakeSink, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
+    told: list[Any] = []
+
+    def said() -> dict[str, str]:
+        return {name: place for note in told for name, place in note.get("position", {}).items()}
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from pages(batch_of, partitions=50, rounds=1)
+        while len(said()) < 50:
+            yield batch_of(0)
+        told.clear()
+        yield batch_of(1, 99_999, partition="p0003")
+        while not said():
+            yield batch_of(0)
+
+    make().write(slow(), told.append)
+    assert said() == {"p0003": "00000000/0001869F:0"}
+
+
+def test_a_change_that_cannot_be_stored_is_set_aside_for_its_partition_alone(
+    make: MakeSink, batch_of: MakeBatch, order_of: Any
+) -> None:
+    given = pages(batch_of, partitions=10, rounds=2)
+    bad = batch_of(3, 90_000, partition="p0004", after=["{}", "x" * 2_000_000, "{}"])
+    sink = make(on_error="dead-letter")
+    receipt = sink.write([*given, bad])
+    assert receipt.position[PartitionId("p0004")] == Place("00000000/00015F90", 2)
+    found = order_of()
+    assert len(found["default.p0004"]) == 4 + 2
+    assert sum(map(len, found.values())) == 42
+    (letter,) = sink.dead_letters()
+    assert (letter["partition"], letter["position"]) == ("p0004", "00000000/00015F90:1")
+    assert orjson.dumps(letter)
