@@ -137,7 +137,11 @@ class Following(Protocol):
         ...
 
     def status(self) -> Mapping[str, Any]:
-        """Plain JSON for the status page: at least `connected`; current and confirmed places."""
+        """Plain JSON for the status page: `connected`; where the source knows them `current` (its
+        newest place) and `confirmed` (up to where it was told that all is durable), `lag` between
+        what is durable and the newest, in `lag_unit` ("bytes", "changes"), and in `lag_bytes` and
+        `lag_seconds`; `reader` (our name at the source); `at_risk` (why history may soon be lost);
+        `details`, in the source's own terms."""
         ...
 
     def close(self) -> None:

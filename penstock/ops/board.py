@@ -5,6 +5,7 @@ socket on the driver's host, by TCP from other hosts.
 """
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -19,9 +20,9 @@ from typing import Any, Self
 import orjson
 
 from penstock.errors import SettingsError
-from penstock.ops.reporter import LIMIT, EntryKind, Reporter
+from penstock.ops.reporter import LIMIT, ROWS, EntryKind, Reporter
 
-__all__ = ["COUNTERS", "Board", "Entry", "Snapshot"]
+__all__ = ["COUNTERS", "Board", "Entry", "Snapshot", "rows_of"]
 
 # Fields that are counts of the process that reports them, from 0; the board shows the sum over all
 # processes, so a total does not fall when a worker is replaced.
@@ -39,6 +40,8 @@ COUNTERS = frozenset(
 )
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 10_000
+# Entries that are reported again all the time: one that is not for so many seconds has gone.
+_EXPIRES = {"partition": 60.0}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -87,6 +90,16 @@ def _is_calm(value: Any, bound: float) -> bool:
 
 
 Snapshot = Mapping[tuple[str, str], Entry]
+
+
+def rows_of(snapshot: Snapshot, kind: EntryKind, name: str) -> dict[str, Entry]:
+    """What `Reporter.report_rows` reported of `name`: key -> its entry."""
+    prefix = f"{name}/"
+    return {
+        found.removeprefix(prefix): entry
+        for (its, found), entry in snapshot.items()
+        if its == kind and found.startswith(prefix)
+    }
 
 
 class Board:
@@ -148,7 +161,11 @@ class Board:
 
     def snapshot(self) -> Snapshot:
         """Everything known now."""
+        now = self._clock()
         with self._lock:
+            for key, entry in list(self._entries.items()):
+                if now - entry.at > _EXPIRES.get(key[0], math.inf):
+                    del self._entries[key]
             return dict(self._entries)
 
     def entry(self, kind: EntryKind, name: str) -> Mapping[str, Any]:
@@ -219,6 +236,10 @@ class Board:
     def _take(self, data: bytes) -> None:
         try:
             kind, name, fields, totals, sender = orjson.loads(data)
-            self.post(kind, name, fields, totals, sender)
+            if kind in ROWS:
+                for key, row in fields.items():
+                    self.post(kind, f"{name}/{key}", row)
+            else:
+                self.post(kind, name, fields, totals, sender)
         except (ValueError, TypeError, AttributeError):
             self.ignored += bool(data)

@@ -4,11 +4,12 @@ Health follows progress and not liveness: a pipeline that is behind and does not
 healthy, however connected it is; an idle one that has nothing to do is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from penstock.ops.board import Entry, Snapshot
+from penstock.ops.board import Entry, Snapshot, rows_of
+from penstock.ops.partitions import DISCONNECTED
 
 __all__ = ["Complaint", "Health", "Thresholds", "complaints", "worst"]
 
@@ -21,12 +22,14 @@ class Thresholds:
     """When things count as wrong; seconds, and exactly at a threshold counts as above it.
 
     `stalled_after`: behind and not moving, or disconnected, for this long is unhealthy.
-    `lag_bytes`: more unconfirmed log than this is "behind". `silent_after`: a reporter that has
+    `lag_bytes`: more unconfirmed log than this is "behind"; `lag_seconds`: so is an older change in
+    flight. `silent_after`: a reporter that has
     said nothing for this long is suspect. `starting`: how long a first report may take.
     """
 
     stalled_after: float = 30.0
     lag_bytes: int = 64 * 2**20
+    lag_seconds: float = 300.0
     silent_after: float = 15.0
     # Spark alone takes 5 s, and 30 s on a busy machine.
     starting: float = 120.0
@@ -54,15 +57,20 @@ def complaints(
 ) -> list[Complaint]:
     """Of a pipeline that runs, which `started` then; times are seconds of the board's clock."""
     sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
+    # What a shared sink takes says nothing of one backend.
+    alone = tuple(sinks.values()) if len(backends) == 1 else ()
     found = [
         complaint
         for backend in backends
         for complaint in _backend_complaints(
-            backend,
-            snapshot.get(("source", backend)),
-            snapshot.get(("query", backend)),
-            # What a shared sink takes says nothing of one backend.
-            tuple(sinks.values()) if len(backends) == 1 else (),
+            _Backend(
+                backend,
+                source=snapshot.get(("source", backend)),
+                query=snapshot.get(("query", backend)),
+                partitions=rows_of(snapshot, "partition", backend),
+                gaps=rows_of(snapshot, "gap", backend),
+                sinks=alone,
+            ),
             started=started,
             now=now,
             limits=limits,
@@ -74,16 +82,21 @@ def complaints(
     return found
 
 
+class _Backend(NamedTuple):
+    """All reports of one backend; `sinks` are those that nobody else writes to."""
+
+    name: str
+    source: Entry | None
+    query: Entry | None
+    partitions: Mapping[str, Entry]
+    gaps: Mapping[str, Entry]
+    sinks: Sequence[Entry]
+
+
 def _backend_complaints(
-    name: str,
-    entry: Entry | None,
-    query: Entry | None,
-    sinks: Sequence[Entry],
-    *,
-    started: float,
-    now: float,
-    limits: Thresholds,
+    backend: _Backend, *, started: float, now: float, limits: Thresholds
 ) -> Iterator[Complaint]:
+    name, entry, query = backend.name, backend.source, backend.query
     service = query.fields if query is not None else {}
     if blocked := service.get("blocked"):
         yield Complaint("unhealthy", f"backend {name}: stands still: {blocked}")
@@ -106,7 +119,7 @@ def _backend_complaints(
     if entry.fields.get("stopped"):
         yield Complaint("unhealthy", f"backend {name}: has stopped")
         return
-    yield from _losses(name, entry)
+    yield from _losses(backend, entry)
     silent = now - entry.at
     if silent >= limits.silent_after:
         yield Complaint(
@@ -114,22 +127,49 @@ def _backend_complaints(
             f"backend {name}: has not reported for {silent:.0f} s",
         )
     yield from _disconnected(f"backend {name}", entry, now, limits)
-    yield from _behind(name, entry, sinks, now, limits)
+    yield from _partitions_disconnected(backend, now, limits)
+    yield from _behind(backend, entry, now, limits)
 
 
-def _losses(name: str, entry: Entry) -> Iterator[Complaint]:
+def _losses(backend: _Backend, entry: Entry) -> Iterator[Complaint]:
     """What was lost and not mended, and what is about to be."""
-    for partition, row in (entry.fields.get("gaps") or {}).items():
-        if row["stale"]:
-            causes = ", ".join(sorted(row["counts"]))
+    for partition, gap in backend.gaps.items():
+        if gap.fields["stale"]:
+            causes = ", ".join(sorted(gap.fields["counts"]))
             yield Complaint(
-                "degraded", f"backend {name}: partition {partition} is stale: it has lost changes"
-                f" ({causes})",
+                "degraded", f"backend {backend.name}: partition {partition} is stale: it has lost"
+                f" changes ({causes})",
             )  # fmt: skip
-    if entry.fields.get("wal_status") == "unreserved":
-        yield Complaint(
-            "degraded", f"backend {name}: so far behind that the server may give its slot up"
-        )
+    if at_risk := entry.fields.get("at_risk"):
+        yield Complaint("degraded", f"backend {backend.name}: {at_risk}")
+
+
+def _partitions_disconnected(
+    backend: _Backend, now: float, limits: Thresholds
+) -> Iterator[Complaint]:
+    """Of a backend with several: one that is alone has the backend's own complaint."""
+    gone = {
+        name: now - entry.changed["state"]
+        for name, entry in backend.partitions.items()
+        if entry.fields.get("state") == DISCONNECTED
+    }
+    if gone and len(backend.partitions) > 1:
+        yield _of_partitions(backend, gone, "disconnected", limits)
+
+
+def _of_partitions(
+    backend: _Backend, since: Mapping[str, float], what: str, limits: Thresholds
+) -> Complaint:
+    """One complaint for all of them, however many: `since` is seconds."""
+    worst = sorted(since, key=lambda name: -since[name])
+    longest = since[worst[0]]
+    error = backend.partitions[worst[0]].fields.get("last_error")
+    return Complaint(
+        "unhealthy" if longest >= limits.stalled_after else "degraded",
+        f"backend {backend.name}: {len(since)} of {len(backend.partitions)} partitions {what} for"
+        f" up to {longest:.0f} s ({', '.join(worst[:3])}{', ...' if worst[3:] else ''})"
+        + (f": {error}" if error else ""),
+    )
 
 
 def _sink_complaints(
@@ -173,32 +213,48 @@ def _disconnected(who: str, entry: Entry, now: float, limits: Thresholds) -> Ite
     )
 
 
-# What changes when changes have become durable and the source has been told.
-_MOVES = ("confirmed_lsn", "position")
-_SINK_MOVES = ("acknowledged", "published", "position")
+# What changes when changes have become durable, or the source has been told.
+_MOVES = ("confirmed", "position", "place", "acknowledged", "published")
 
 
-def _behind(
-    name: str, entry: Entry, sinks: Sequence[Entry], now: float, limits: Thresholds
-) -> Iterator[Complaint]:
-    lag = entry.fields.get("lag_bytes") or 0
+def _behind(backend: _Backend, entry: Entry, now: float, limits: Thresholds) -> Iterator[Complaint]:
+    rows = backend.partitions
+    alone = len(rows) <= 1
+    excuses = [entry, *backend.sinks] if alone else []
+    stalls = {name: _stalled(row, [row, *excuses], now, limits) for name, row in rows.items()}
+    stuck = {name: stall for name, stall in stalls.items() if stall >= limits.stalled_after}
+    if stuck and not alone:
+        yield _of_partitions(backend, stuck, "are behind, and have not moved", limits)
+        return
+    whole = _stalled(entry, [entry, *rows.values(), *backend.sinks], now, limits)
+    longest = max(whole, *stuck.values()) if stuck else whole
+    lag, age = (entry.fields.get(key) or 0 for key in ("lag_bytes", "lag_seconds"))
+    if longest >= limits.stalled_after:
+        yield Complaint(
+            "unhealthy", f"backend {backend.name}: behind, and has not moved for {longest:.0f} s"
+        )
+    elif lag >= limits.lag_bytes:
+        yield Complaint("degraded", f"backend {backend.name}: {lag} bytes behind the source")
+    elif age >= limits.lag_seconds:
+        yield Complaint("degraded", f"backend {backend.name}: {age:.0f} s behind the source")
+
+
+def _stalled(entry: Entry, movers: Sequence[Entry], now: float, limits: Thresholds) -> float:
+    """For how long it has been behind without a move of any of `movers`; 0 if it is not behind."""
+    known = entry.fields
+    counted = known.get("lag_unit") not in (None, "bytes")
     over = {
-        "buffered_events": (entry.fields.get("buffered_events") or 0) > 0,
-        "lag_bytes": lag >= limits.lag_bytes,
+        "buffered_events": (known.get("buffered_events") or 0) > 0,
+        "lag_bytes": (known.get("lag_bytes") or 0) >= limits.lag_bytes,
+        # A log has bytes that are no changes of ours; anything else that is counted is.
+        "lag": counted and (known.get("lag") or 0) > 0,
     }
     behind = [entry.calm.get(key, entry.since) for key, is_over in over.items() if is_over]
     if not behind:
-        return
-    moves = [entry.changed[key] for key in _MOVES if key in entry.changed]
-    moves += [sink.changed[key] for sink in sinks for key in _SINK_MOVES if key in sink.changed]
+        return 0.0
+    moves = [each.changed[key] for each in movers for key in _MOVES if key in each.changed]
     # An idle pipeline has not moved for hours; its time starts when it fell behind.
-    stalled = now - max([min(behind), *moves])
-    if stalled >= limits.stalled_after:
-        yield Complaint(
-            "unhealthy", f"backend {name}: behind, and has not moved for {stalled:.0f} s"
-        )
-    elif over["lag_bytes"]:
-        yield Complaint("degraded", f"backend {name}: {lag} bytes behind the source")
+    return now - max([min(behind), *moves])
 
 
 def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:

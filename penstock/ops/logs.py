@@ -117,7 +117,7 @@ def metrics_fields(status: Status) -> dict[str, Any]:
         "lag_bytes": sum(backend.lag_bytes or 0 for backend in backends),
         "lag_seconds": max((backend.lag_seconds or 0 for backend in backends), default=0),
         "buffered_events": sum(backend.buffered_events for backend in backends),
-        "lsn": ",".join(backend.confirmed_lsn or "-" for backend in backends),
+        "confirmed": ",".join(backend.confirmed or "-" for backend in backends),
         "batch_ms": status.last_batch.duration_ms if status.last_batch else 0,
     }
 

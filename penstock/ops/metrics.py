@@ -13,9 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from penstock.errors import Malformed
 from penstock.ops.status import BackendStatus, SinkStatus, Status
-from penstock.wire.pgoutput.lsn import parse_lsn
 
 __all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "SERIES", "STATES", "metrics_text"]
 
@@ -36,14 +34,6 @@ class _Series(NamedTuple):
 # What has no value yet (a lag before the first connection) has no sample.
 SERIES: tuple[_Series, ...] = (
     _Series("backend", "gauge", "connected", "1 while the source is connected.", "connected"),
-    _Series("backend", "gauge", "current_lsn", "The source's LSN, as a number.", "current_lsn"),
-    _Series(
-        "backend",
-        "gauge",
-        "confirmed_lsn",
-        "LSN up to which everything is durable and the source was told, as a number.",
-        "confirmed_lsn",
-    ),
     _Series("backend", "gauge", "lag_bytes", "Log that is not confirmed yet.", "lag_bytes"),
     _Series(
         "backend", "gauge", "lag_seconds", "Age of the oldest change in flight.", "lag_seconds"
@@ -54,6 +44,7 @@ SERIES: tuple[_Series, ...] = (
     _Series("backend", "gauge", "buffered_events", "Changes in the buffer.", "buffered_events"),
     _Series("backend", "gauge", "buffered_bytes", "Bytes in the buffer.", "buffered_bytes"),
     _Series("backend", "counter", "reconnects", "Connections made anew.", "reconnects"),
+    _Series("backend", "counter", "restarts", "Restarts of the backend's query.", "restarts"),
     _Series("batch", "gauge", "batch_rows", "Rows of the last micro-batch.", "rows"),
     _Series(
         "batch",
@@ -139,6 +130,7 @@ class _Metrics(Collector):
             yield _family(series, self.status)
         for states in STATES:
             yield _state_set(states, self.status.sinks)
+        yield from _partitions(self.status.backends)
         yield from _losses(self.status.backends)
         yield _latency(self.status.sinks)
         yield _dead_letters(self.status.sinks)
@@ -166,9 +158,9 @@ def _family(series: _Series, status: Status) -> Metric:
     made = family(f"penstock_{series.name}", series.help, labels=[label])
     for owner in status.sinks if series.of == "sink" else status.backends:
         source: Any = getattr(owner, "batch", None) if series.of == "batch" else owner
-        value = _number(getattr(source, series.field, None))
+        value = getattr(source, series.field, None)
         if value is not None:
-            made.add_metric([owner.name], value * series.scale)
+            made.add_metric([owner.name], float(value) * series.scale)
     return made
 
 
@@ -179,6 +171,31 @@ def _state_set(series: _States, sinks: Sequence[SinkStatus]) -> Metric:
         for state in series.states if current is not None else ():
             made.add_metric([sink.name, state], float(state == current))
     return made
+
+
+def _partitions(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
+        "penstock_partitions", "Partitions, by state.", labels=["backend", "state"]
+    )
+    lag = GaugeMetricFamily(
+        "penstock_lag",
+        "What the source has that is not durable yet, in what it counts.",
+        labels=["backend", "unit"],
+    )
+    details = GaugeMetricFamily(
+        "penstock_backend_detail", "Numbers in the source's own terms.", labels=["backend", "name"]
+    )
+    for backend in backends:
+        for state, count in backend.partition_states.items():
+            states.add_metric([backend.name, state], count)
+        for unit, value in backend.lag.items():
+            lag.add_metric([backend.name, unit], value)
+        for name, value in sorted(backend.details.items()):
+            if isinstance(value, int | float):
+                details.add_metric([backend.name, name], float(value))
+    yield states
+    yield lag
+    yield details
 
 
 def _losses(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
@@ -234,15 +251,6 @@ def _suspended(status: Status) -> Metric:
     return made
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, str):
-        try:
-            return float(parse_lsn(value))
-        except Malformed:
-            return None  # another database's cursor
-    return None if value is None else float(value)
-
-
 # The bridge serves one slot and no labels. Its later versions renamed one series and replaced
 # another (`queue_usage_percent` for `last_processing_time_us`): both old names are served too.
 BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
@@ -276,7 +284,7 @@ def _bridge_values(backends: Sequence[BackendStatus], status: Status) -> dict[st
     connected = bool(backends) and all(backend.connected for backend in backends)
     reconnects = sum(backend.reconnects for backend in backends)
     latency = max((sink.latency_p50_ms or 0.0 for sink in status.sinks), default=0.0)
-    confirmed = [_number(backend.confirmed_lsn) or 0.0 for backend in backends]
+    confirmed = [float(backend.details.get("confirmed_lsn") or 0) for backend in backends]
     used = [float(backend.details.get("buffer_percent", 0.0)) for backend in backends]
     return {
         "bridge_uptime_seconds": int(status.uptime_seconds),

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 from pathlib import Path
@@ -23,9 +23,11 @@ import orjson
 from penstock.backoff import delays
 from penstock.connections import connect
 
-__all__ = ["LIMIT", "EntryKind", "Reporter"]
+__all__ = ["LIMIT", "ROWS", "EntryKind", "Reporter"]
 
-EntryKind = Literal["pipeline", "query", "source", "partition", "sink", "batch", "table"]
+EntryKind = Literal["pipeline", "query", "source", "partition", "gap", "sink", "batch", "table"]
+# Kinds of which a backend has many: their reports have several entries, each named BACKEND/KEY.
+ROWS = frozenset({"partition", "gap"})
 
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768
@@ -66,6 +68,15 @@ class Reporter:
     def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
         """Adds to counters instead of giving their values."""
         self._send((kind, name), _NOTHING, counts)
+
+    def report_rows(
+        self, kind: EntryKind, name: str, rows: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Reports each row as the entry `NAME/KEY`, in as few reports as hold them. `kind` is one
+        of ROWS; rows have no counters."""
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            for chunk in _chunks(rows):
+                self._send((kind, name), chunk, _NOTHING)
 
     def flush(self) -> None:
         """Waits a moment for reports that are not sent yet: this process may end."""
@@ -196,6 +207,22 @@ class _Tcp:
             with self._changed:
                 self._is_sending = False
                 self._changed.notify_all()
+
+
+def _chunks(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The rows, in parts that fit into a report each."""
+    chunk: dict[str, Any] = {}
+    room = LIMIT - 1000
+    for key, fields in rows.items():
+        kept = _cut(fields)
+        size = len(key.encode()) + len(orjson.dumps(kept, str, _OPTIONS)) + 10
+        if chunk and size > room:
+            yield chunk
+            chunk, room = {}, LIMIT - 1000
+        chunk[key] = kept
+        room -= size
+    if chunk:
+        yield chunk
 
 
 def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,6 +74,11 @@ def _health(asked: _Asked) -> Response:
     )
 
 
+def _ready(asked: _Asked) -> Response:
+    status = asked.status
+    return _json(200 if status.ready else 503, {"ready": status.ready, "reasons": status.unready})
+
+
 def _status(asked: _Asked) -> Response:
     return _json(200, asked.status.to_json())
 
@@ -148,7 +153,8 @@ class _Endpoint(NamedTuple):
 _ENDPOINTS: dict[str, _Endpoint] = {
     "/": _Endpoint("GET", "this list", _index),
     "/health": _Endpoint("GET", "200 ok, degraded or standby; 503 unhealthy; reasons", _health),
-    "/status": _Endpoint("GET", "everything known, as JSON", _status),
+    "/ready": _Endpoint("GET", "200 when all backends have begun and changes can flow", _ready),
+    "/status": _Endpoint("GET", "everything known; ?partitions=all: of all partitions", _status),
     "/metrics": _Endpoint("GET", "Prometheus text", _metrics),
     "/streams/info": _Endpoint("GET", "?stream=NAME: the stream as its server tells it", _stream),
     "/shutdown": _Endpoint("POST", "a graceful stop", _shutdown),

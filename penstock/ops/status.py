@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
-from penstock.ops.board import Entry, Snapshot
+from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
+from penstock.ops.partitions import SHOWN, PartitionStatus, shown
+from penstock.ops.readiness import readiness
 from penstock.ops.set_aside import LETTERS
 
 __all__ = [
@@ -34,16 +36,18 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStatus:
-    """One source. LSNs as PostgreSQL prints them; None is "not known". `gaps`: what was lost, by
-    partition, see `leases.gaps`; `blocked`: why it stands still until somebody acts. `details` is
-    what else the feed reports."""
+    """One source. `current`: its newest place, and `confirmed`: up to where it was told that all is
+    durable, as the source writes them. `lag`: what it has after that, by unit, of which `lag_bytes`
+    is the bytes. `partitions`: those that need attention most, of `partition_count`. `gaps`: what
+    was lost, by partition, see `leases.gaps`; `blocked`: why it stands still until the operator
+    acts. `details`: in the source's own terms. None is "not known"."""
 
     name: str
     begun: bool = False
     connected: bool = False
-    slot: str | None = None
-    current_lsn: str | None = None
-    confirmed_lsn: str | None = None
+    current: str | None = None
+    confirmed: str | None = None
+    lag: Mapping[str, float] = field(default_factory=dict)
     lag_bytes: int | None = None
     lag_seconds: float | None = None
     events: int = 0
@@ -55,6 +59,10 @@ class BackendStatus:
     restarts: int = 0
     last_error: str = ""
     position: Mapping[str, str] = field(default_factory=dict)
+    partition_count: int = 0
+    partition_states: Mapping[str, int] = field(default_factory=dict)
+    partitions: Sequence[PartitionStatus] = ()
+    at_risk: str = ""
     gaps: Mapping[str, Any] = field(default_factory=dict)
     blocked: str = ""
     stopped: bool = False
@@ -109,7 +117,7 @@ class TableStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The whole pipeline. `reasons` is empty exactly when `health` is ok. `standby` says whom it
-    waits for while another instance owns the pipeline."""
+    waits for while another instance owns the pipeline. `ready`: see `readiness`."""
 
     name: str
     version: str
@@ -119,6 +127,8 @@ class Status:
     backends: Sequence[BackendStatus]
     sinks: Sequence[SinkStatus]
     last_batch: BatchStatus | None
+    ready: bool = False
+    unready: Sequence[str] = ()
     tables: Sequence[TableStatus] = ()
     standby: str | None = None
 
@@ -137,9 +147,11 @@ def assess(
     now: float,
     thresholds: Thresholds | None = None,
     standby: str | None = None,
+    partitions: int | None = SHOWN,
 ) -> Status:
     """The status at `now`; times are seconds of the board's clock. `backends` should report,
-    unless this instance is on `standby`, whose reason that is."""
+    unless this instance is on `standby`, whose reason that is. Of each backend at most so many
+    `partitions` are shown (None: all)."""
     if standby is not None:
         found = [Complaint("standby", standby)]
     else:
@@ -150,13 +162,16 @@ def assess(
         for key, entry in snapshot.items()
         if key[0] == "batch" and "id" in entry.fields
     ]
+    flow = readiness(snapshot, backends, standby)
     return Status(
         name=name,
         version=version,
+        ready=flow.ready,
+        unready=flow.reasons,
         uptime_seconds=round(now - started, 3),
         health=worst(found),
         reasons=tuple(each.reason for each in found),
-        backends=tuple(_backend(backend, snapshot, now) for backend in backends),
+        backends=tuple(_backend(backend, snapshot, now, partitions) for backend in backends),
         sinks=tuple(_sink(sink, entry, now) for sink, entry in sorted(sinks.items())),
         tables=_tables(snapshot),
         last_batch=max(batches, key=lambda pair: pair[0])[1] if batches else None,
@@ -164,16 +179,20 @@ def assess(
     )
 
 
-def _backend(name: str, snapshot: Snapshot, now: float) -> BackendStatus:
+def _backend(name: str, snapshot: Snapshot, now: float, most: int | None) -> BackendStatus:
     batch = snapshot.get(("batch", name))
-    shown = batch is not None and "id" in batch.fields
-    more = {"batch": _batch(batch, now)} if batch is not None and shown else {}
+    is_shown = batch is not None and "id" in batch.fields
+    partitions = shown(rows_of(snapshot, "partition", name), now, most)
+    places = {row.partition: row.place for row in partitions if row.place is not None}
+    gaps = {key: entry.fields for key, entry in rows_of(snapshot, "gap", name).items()}
+    more: dict[str, Any] = {"partitions": partitions, "gaps": gaps}
+    more |= {"batch": _batch(batch, now)} if batch is not None and is_shown else {}
     entry, query = snapshot.get(("source", name)), snapshot.get(("query", name))
     reader = entry.fields if entry is not None else {}
     service = query.fields if query is not None else {}
     # What the reader process says of its source is closer to the cause.
     error = reader.get("last_error") or service.get("last_error")
-    known = {**reader, **service, "last_error": error}
+    known = {"position": places, **reader, **service, "last_error": error}
     if entry is not None and query is not None and entry.at < query.changed["restarts"]:
         known["connected"] = False  # what reported has ended, and its successor has not reported
     return _shown(BackendStatus, name, known, _age(entry, now), more)
@@ -212,6 +231,9 @@ def _batch(entry: Entry, now: float) -> BatchStatus:
 
 S = TypeVar("S", BackendStatus, SinkStatus)
 
+# Fields that are made here, and never what a report says.
+_MADE = ("batch", "dead_letters", "gaps", "partitions")
+
 
 def _shown(
     kind: type[S],
@@ -225,11 +247,12 @@ def _shown(
         item.name
         for item in fields(kind)
         if item.default is not MISSING or item.default_factory is not MISSING
-    } - {"details", "batch", "age_seconds", "dead_letters"}
+    } - {"details", "age_seconds", *more, *_MADE}
+    rest = {key: value for key, value in known.items() if key not in own | {"details"}}
     return kind(
         name=name,
         age_seconds=age,
-        details={key: value for key, value in known.items() if key not in own},
+        details={**rest, **(known.get("details") or {})},
         **{key: known[key] for key in own if known.get(key) is not None},
         **more,
     )

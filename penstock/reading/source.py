@@ -20,8 +20,9 @@ from penstock.handover.options import SourceOptions, read_source
 from penstock.handover.run_folder import BOARD, STOP, read_owner, read_task_slots
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
+from penstock.ops.partitions import DISCONNECTED, ENDED, READING, PartitionReports, Row, summed
 from penstock.ops.reporter import Reporter
-from penstock.position import Bookmarks, Position, bookmarks_from_json, bookmarks_to_json
+from penstock.position import Bookmark, Bookmarks, Position, bookmarks_from_json, bookmarks_to_json
 from penstock.reading.assignments import Assignments
 from penstock.reading.draw import Draw, PlannedDraw
 from penstock.reading.epochs import Epochs
@@ -56,13 +57,14 @@ class Source:
         self._ended: Json | None = None
         self._reported = 0.0
         self._stopped = False
-        self._position: Json = {}
+        self._durable: Bookmarks = {}
         self._reporting = threading.Lock()
         self._runtime = options.runtime
         self._fixed_slots = options.slots
         folder = Path(options.runtime) if options.runtime else None
         self._stop_file = folder / STOP if folder else None
         self._board = Reporter(folder / BOARD) if folder else None
+        self._partitions = PartitionReports(self._board, feed.backend) if self._board else None
         self._gaps = GapLog(positions, tell=self._tell_loss)
         is_open = options.mode == "realtime" and positions is not None
         # Tasks of open micro-batches read what anyone may read; all else is read here.
@@ -84,7 +86,7 @@ class Source:
         )
         self._epochs = (
             Epochs(
-                self._assignments or self._reservoir,
+                self._readers,
                 roster,
                 positions,
                 groups=self._groups,
@@ -160,7 +162,7 @@ class Source:
         else:
             end = bookmarks_to_json(self._planner.advance(durable))
         self._batches += end != start
-        self._position = _places(durable)
+        self._durable = durable
         self._report()
         return end
 
@@ -243,29 +245,53 @@ class Source:
             self._planner.settle(durable, force=True)
         self._reservoir.stop(STOPPING)
         self._stopped = True
-        self._position = _places(durable)
+        self._durable = durable
         self._report(now=True)
 
     def _tell_loss(self) -> None:
         self._report(now=True)
 
     def _report(self, *, now: bool = False) -> None:
-        if self._board is None:
+        """Reports if it is time to, or `now`; reader threads do not wait for one another here."""
+        if self._board is None or self._partitions is None:
             return
-        with self._reporting:
-            if not now and time.monotonic() - self._reported < REPORT:
-                return
-            self._reported = time.monotonic()
-        self._board.report("source", self._feed.backend, self._status())
+        if not self._reporting.acquire(blocking=now):
+            return
+        try:
+            if now or time.monotonic() - self._reported >= REPORT:
+                self._reported = time.monotonic()
+                self._send(self._board, self._partitions)
+        finally:
+            self._reporting.release()
 
-    def _status(self) -> dict[str, Any]:
-        return {
-            **_summed(self._assignments or self._reservoir),
+    def _send(self, board: Reporter, partitions: PartitionReports) -> None:
+        rows = self._rows()
+        status = {
+            **summed(rows),
+            "buffer_percent": self._readers.fill,
             "batches": self._batches,
-            "position": self._position,
             "stopped": self._stopped,
-            "gaps": self._gaps.rows(),
         }
+        board.report("source", self._feed.backend, status)
+        board.report_rows("gap", self._feed.backend, self._gaps.rows())
+        partitions.send(rows)
+
+    @property
+    def _readers(self) -> Reservoir | Assignments:
+        return self._assignments or self._reservoir
+
+    def _rows(self) -> dict[str, Row]:
+        durable = self._epochs.durable if self._epochs else self._durable
+        rows: dict[str, Row] = {
+            name: {
+                **row,
+                "state": READING if row["connected"] else DISCONNECTED,
+                "place": _place(durable.get(name)),
+            }
+            for name, row in self._readers.rows().items()
+        }
+        ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
+        return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}
 
 
 def _address(options: SourceOptions) -> str:
@@ -282,21 +308,8 @@ def _no_marks(_: Bookmarks) -> None:
     """As `_no_report`."""
 
 
-def _places(bookmarks: Bookmarks) -> Json:
-    return {name: str(each.place) for name, each in bookmarks.items() if each.place is not None}
-
-
-def _summed(reservoir: Reservoir | Assignments) -> dict[str, Any]:
-    """Plain JSON of every partition, summed where sums make sense."""
-    rows = {name: dict(row) for name, row in reservoir.rows().items()}
-    fill = {"buffer_percent": reservoir.fill}
-    if len(rows) == 1:
-        return next(iter(rows.values())) | fill
-    return {
-        "connected": bool(rows) and all(row["connected"] for row in rows.values()),
-        "partitions": rows,
-        **fill,
-    }
+def _place(bookmark: Bookmark | None) -> str | None:
+    return None if bookmark is None or bookmark.place is None else str(bookmark.place)
 
 
 def _ended_quietly(

@@ -14,7 +14,7 @@ from penstock.config import Pipeline
 from penstock.errors import PenstockError
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
-from penstock.ops.board import Board
+from penstock.ops.board import Board, rows_of
 from penstock.sinks import Announces
 
 __all__ = ["Notices"]
@@ -51,9 +51,10 @@ class Notices:
                 self._tell(loss, now)
 
     def _losses(self, board: Board) -> Iterator[_Loss]:
+        snapshot = board.snapshot()
         for backend in self._pipeline.backends:
-            for partition, row in (board.entry("source", backend.name).get("gaps") or {}).items():
-                for gap in row["gaps"]:
+            for partition, row in rows_of(snapshot, "gap", backend.name).items():
+                for gap in row.fields["gaps"]:
                     yield _Loss(backend.name, partition, gap)
 
     def _log(self, loss: _Loss) -> None:

@@ -16,6 +16,7 @@ from penstock.handover.run_folder import BOARD
 from penstock.ops.board import Board
 from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
+from penstock.ops.partitions import SHOWN
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
@@ -69,8 +70,8 @@ class Operations:
     ) -> None:
         self._open.close()
 
-    def status(self) -> Status:
-        """How the pipeline is now."""
+    def status(self, partitions: int | None = SHOWN) -> Status:
+        """How the pipeline is now; of each backend at most so many partitions (None: all)."""
         pipeline, board = self._pipeline, self._board
         return assess(
             board.snapshot(),
@@ -81,6 +82,7 @@ class Operations:
             now=time.monotonic(),
             thresholds=_thresholds(pipeline),
             standby=self._standby(),
+            partitions=partitions,
         )
 
     def listen(self, *, patience: float = 0.0) -> None:
@@ -119,7 +121,7 @@ class Operations:
             method,
             path,
             query,
-            self.status(),
+            self.status(None if query.get("partitions") == "all" else SHOWN),
             stream_info=self._stream_info,
             bridge=self._bridge_metrics,
             origin=origin,

@@ -18,6 +18,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.postgres.history import CAUSES
 from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import BRIDGE_SERIES, SERIES, STATES
+from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.plugins import known, plugin
@@ -146,7 +147,7 @@ def test_every_series_is_documented() -> None:
     }
     extra = {
         "info", "uptime_seconds", "health", "latency_seconds", "suspended_tables",
-        "partition_stale",
+        "partition_stale", "lag", "partitions", "backend_detail",
     }  # fmt: skip
     extra |= {states.name for states in STATES}
     gauges = {f"penstock_{name}": "gauge" for name in extra}
@@ -165,7 +166,12 @@ def test_every_series_of_the_bridge_is_documented() -> None:
 
 def test_every_field_of_the_status_is_documented() -> None:
     cells = {row.key: " ".join(row.cells) for row in OPERATIONS["Status"]}
-    lists = ((BackendStatus, "backends[]"), (SinkStatus, "sinks[]"), (TableStatus, "tables[]"))
+    lists = (
+        (BackendStatus, "backends[]"),
+        (PartitionStatus, "backends[].partitions[]"),
+        (SinkStatus, "sinks[]"),
+        (TableStatus, "tables[]"),
+    )
     for kind, key in lists:
         assert [name for name in kind.__dataclass_fields__ if f"`{name}`" not in cells[key]] == []
     everything = " ".join(cells.values())

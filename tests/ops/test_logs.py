@@ -34,7 +34,7 @@ STATUS = Status(
     health="ok",
     reasons=(),
     backends=(
-        BackendStatus(name="a", connected=True, events=5, lag_bytes=7, confirmed_lsn="0/1"),
+        BackendStatus(name="a", connected=True, events=5, lag_bytes=7, confirmed="0/1"),
         BackendStatus(name="b", connected=True, events=6),
     ),
     sinks=(SinkStatus(name="s", published=9, acknowledged=8),),
@@ -124,7 +124,7 @@ def test_the_metrics_line_sums() -> None:
         "lag_bytes": 7,
         "lag_seconds": 0,
         "buffered_events": 0,
-        "lsn": "0/1,-",
+        "confirmed": "0/1,-",
         "batch_ms": 40,
     }
 

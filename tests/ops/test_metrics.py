@@ -10,9 +10,9 @@ from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status, 
 BACKEND = BackendStatus(
     name="a",
     connected=True,
-    slot="s",
-    current_lsn="0/16B3748",
-    confirmed_lsn="00000001/00000010",
+    current="0/16B3748",
+    confirmed="00000001/00000010",
+    lag={"bytes": 5, "changes": 2},
     lag_bytes=5,
     lag_seconds=0.5,
     events=7,
@@ -21,8 +21,11 @@ BACKEND = BackendStatus(
     buffered_events=1,
     buffered_bytes=99,
     reconnects=4,
+    restarts=8,
+    partition_count=3,
+    partition_states={"reading": 2, "ended": 1},
     batch=BatchStatus(id=1, rows=6, duration_ms=12.5),
-    details={"buffer_percent": 25},
+    details={"slot": "s", "buffer_percent": 25, "confirmed_lsn": 0x100000010, "failover": True},
 )
 SINK = SinkStatus(
     name="jetstream",
@@ -87,11 +90,11 @@ def test_every_series_of_ours_starts_with_our_name() -> None:
 def test_numbers_of_a_backend() -> None:
     found = samples()
     assert {name: found[f"penstock_{name}", ("a",)] for name in (
-        "connected", "current_lsn", "confirmed_lsn", "lag_bytes", "lag_seconds", "events_total",
+        "connected", "restarts_total", "lag_bytes", "lag_seconds", "events_total",
         "pages_total", "batches_total", "buffered_events", "buffered_bytes", "reconnects_total",
         "batch_rows", "batch_duration_seconds",
     )} == {
-        "connected": 1, "current_lsn": 0x16B3748, "confirmed_lsn": 0x100000010, "lag_bytes": 5,
+        "connected": 1, "restarts_total": 8, "lag_bytes": 5,
         "lag_seconds": 0.5, "events_total": 7, "pages_total": 2, "batches_total": 3,
         "buffered_events": 1, "buffered_bytes": 99, "reconnects_total": 4, "batch_rows": 6,
         "batch_duration_seconds": 0.0125,
@@ -150,9 +153,17 @@ def test_what_is_not_known_has_no_sample() -> None:
     assert ("penstock_batch_rows", ('b"\\',)) not in found
 
 
-def test_a_position_that_is_no_lsn_has_no_sample() -> None:
-    other = replace(STATUS, backends=(replace(BACKEND, current_lsn="6600000000000001"),))
-    assert ("penstock_current_lsn", ("a",)) not in samples(other)
+def test_the_sources_own_numbers_have_one_series() -> None:
+    found = {key[1][1]: value for key, value in samples().items() if "detail" in key[0]}
+    assert found == {"buffer_percent": 25, "confirmed_lsn": 0x100000010, "failover": 1}
+
+
+def test_partitions_are_counted_by_state_and_lag_by_unit() -> None:
+    found = samples()
+    assert found["penstock_partitions", ("a", "reading")] == 2
+    assert found["penstock_partitions", ("a", "ended")] == 1
+    assert found["penstock_lag", ("a", "bytes")] == 5
+    assert found["penstock_lag", ("a", "changes")] == 2
 
 
 def test_no_series_is_named_twice() -> None:

@@ -18,7 +18,7 @@ STATUS = Status(
     uptime_seconds=12.5,
     health="ok",
     reasons=(),
-    backends=(BackendStatus(name="a", confirmed_lsn="0/1"),),
+    backends=(BackendStatus(name="a", confirmed="0/1"),),
     sinks=(SinkStatus(name="s"),),
     last_batch=None,
 )
@@ -40,10 +40,17 @@ def test_health_is_a_status_code(health: Health, code: int) -> None:
     assert body(found) == {"health": health, "reasons": ["why"], "uptime_seconds": 12.5}
 
 
+@pytest.mark.parametrize(("ready", "code"), [(True, 200), (False, 503)])
+def test_ready_is_a_status_code(ready: bool, code: int) -> None:
+    found = ask("/ready", status=replace(STATUS, ready=ready, unready=("why",)))
+    assert found.status == code
+    assert body(found) == {"ready": ready, "reasons": ["why"]}
+
+
 def test_status_is_everything_as_json() -> None:
     found = body(ask("/status"))
     assert found == orjson.loads(orjson.dumps(STATUS.to_json()))
-    assert found["backends"][0]["confirmed_lsn"] == "0/1"
+    assert found["backends"][0]["confirmed"] == "0/1"
 
 
 def test_metrics_are_prometheus_text() -> None:

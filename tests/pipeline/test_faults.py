@@ -162,9 +162,9 @@ def test_kill_9_of_the_parts_of_a_pipeline(
 
 def stands_still(run: Run) -> bool:
     """Whether the slot is where it was two seconds ago."""
-    before = run.status()["backends"][0]["confirmed_lsn"]
+    before = run.status()["backends"][0]["confirmed"]
     time.sleep(2)
-    return bool(run.status()["backends"][0]["confirmed_lsn"] == before)
+    return bool(run.status()["backends"][0]["confirmed"] == before)
 
 
 def confirmed(database: Database) -> str:

@@ -73,7 +73,7 @@ def test_what_an_operator_sees(shared: Shared) -> None:
     status = eventually(lambda: run.status() if run.status()["last_batch"] else None, run=run)
     backend = status["backends"][0]
     assert backend["connected"] is True
-    assert backend["slot"] == f"slot_{shared.database.name}"
+    assert backend["details"]["slot"] == f"slot_{shared.database.name}"
     assert "triggerExecution" in status["last_batch"]["timings"]
     assert status["sinks"][0]["published"] == before + 1
     metrics = run.get("/metrics")[1]

@@ -52,7 +52,8 @@ def gaps_of(folder: Path) -> Gaps:
 
 def shown(board: Board, folder: Path) -> None:
     """What the planner reports."""
-    board.post("source", "default", {"gaps": gaps_of(folder).rows()})
+    for partition, row in gaps_of(folder).rows().items():
+        board.post("gap", f"default/{partition}", row)
 
 
 def told(server: Nats) -> list[Any]:

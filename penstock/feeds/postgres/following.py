@@ -245,33 +245,42 @@ class PostgresFollowing:
         return format_lsn(max(self._begin.lsn, self._slot.confirmed))
 
     def status(self) -> Mapping[str, Any]:
-        """Plain JSON. LSNs as text, `lag_bytes` from the newest WAL we know of to what is durable,
-        `lag_seconds` the age of the oldest commit that is not durable yet."""
+        """See `feeds.Following`. The lag reaches from what is durable to the newest WAL that we
+        know of; `lag_seconds` is the age of the oldest commit that is not durable yet."""
         progress, oldest = self._progress, self._oldest
         current = max(progress.received, self._slot.current)
-        lag = max(0.0, time.time() - oldest / 1_000_000) if oldest else 0.0
+        confirmed = progress.reported or self._slot.confirmed
+        seconds = max(0.0, time.time() - oldest / 1_000_000) if oldest else 0.0
+        lag = max(0, current - progress.durable)
         return {
             "connected": self._connected,
-            **self._slot.status(),
-            **self._watch.status(),
-            "system_identifier": self._begin.known.system,
-            "timeline": self._begin.known.timeline,
-            "era": self._begin.known.era,
             "reader": self._reader if self._connected else None,
-            "current_lsn": format_lsn(current),
-            "received_lsn": format_lsn(progress.received),
-            "flushed_lsn": format_lsn(progress.durable),
-            "confirmed_lsn": format_lsn(progress.reported or self._slot.confirmed),
-            "lag_bytes": max(0, current - progress.durable),
-            "lag_seconds": round(lag, 3),
-            "streaming": self._slot.protocol > 1 and self._settings.streaming,
+            "current": format_lsn(current),
+            "confirmed": format_lsn(confirmed),
+            "lag": lag,
+            "lag_unit": "bytes",
+            "lag_bytes": lag,
+            "lag_seconds": round(seconds, 3),
+            "at_risk": self._watch.at_risk,
+            "details": {
+                **self._slot.status(),
+                **self._watch.status(),
+                "system_identifier": self._begin.known.system,
+                "timeline": self._begin.known.timeline,
+                "era": self._begin.known.era,
+                "current_lsn": current,
+                "received_lsn": progress.received,
+                "flushed_lsn": progress.durable,
+                "confirmed_lsn": confirmed,
+                "streaming": self._slot.protocol > 1 and self._settings.streaming,
+                "transactions": self._framer.transactions,
+                "keepalives": progress.keepalives,
+                "in_flight": progress.in_flight,
+                "in_progress": len(self._streams),
+                "in_progress_bytes": self._streams.held,
+                "spilled_bytes": self._streams.spilled,
+            },
             **self._counts,
-            "transactions": self._framer.transactions,
-            "keepalives": progress.keepalives,
-            "in_flight": progress.in_flight,
-            "in_progress": len(self._streams),
-            "in_progress_bytes": self._streams.held,
-            "spilled_bytes": self._streams.spilled,
         }
 
     def close(self) -> None:

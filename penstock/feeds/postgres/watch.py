@@ -16,6 +16,9 @@ SELECT wal_status, safe_wal_size FROM pg_catalog.pg_replication_slots WHERE slot
 """
 
 
+_AT_RISK = "so far behind that the server may give its slot up (its wal_status is unreserved)"
+
+
 class Watch:
     """`wal_status` and `safe_wal_size` of a slot, as they were within the last seconds."""
 
@@ -37,6 +40,11 @@ class Watch:
             return
         for status, safe in rows:
             self._wal_status, self._safe = status or "", safe
+
+    @property
+    def at_risk(self) -> str:
+        """Why the slot may soon be lost; "" if it may not."""
+        return _AT_RISK if self._wal_status == "unreserved" else ""
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON: `safe_wal_size` is in bytes, None without a limit."""

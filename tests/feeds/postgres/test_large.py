@@ -61,12 +61,12 @@ def test_300000_rows_in_one_transaction_arrive_in_bounded_memory(
         for page in reader.following.read(30):
             assert page.first.ordinal == seen
             seen += page.count
-        held = max(held, int(reader.following.status()["in_progress_bytes"]))
+        held = max(held, int(reader.following.status()["details"]["in_progress_bytes"]))
     assert seen == _ROWS
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 40 * 1024, f"{grown} KiB for {_ROWS * 150 // _MIB} MiB of rows"
     assert held < 3 * _MIB
-    assert (int(reader.following.status()["spilled_bytes"]) > 0) is streaming
+    assert (int(reader.following.status()["details"]["spilled_bytes"]) > 0) is streaming
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -82,7 +82,7 @@ def test_300000_rows_that_are_rolled_back_leave_nothing(
     reader.database.execute("INSERT INTO t VALUES (1, 'after')")
     (row,) = reader.take(1)
     assert row["after"] == {"id": 1, "a": "after"}
-    status = reader.following.status()
+    status = reader.following.status()["details"]
     assert (status["in_progress"], status["in_progress_bytes"]) == (0, 0)
 
 
@@ -192,6 +192,6 @@ def test_a_table_altered_in_a_subtransaction_that_is_rolled_back_arrives_all_the
         assert "could not map filenumber" in str(error)
         reader.close()
         rows = reader.take(15_000)
-        assert reader.following.status()["streaming"] is False
+        assert reader.following.status()["details"]["streaming"] is False
     assert [row["ordinal"] for row in rows] == list(range(15_000))
     assert {tuple(row["after"]) for row in rows} == {("id", "a")}

@@ -124,9 +124,9 @@ def test_a_heartbeat_moves_a_slot_whose_database_is_idle(reader_of: Callable[...
 def test_the_server_and_we_do_not_play_ping_pong(reader: Reader) -> None:
     reader.prepare()
     reader.following.read(2.0)
-    received = int(str(reader.following.status()["keepalives"]))
+    received = int(str(reader.following.status()["details"]["keepalives"]))
     reader.following.read(2.0)
-    assert int(str(reader.following.status()["keepalives"])) - received < 10
+    assert int(str(reader.following.status()["details"]["keepalives"])) - received < 10
 
 
 def test_a_slot_in_use_names_the_pid_that_uses_it(reader_any: Reader) -> None:
@@ -248,7 +248,7 @@ def test_a_partition_that_is_not_the_slot_does_not_exist(reader: Reader) -> None
 def test_the_status_tells_one_server_from_another(reader: Reader) -> None:
     reader.prepare()
     reader.following.read(0)
-    status = reader.following.status()
+    status = reader.following.status()["details"]
     ((identifier,),) = reader.database.execute("SELECT system_identifier FROM pg_control_system()")
     assert status["system_identifier"] == str(identifier)
     assert status["timeline"] == 1
