@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from penstock import register
 
 
-def main(checkpoint: str, seconds: float | None) -> None:
+def main(checkpoint: str, seconds: int | None) -> None:
     # Workers must run the Python that has penstock.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
@@ -62,5 +62,5 @@ def main(checkpoint: str, seconds: float | None) -> None:
 if __name__ == "__main__":
     main(
         checkpoint=os.environ.get("CHECKPOINT", "example-checkpoint"),
-        seconds=float(os.environ["SECONDS_TO_RUN"]) if "SECONDS_TO_RUN" in os.environ else None,
+        seconds=int(os.environ["SECONDS_TO_RUN"]) if "SECONDS_TO_RUN" in os.environ else None,
     )

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock.demo.programs import nats_server
-from penstock.demo.server import Server
+from penstock.demo.server import EmbeddedServer
 
 __all__ = ["Nats"]
 
 
-class Nats(Server):
+class Nats(EmbeddedServer):
     """A nats-server with JetStream; `config` is its configuration file, on top of ours.
 
     Nested mappings are merged; `{"jetstream": False}` turns JetStream off.

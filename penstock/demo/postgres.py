@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.demo.programs import postgres_bin, reachable, unprivileged
-from penstock.demo.server import Server
+from penstock.demo.server import EmbeddedServer
 from penstock.errors import SettingsError, Unavailable
 
 __all__ = ["Database", "Postgres"]
@@ -38,7 +38,7 @@ class Database:
         return _execute(self.url, statement, params)
 
 
-class Postgres(Server):
+class Postgres(EmbeddedServer):
     """A PostgreSQL with logical decoding on; superuser `postgres`, no password on loopback.
 
     `settings` are server settings (postgresql.conf names) on top of ours; change the mapping

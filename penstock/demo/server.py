@@ -11,12 +11,12 @@ from typing import Self
 from penstock.demo.daemon import Daemon, PortTaken
 from penstock.demo.programs import free_port
 
-__all__ = ["Server"]
+__all__ = ["EmbeddedServer"]
 
 _ATTEMPTS = 5
 
 
-class Server(ABC):
+class EmbeddedServer(ABC):
     """A server on 127.0.0.1 in `folder`; a temporary one unless given, removed in the end."""
 
     def __init__(self, name: str, folder: Path | str | None) -> None:

@@ -1,6 +1,7 @@
 """The contract suite of sinks: what `penstock.sinks.Sink` promises, on every implementation."""
 
 import pickle
+import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
 from penstock.demo.servers import Nats
 from penstock.position import PartitionId, Place
 from penstock.sinks import Receipt, Sink
@@ -26,7 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "debezium": {"layout": "debezium", "encoding": "json"},
     "cloudevents-batch": {"layout": "cloudevents", "encoding": "json", "messages": "batch"},
 }
-EXACT = ["memory", "folder", "exactly-once", "deduplicated", "auto", *SHAPES]
+EXACT = ["memory", "folder", "example", "exactly-once", "deduplicated", "auto", *SHAPES]
 
 
 @dataclass
@@ -56,6 +58,9 @@ def _case(request: pytest.FixtureRequest, kind: str) -> Case:
         folder: Path | None = request.getfixturevalue("tmp_path") if kind == "folder" else None
         settings = MemorySinkSettings(name=uuid.uuid4().hex, folder=str(folder) if folder else None)
         return Case(MemorySink(settings), lambda: [row["event_id"] for row in stored(settings)])
+    if kind == "example":
+        file: Path = request.getfixturevalue("tmp_path") / "changes.db"
+        return Case(SqliteSink(SqliteSinkSettings(file=file)), lambda: _in_sqlite(file))
     nats: Nats = request.getfixturevalue("nats")
     stream = request.getfixturevalue("stream")
     read = request.getfixturevalue("read")
@@ -75,6 +80,11 @@ def _case(request: pytest.FixtureRequest, kind: str) -> Case:
         return [str(change["event_id"]) for one in changes for change in one]
 
     return Case(sink, ids)
+
+
+def _in_sqlite(file: Path) -> list[str]:
+    with sqlite3.connect(file) as connection:
+        return [row[0] for row in connection.execute("SELECT event_id FROM change ORDER BY rowid")]
 
 
 def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_of: Any) -> None:
@@ -153,8 +163,8 @@ def test_a_generator_is_written_as_a_list_is(any_case: Case, batch_of: Any, ids_
 
 
 def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, ids_of: Any) -> None:
-    if not isinstance(any_case.sink, MemorySink):
-        settings = any_case.sink.settings  # type: ignore[attr-defined]
+    if isinstance(any_case.sink, JetStreamSink):
+        settings = any_case.sink.settings
         subject = f"{settings.stream}.{{backend}}.{{partition}}.{{collection}}"
         any_case.sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
     any_case.sink.prepare()
