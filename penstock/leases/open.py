@@ -3,11 +3,15 @@
 from penstock.errors import SettingsError
 from penstock.leases import LeaseStore
 from penstock.leases.memory import MemoryStore
+from penstock.leases.nats import NatsStore
 from penstock.leases.sqlite import SqliteStore
 
 __all__ = ["open_store"]
 
-_KNOWN = "known: sqlite:///relative.db, sqlite:////absolute.db, postgresql://..., memory:"
+_KNOWN = (
+    "known: sqlite:///relative.db, sqlite:////absolute.db, postgresql://..., "
+    "nats://host:4222/BUCKET, memory:"
+)
 
 
 def open_store(url: str) -> LeaseStore:
@@ -25,5 +29,7 @@ def open_store(url: str) -> LeaseStore:
         from penstock.leases.postgres import PostgresStore
 
         return PostgresStore(url)
+    if scheme in ("nats", "tls") and rest.startswith("//"):
+        return NatsStore(url)
     # The rest of the URL may hold a password.
     raise SettingsError(f"no store for positions URL {scheme + colon!r}", hint=_KNOWN)

@@ -65,6 +65,15 @@ class Stored:
             headers.get("Nats-Time-Stamp", ""),
         )
 
+    @classmethod
+    def pulled(cls, message: Msg) -> "Stored":
+        """From a message of a consumer, whose reply subject is $JS.ACK.[DOMAIN.ACCOUNT.]STREAM.
+        CONSUMER.DELIVERED.SEQUENCE.CONSUMER-SEQUENCE.TIME.PENDING[.TOKEN]."""
+        tokens = message.reply.split(b".")
+        sequence = int(tokens[5] if len(tokens) == 9 else tokens[7])
+        headers = headers_of(message.headers)
+        return cls(sequence, message.subject.decode(), headers, message.payload)
+
 
 class ApiError(Exception):
     """What JetStream answered instead of doing it; `code` is its err_code."""
@@ -144,7 +153,10 @@ class JetStream:
     def _leader_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored | None]:
         verb = f"STREAM.MSG.GET.{stream}"
         answers = self._connection.requests(
-            [(f"$JS.API.{verb}", orjson.dumps({"last_by_subj": subject})) for subject in subjects]
+            [
+                (f"$JS.API.{verb}", orjson.dumps({"last_by_subj": subject}), b"")
+                for subject in subjects
+            ]
         )
         found = (self._maybe(verb, answer=answer) for answer in answers)
         return [None if one is None else Stored.of(one["message"]) for one in found]
@@ -177,6 +189,32 @@ class JetStream:
     def message(self, stream: str, sequence: int) -> Stored | None:
         """The message with this sequence."""
         return self._get(stream, {"seq": sequence})
+
+    def consumer(self, stream: str, config: Mapping[str, Any]) -> str:
+        """Makes a consumer that is not durable; returns its name."""
+        made = self._call(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        return str(made["name"])
+
+    def pull(self, stream: str, consumer: str, asked: Mapping[str, Any]) -> list[Stored]:
+        """The next messages of a consumer; `asked` has `batch` and `no_wait` or `expires`. Raises
+        Unavailable when the server has no such consumer any more."""
+        count, most = 0, int(asked["batch"])
+
+        def last(answer: Msg) -> bool:
+            nonlocal count
+            count += 1
+            return status_of(answer.headers) > 0 or count == most
+
+        answers = self._connection.request_many(
+            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
+            orjson.dumps(asked),
+            last,
+            sender=f".{stream}.{consumer}.".encode(),
+        )
+        status = status_of(answers[-1].headers)
+        if status not in (0, 404, 408):
+            raise Unavailable(f"a consumer of the stream {stream} has ended (status {status})")
+        return [Stored.pulled(answer) for answer in answers if not status_of(answer.headers)]
 
     def remove(self, stream: str, sequence: int) -> None:
         """Deletes a message; one that is gone is no error."""

@@ -43,6 +43,7 @@ class Connection:
         self._pongs = 0
         self._progress = -1, 0.0
         self._requests = 0
+        self._subscriptions = 1  # the inbox
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
         self.watch: Callable[[], None] = _nothing  # called while the server keeps us waiting
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
@@ -144,22 +145,18 @@ class Connection:
         """One question, one answer; other messages stay for `receive`. `headers` are whole, or
         none. Raises Unavailable (no answer), SettingsError (may not ask). An answer with status
         503 means nobody listens."""
-        (answer,) = self.requests([(subject, payload)], timeout, headers=headers)
+        (answer,) = self.requests([(subject, payload, headers)], timeout)
         return answer
 
     def requests(
-        self,
-        asked: Sequence[tuple[str, bytes]],
-        timeout: float | None = None,
-        *,
-        headers: bytes = b"",
+        self, asked: Sequence[tuple[str, bytes, bytes]], timeout: float | None = None
     ) -> list[Msg]:
-        """Several questions (subject, payload) at once; the answers are in their order. Raises as
-        `request` does."""
+        """Several questions (subject, payload, headers) at once; the answers are in their order.
+        Raises as `request` does."""
         found: dict[bytes, Msg] = {}
         replies = [self._reply().encode() for _ in asked]
         wanted = set(replies)
-        for (subject, payload), reply in zip(asked, replies, strict=True):
+        for (subject, payload, headers), reply in zip(asked, replies, strict=True):
             if headers:
                 self.send(protocol.hpub(subject.encode(), reply, headers, payload))
             else:
@@ -174,14 +171,17 @@ class Connection:
         self._collect(take, asked[0][0], timeout)
         return [found[reply] for reply in replies]
 
-    def request_many(self, subject: str, payload: bytes, last: Callable[[Msg], bool]) -> list[Msg]:
-        """One question with several answers, up to the one that is the `last`. Raises as `request`
-        does."""
+    def request_many(
+        self, subject: str, payload: bytes, last: Callable[[Msg], bool], *, sender: bytes = b""
+    ) -> list[Msg]:
+        """One question with several answers, up to the one that is the `last`. Answers under other
+        subjects than our inbox are known by the `sender` in their own reply subject. Raises as
+        `request` does."""
         reply, found = self._reply(), list[Msg]()
         self.send(protocol.pub(subject, reply, payload))
 
         def take(message: Msg) -> bool | None:
-            if message.subject != reply.encode():
+            if message.subject != reply.encode() and not (sender and sender in message.reply):
                 return None
             found.append(message)
             return last(message)
@@ -217,6 +217,25 @@ class Connection:
         finally:
             self._messages.extendleft(reversed(kept))
         raise Unavailable(f"{self.address} does not answer on {subject}")
+
+    def subscribe(self, subject: str, queue: str = "") -> int:
+        """Messages under the subject (may have wildcards) come out of `receive` from now on; in a
+        queue group each goes to one member. Returns a number for `unsubscribe`. Raises
+        Unavailable, SettingsError."""
+        self._subscriptions += 1
+        self.send(protocol.sub(subject, self._subscriptions, queue))
+        self.ping()
+        return self._subscriptions
+
+    def unsubscribe(self, number: int) -> None:
+        """Ends a subscription; what has arrived already stays. Raises Unavailable."""
+        self.send(protocol.unsub(number))
+
+    def check(self) -> None:
+        """Takes in all that has arrived; raises Unavailable when the server has closed the
+        connection, SettingsError."""
+        while self._wait(write=False, timeout=0):
+            self._read()
 
     def expect_anew(self) -> None:
         """Something is about to be sent while no answer is due: silence so far was no fault."""

@@ -14,7 +14,7 @@ from penstock.errors import Malformed
 
 __all__ = [
     "PING", "PONG", "Err", "Event", "Info", "Msg", "Ok", "Parser", "Ping", "Pong", "connect",
-    "headers_of", "hpub", "pub", "status_of", "sub",
+    "headers_of", "hpub", "pub", "status_of", "sub", "unsub",
 ]  # fmt: skip
 
 PING = b"PING\r\n"
@@ -69,9 +69,15 @@ def connect(options: Mapping[str, Any]) -> bytes:
     return b"CONNECT " + orjson.dumps(options) + b"\r\n"
 
 
-def sub(subject: str, sid: int) -> bytes:
-    """SUB without a queue group."""
-    return b"SUB %b %d\r\n" % (subject.encode(), sid)
+def sub(subject: str, sid: int, queue: str = "") -> bytes:
+    """SUB; of the members of a queue group one gets each message."""
+    group = f"{queue} " if queue else ""
+    return f"SUB {subject} {group}{sid}\r\n".encode()
+
+
+def unsub(sid: int) -> bytes:
+    """UNSUB."""
+    return b"UNSUB %d\r\n" % sid
 
 
 def pub(subject: str, reply: str, payload: bytes) -> bytes:

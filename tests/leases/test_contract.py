@@ -1,6 +1,7 @@
 """What every lease store promises; a new store adds a line to STORES."""
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -8,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.servers import Database
+from penstock.demo.servers import Database, Nats
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.memory import MemoryStore
+from penstock.leases.nats import NatsStore
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
 
@@ -21,11 +23,14 @@ STORES: dict[str, Callable[[Path], LeaseStore]] = {
 }
 
 
-@pytest.fixture(params=[*sorted(STORES), "postgres"])
+@pytest.fixture(params=[*sorted(STORES), "nats", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
     if request.param == "postgres":
         database: Database = request.getfixturevalue("database")
         found: LeaseStore = PostgresStore(database.url)
+    elif request.param == "nats":
+        server: Nats = request.getfixturevalue("nats")
+        found = NatsStore(f"{server.url}/{uuid.uuid4().hex}")
     else:
         found = STORES[request.param](tmp_path)
     yield found

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import SettingsError
+from penstock.nats.subjects import covers, overlaps
 from penstock.sinks.subject import (
     FIELDS,
-    covers,
     escape,
-    overlaps,
     parse_template,
     unescape,
 )

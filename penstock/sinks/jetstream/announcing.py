@@ -13,8 +13,8 @@ import orjson
 from penstock.errors import PenstockError, Unavailable
 from penstock.nats.api import ApiError, error_of
 from penstock.nats.protocol import hpub, status_of
+from penstock.nats.subjects import covers
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.subject import covers
 
 __all__ = ["SUBJECTS", "announce"]
 

@@ -10,6 +10,7 @@ from penstock.finding import Finding, Level
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
+from penstock.nats.subjects import overlaps
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
 from penstock.sinks.jetstream.poison.suspensions import record_subject, tables_stream
@@ -22,7 +23,7 @@ from penstock.sinks.jetstream.stream import (
     problems,
     wanted,
 )
-from penstock.sinks.subject import Template, overlaps, parse_template
+from penstock.sinks.subject import Template, parse_template
 
 __all__ = ["check"]
 

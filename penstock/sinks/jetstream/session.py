@@ -126,7 +126,7 @@ class Session:
         if self.stream is None:
             return
         try:
-            self.connection.receive(0)
+            self.connection.check()
         except PenstockError:
             self.close()
 

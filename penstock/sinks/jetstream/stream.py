@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from penstock.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
+from penstock.nats.subjects import covers
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamSettings
-from penstock.sinks.subject import Template, covers
+from penstock.sinks.subject import Template
 
 __all__ = [
     "ATOMIC_SINCE", "Choice", "TargetStream", "choose", "ensure", "is_exact", "is_widened",

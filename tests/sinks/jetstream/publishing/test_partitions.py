@@ -121,7 +121,7 @@ def test_the_places_of_many_partitions_are_read_in_a_few_requests(
     requests, many = Connection.requests, Connection.request_many
 
     def counted(self: Connection, questions: Any, *args: Any, **more: Any) -> Any:
-        asked.extend(subject for subject, _ in questions)
+        asked.extend(subject for subject, *_ in questions)
         return requests(self, questions, *args, **more)
 
     def counted_many(self: Connection, subject: str, *args: Any) -> Any:

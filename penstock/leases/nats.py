@@ -1,0 +1,174 @@
+"""Leases in a NATS key-value bucket, for pipelines that have a NATS server and no database.
+
+The bucket's revisions are the leases': the server compares and swaps. A row is as durable as the
+server's streams are: it syncs its disk by its `sync_interval`.
+"""
+
+import os
+import re
+from builtins import list as List  # `list` is a method here
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import RLock
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+
+from penstock.errors import LeaseLost, PenstockError, SettingsError
+from penstock.leases import Lease
+from penstock.nats.buckets import Bucket, Entry, WrongRevision
+from penstock.nats.connection import Connection
+from penstock.nats.settings import NatsSettings
+
+__all__ = ["NatsStore"]
+
+_BUCKET = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN = re.compile(r"[^A-Za-z0-9_/-]")
+_ESCAPED = re.compile(r"((?:=[0-9A-F]{2})+)")
+_HINT = "write nats://user:password@host:4222/BUCKET, or .../BUCKET?replicas=3"
+
+
+class NatsStore:
+    """A `LeaseStore` in a bucket, made on demand. Threads and processes may share the bucket;
+    threads may share the object, and it pickles."""
+
+    def __init__(self, url: str) -> None:
+        servers, _, rest = url.rpartition("/")
+        name, _, query = rest.partition("?")
+        options = parse_qs(query)
+        replicas = options.pop("replicas", ["1"])[-1]
+        if "://" not in servers or options or not replicas.isdecimal():
+            raise SettingsError("the positions URL names no bucket of a NATS server", hint=_HINT)
+        if not _BUCKET.fullmatch(name):
+            raise SettingsError(f"{name!r} is no name of a bucket", hint=_HINT)
+        self.name = name
+        self._url, self._replicas = url, int(replicas)
+        self._settings = NatsSettings.model_validate({"url": servers})
+        self._lock = RLock()
+        self._open: tuple[int, Connection, Bucket] | None = None  # with the process that made it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NatsStore, (self._url,)
+
+    def __repr__(self) -> str:
+        return f"NatsStore({self.name!r})"
+
+    def get(self, name: str) -> Lease | None:
+        """See LeaseStore."""
+        with self._bucket() as bucket:
+            found = bucket.get(_key(name))
+            return None if found is None else _lease(found)
+
+    def list(self, prefix: str) -> List[Lease]:
+        """See LeaseStore."""
+        with self._bucket() as bucket:
+            rows = [_lease(entry) for entry in bucket.entries()]
+        return sorted(
+            (row for row in rows if row.name.startswith(prefix)), key=lambda row: row.name
+        )
+
+    def put(self, lease: Lease) -> Lease:
+        """See LeaseStore."""
+        (found,) = self.put_all([lease])
+        if isinstance(found, LeaseLost):
+            raise found
+        return found
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        """See LeaseStore; each row is written by itself, all in one exchange with the server. After
+        Unavailable any of them may have been written."""
+        with self._bucket() as bucket:
+            changes = [(_key(one.name), _value(one), one.revision) for one in leases]
+            found = bucket.swap(changes) if changes else []
+        return [
+            _lost(lease.name) if isinstance(one, WrongRevision) else replace(lease, revision=one)
+            for lease, one in zip(leases, found, strict=True)
+        ]
+
+    def delete(self, lease: Lease) -> None:
+        """See LeaseStore."""
+        with self._bucket() as bucket:
+            key = _key(lease.name)
+            found = bucket.get(key)
+            if found is None and not lease.revision:
+                return
+            if found is None or found.revision != lease.revision:
+                raise _lost(lease.name)
+            try:
+                bucket.delete(key, lease.revision)
+            except WrongRevision:
+                raise _lost(lease.name) from None
+
+    def close(self) -> None:
+        """See LeaseStore."""
+        with self._lock:
+            opened, self._open = self._open, None
+            if opened is not None and opened[0] == os.getpid():
+                opened[1].close()
+
+    @contextmanager
+    def _bucket(self) -> Iterator[Bucket]:
+        """The bucket over a connection of this process; one that failed is not used again."""
+        with self._lock:
+            try:
+                yield self._connected()
+            except (LeaseLost, WrongRevision):
+                raise
+            except BaseException:
+                self.close()
+                raise
+
+    def _connected(self) -> Bucket:
+        if self._open is not None and self._open[0] == os.getpid() and _is_alive(self._open[1]):
+            return self._open[2]
+        connection = Connection(self._settings)
+        connection.open()
+        bucket = Bucket(connection, self.name)
+        bucket.create(replicas=self._replicas)
+        self._open = os.getpid(), connection, bucket
+        return bucket
+
+
+def _is_alive(connection: Connection) -> bool:
+    try:
+        connection.check()
+    except PenstockError:
+        connection.close()
+        return False
+    return True
+
+
+def _lost(name: str) -> LeaseLost:
+    return LeaseLost(f"lease {name!r} was changed by another owner")
+
+
+def _key(name: str) -> str:
+    """A lease's name as a key: what a key may not have is =XX for each byte of its UTF-8."""
+    escaped = _PLAIN.sub(lambda m: "".join(f"={byte:02X}" for byte in m[0].encode()), name)
+    return escaped or "="
+
+
+def _name(key: str) -> str:
+    if key == "=":
+        return ""
+    return _ESCAPED.sub(lambda m: bytes.fromhex(m[1].replace("=", "")).decode(), key)
+
+
+def _value(lease: Lease) -> bytes:
+    return orjson.dumps({"owner": lease.owner, "continuation": lease.continuation})
+
+
+def _lease(entry: Entry) -> Lease:
+    try:
+        fields = orjson.loads(entry.value or b"")
+        owner, continuation = str(fields["owner"]), str(fields["continuation"])
+    except (ValueError, KeyError, TypeError):
+        raise SettingsError(
+            f"the key {entry.key} of the bucket is no lease",
+            hint="give the positions a bucket of their own",
+        ) from None
+    return Lease(
+        name=_name(entry.key), owner=owner, continuation=continuation, revision=entry.revision
+    )

@@ -1,0 +1,206 @@
+"""Key-value buckets: streams whose last message under a subject is the value of a key.
+
+The same buckets as every other NATS client's (ADR-8): `nats kv get BUCKET KEY` reads them. A value
+is as durable as the server's streams are: a server syncs its disk by its `sync_interval`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.nats.api import ApiError, JetStream, Stored, error_of
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg, status_of
+
+__all__ = ["Bucket", "Entry", "WrongRevision"]
+
+_WRONG_SEQUENCE = {10071, 10164}
+_OPERATION = "KV-Operation"
+_TOGETHER = 500  # requests, or messages of a consumer, that are waited for at a time
+_FORGOTTEN = 30  # seconds until the server drops a consumer that is not used
+
+
+class WrongRevision(Exception):
+    """The key has another revision than the one that was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A revision of a key. Revisions rise over the whole bucket. `value` None: it was deleted."""
+
+    key: str
+    revision: int
+    value: bytes | None
+
+
+class Bucket:
+    """One bucket, over an open connection; owned by one thread. Everything raises Unavailable,
+    SettingsError. Keys are of letters, digits and `-/_=.`."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection, self._api = connection, JetStream(connection)
+        self.name = name
+        self.stream = f"KV_{name}"
+
+    def create(self, *, history: int = 1, replicas: int = 1, storage: str = "file") -> None:
+        """Makes the bucket, unless it exists; one that exists stays as it is."""
+        if self._api.stream(self.stream) is not None:
+            return
+        self._api.create({
+            "name": self.stream,
+            "subjects": [self._subject(">")],
+            "max_msgs_per_subject": history,
+            "discard": "new",
+            "storage": storage,
+            "num_replicas": replicas,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_direct": True,
+            "max_age": 0,
+        })  # fmt: skip
+
+    def get(self, key: str) -> Entry | None:
+        """The key's value now, as the leader of the bucket has it; None if there is none."""
+        found = self.last(key)
+        return found if found is not None and found.value is not None else None
+
+    def last(self, key: str) -> Entry | None:
+        """The key's last revision, which may be that of its deletion."""
+        found = self._api.last(self.stream, self._subject(key))
+        return None if found is None else self._entry(found)
+
+    def put(self, key: str, value: bytes) -> int:
+        """Sets the value whatever it was; returns the new revision."""
+        return self._revision(self._write([(key, value, None)])[0])
+
+    def insert(self, key: str, value: bytes) -> int:
+        """Sets the value of a key that has none; raises WrongRevision if it has one."""
+        return self._revision(self.swap([(key, value, 0)])[0])
+
+    def update(self, key: str, value: bytes, revision: int) -> int:
+        """Sets the value if the key's last revision is this one; raises WrongRevision if not."""
+        return self._revision(self.swap([(key, value, revision)])[0])
+
+    def delete(self, key: str, revision: int | None = None) -> int:
+        """Deletes the value, if the key's last revision is this one where one is given; raises
+        WrongRevision if not. Its history stays."""
+        return self._revision(self._write([(key, None, revision)])[0])
+
+    def swap(self, changes: Sequence[tuple[str, bytes, int]]) -> list[int | WrongRevision]:
+        """Sets the values of many keys (key, value, expected revision; 0: has no value), all sent
+        together, each by itself: the new revision, or the error of this key. When it raises, any
+        of them may be set."""
+        found = self._write(changes)
+        for number, (key, value, revision) in enumerate(changes):
+            # A key that was deleted has no value, and the revision of its deletion.
+            if isinstance(found[number], WrongRevision) and not revision:
+                last = self.last(key)
+                if last is not None and last.value is None:
+                    found[number] = self._write([(key, value, last.revision)])[0]
+        return found
+
+    def entries(self, keys: str = ">") -> list[Entry]:
+        """The values of all keys that match a pattern, in the order of their revisions."""
+        found = self._read(self._consumer(keys, {"deliver_policy": "last_per_subject"}))
+        return [entry for entry in found if entry.value is not None]
+
+    def history(self, key: str) -> list[Entry]:
+        """The revisions of a key that the bucket keeps, the oldest first."""
+        return self._read(self._consumer(key, {"deliver_policy": "all"}))
+
+    def watch(self, keys: str = ">", *, after: int | None = None) -> Iterator[Entry | None]:
+        """The values of keys that match a pattern, and then each of their new revisions. None each
+        time when all that there is has been given, after waiting for up to a second; without an
+        end. With `after`: the revisions after this one alone. When it raises Unavailable, call it
+        again with the last revision."""
+        policy = {"deliver_policy": "last_per_subject"}
+        if after is not None:
+            policy = {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}  # type: ignore[dict-item]
+        consumer = self._consumer(keys, policy)
+        yield from self._read(consumer)
+        while True:
+            yield None
+            yield from self._next(consumer, {"batch": 1, "expires": 1_000_000_000})
+            yield from self._read(consumer)
+
+    def _subject(self, key: str) -> str:
+        return f"$KV.{self.name}.{key}"
+
+    def _entry(self, found: Stored) -> Entry:
+        deleted = found.headers.get(_OPERATION) in ("DEL", "PURGE")
+        key = found.subject.removeprefix(self._subject(""))
+        return Entry(key, found.sequence, None if deleted else found.payload)
+
+    @staticmethod
+    def _revision(found: "int | WrongRevision") -> int:
+        if isinstance(found, WrongRevision):
+            raise found
+        return found
+
+    def _write(
+        self, changes: Sequence[tuple[str, bytes | None, int | None]]
+    ) -> list[int | WrongRevision]:
+        found: list[int | WrongRevision] = []
+        while len(found) < len(changes):
+            some = changes[len(found) : len(found) + _TOGETHER]
+            asked = [
+                (self._subject(key), value or b"", _headers(value, revision))
+                for key, value, revision in some
+            ]
+            answers = self._connection.requests(asked)
+            found += [
+                self._stored(key, answer) for (key, _, _), answer in zip(some, answers, strict=True)
+            ]
+        return found
+
+    def _stored(self, key: str, answer: Msg) -> int | WrongRevision:
+        if status_of(answer.headers) == 503:
+            if self._api.stream(self.stream) is None:
+                raise SettingsError(
+                    f"there is no bucket {self.name}", hint=f"nats kv add {self.name}"
+                )
+            raise Unavailable(f"the bucket {self.name} does not answer now")
+        document = orjson.loads(answer.payload)
+        if failure := document.get("error"):
+            error = ApiError.of(failure)
+            if error.code in _WRONG_SEQUENCE:
+                return WrongRevision(f"{key} in the bucket {self.name}: {error}")
+            raise error_of(error, f"{key} in the bucket {self.name}")
+        return int(document["seq"])
+
+    def _consumer(self, keys: str, policy: dict[str, Any]) -> str:
+        return self._api.consumer(
+            self.stream,
+            {
+                **policy,
+                "filter_subject": self._subject(keys),
+                "ack_policy": "none",
+                "mem_storage": True,
+                "num_replicas": 1,
+                "inactive_threshold": _FORGOTTEN * 1_000_000_000,
+            },
+        )
+
+    def _read(self, consumer: str) -> list[Entry]:
+        """All that there is for the consumer now."""
+        found: list[Entry] = []
+        while some := self._next(consumer, {"batch": _TOGETHER, "no_wait": True}):
+            found += some
+        return found
+
+    def _next(self, consumer: str, asked: dict[str, Any]) -> list[Entry]:
+        """The next messages of a consumer."""
+        answers = self._api.pull(self.stream, consumer, asked)
+        return [self._entry(message) for message in answers]
+
+
+def _headers(value: bytes | None, revision: int | None) -> bytes:
+    lines = b"NATS/1.0\r\n"
+    if value is None:
+        lines += b"KV-Operation: DEL\r\n"
+    if revision is not None:
+        lines += b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % revision
+    return lines + b"\r\n"

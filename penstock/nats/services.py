@@ -1,0 +1,57 @@
+"""Services: programs that answer requests under a subject. Members of a queue group share them.
+
+Who asks uses `Connection.request`; `asked` raises Unavailable when nobody listens.
+"""
+
+from collections.abc import Callable
+
+from penstock.errors import Unavailable
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg, hpub, status_of
+from penstock.nats.subjects import covers
+
+__all__ = ["Service", "asked"]
+
+
+def asked(
+    connection: Connection, subject: str, payload: bytes, timeout: float | None = None
+) -> Msg:
+    """One request and its answer; raises Unavailable when nobody listens or answers in time,
+    SettingsError when the account may not ask."""
+    answer = connection.request(subject, payload, timeout)
+    if status_of(answer.headers) == 503:
+        raise Unavailable(f"nobody answers requests on {subject}")
+    return answer
+
+
+class Service:
+    """Answers the requests under a subject (may have wildcards), over a connection that it alone
+    receives from. `answer` makes the answer's payload."""
+
+    def __init__(
+        self, connection: Connection, subject: str, answer: Callable[[Msg], bytes], queue: str = ""
+    ) -> None:
+        self._connection, self._subject, self._answer = connection, subject, answer
+        self._queue = queue
+        self._number: int | None = None
+
+    def start(self) -> None:
+        """Requests come here from now on. Raises Unavailable, SettingsError."""
+        self._number = self._connection.subscribe(self._subject, self._queue)
+
+    def serve(self, timeout: float) -> int:
+        """Answers what comes within so many seconds, and returns how many requests there were at
+        once; 0 after the time has passed. Raises Unavailable, SettingsError."""
+        served = 0
+        for message in self._connection.receive(timeout):
+            if message.reply and covers(self._subject, message.subject.decode()):
+                answer = self._answer(message)
+                self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
+                served += 1
+        return served
+
+    def stop(self) -> None:
+        """Leaves; other members of the group get the requests. Raises Unavailable."""
+        if self._number is not None:
+            self._connection.unsubscribe(self._number)
+            self._number = None

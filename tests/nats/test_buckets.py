@@ -1,0 +1,182 @@
+"""Key-value buckets on a real server; nats-py, which shares no code with us, reads the same."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+
+import nats as nats_py
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import SettingsError
+from penstock.nats.buckets import Bucket, Entry, WrongRevision
+from penstock.nats.connection import Connection
+from penstock.nats.settings import NatsSettings
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def name() -> str:
+    return uuid.uuid4().hex
+
+
+def opened(nats: Nats) -> Connection:
+    connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 20}))
+    connection.open()
+    return connection
+
+
+@pytest.fixture
+def connection(nats: Nats) -> Iterator[Connection]:
+    found = opened(nats)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def bucket(connection: Connection, name: str) -> Bucket:
+    made = Bucket(connection, name)
+    made.create(history=5)
+    return made
+
+
+def test_a_key_that_was_never_set_has_no_value(bucket: Bucket) -> None:
+    assert bucket.get("a") is None
+    assert bucket.entries() == []
+    assert bucket.history("a") == []
+
+
+def test_what_was_put_is_got(bucket: Bucket) -> None:
+    revision = bucket.put("a", b"1")
+    assert bucket.get("a") == Entry("a", revision, b"1")
+    assert bucket.put("a", b"") > revision
+    assert bucket.get("a").value == b""  # type: ignore[union-attr]
+
+
+def test_a_key_is_inserted_once(bucket: Bucket) -> None:
+    bucket.insert("a", b"1")
+    with pytest.raises(WrongRevision, match="a in the bucket"):
+        bucket.insert("a", b"2")
+    assert bucket.get("a").value == b"1"  # type: ignore[union-attr]
+
+
+def test_a_deleted_key_can_be_inserted_again(bucket: Bucket) -> None:
+    bucket.insert("a", b"1")
+    deleted = bucket.delete("a")
+    assert bucket.get("a") is None
+    assert bucket.last("a") == Entry("a", deleted, None)
+    assert bucket.insert("a", b"2") > deleted
+
+
+def test_an_update_needs_the_last_revision(bucket: Bucket) -> None:
+    first = bucket.put("a", b"1")
+    second = bucket.update("a", b"2", first)
+    with pytest.raises(WrongRevision):
+        bucket.update("a", b"3", first)
+    with pytest.raises(WrongRevision):
+        bucket.delete("a", first)
+    bucket.delete("a", second)
+    assert bucket.get("a") is None
+
+
+def test_many_keys_are_swapped_each_by_itself(bucket: Bucket) -> None:
+    taken = bucket.put("k7", b"taken")
+    found = bucket.swap([(f"k{n}", b"x", 0) for n in range(1200)])
+    assert [n for n, one in enumerate(found) if isinstance(one, WrongRevision)] == [7]
+    entries = bucket.entries()
+    assert len(entries) == 1200
+    assert Entry("k7", taken, b"taken") in entries
+    assert [entry.revision for entry in entries] == sorted(entry.revision for entry in entries)
+
+
+def test_of_racing_updates_one_wins_each_round(nats: Nats, bucket: Bucket) -> None:
+    bucket.put("counter", b"0")
+    lost = []
+
+    def count() -> None:
+        connection = opened(nats)
+        mine = Bucket(connection, bucket.name)
+        done = 0
+        while done < 25:
+            entry = mine.get("counter")
+            assert entry is not None
+            assert entry.value is not None
+            try:
+                mine.update("counter", b"%d" % (int(entry.value) + 1), entry.revision)
+                done += 1
+            except WrongRevision:
+                lost.append(1)
+        connection.close()
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bucket.get("counter").value == b"100"  # type: ignore[union-attr]
+
+
+def test_the_history_is_what_the_bucket_keeps(bucket: Bucket) -> None:
+    for n in range(7):
+        bucket.put("a", b"%d" % n)
+    bucket.put("b", b"other")
+    assert [entry.value for entry in bucket.history("a")] == [b"2", b"3", b"4", b"5", b"6"]
+    bucket.delete("a")
+    assert [entry.value for entry in bucket.history("a")][-2:] == [b"6", None]
+
+
+def test_a_pattern_chooses_keys(bucket: Bucket) -> None:
+    for key in ("one.a", "one.b", "two.a"):
+        bucket.put(key, b"x")
+    assert [entry.key for entry in bucket.entries("one.*")] == ["one.a", "one.b"]
+    assert [entry.key for entry in bucket.entries("*.a")] == ["one.a", "two.a"]
+
+
+def test_a_watch_gives_the_values_and_then_what_changes(nats: Nats, bucket: Bucket) -> None:
+    bucket.put("a", b"1")
+    bucket.put("a", b"2")
+    connection = opened(nats)
+    watch = Bucket(connection, bucket.name).watch()
+    assert next(watch).value == b"2"  # type: ignore[union-attr]
+    assert next(watch) is None
+    revisions = [bucket.put("a", b"3"), bucket.put("b", b"4"), bucket.delete("a")]
+    found = [entry for entry in (next(watch) for _ in range(8)) if entry is not None]
+    while len(found) < 3:
+        found += [entry for entry in [next(watch)] if entry is not None]
+    assert [(entry.revision, entry.value) for entry in found] == list(
+        zip(revisions, [b"3", b"4", None], strict=True)
+    )
+    again = Bucket(connection, bucket.name).watch(after=revisions[0])
+    assert [next(again).revision for _ in range(2)] == revisions[1:]  # type: ignore[union-attr]
+    connection.close()
+
+
+def test_another_client_reads_the_same_bucket(nats: Nats, bucket: Bucket) -> None:
+    async def read() -> tuple[bytes | None, list[str], int]:
+        client = await nats_py.connect(nats.url)
+        found = await client.jetstream().key_value(bucket.name)
+        revision = await found.put("theirs", b"2")
+        value = (await found.get("ours")).value
+        keys = await found.keys()
+        await client.close()
+        return value, keys, revision
+
+    bucket.put("ours", b"1")
+    value, keys, revision = asyncio.run(read())
+    assert (value, sorted(keys)) == (b"1", ["ours", "theirs"])
+    assert bucket.get("theirs") == Entry("theirs", revision, b"2")
+
+
+def test_a_bucket_that_exists_stays_as_it_is(connection: Connection, bucket: Bucket) -> None:
+    bucket.put("a", b"1")
+    Bucket(connection, bucket.name).create(history=1)
+    bucket.put("a", b"2")
+    assert len(bucket.history("a")) == 2
+
+
+def test_a_bucket_that_is_missing_is_an_error_with_the_remedy(connection: Connection) -> None:
+    with pytest.raises(SettingsError, match="no bucket") as caught:
+        Bucket(connection, "missing").put("a", b"1")
+    assert "nats kv add missing" in caught.value.hint

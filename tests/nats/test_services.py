@@ -1,0 +1,117 @@
+"""Requests and those who answer them, on a real server."""
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.demo.servers import Nats
+from penstock.errors import Unavailable
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg
+from penstock.nats.services import Service, asked
+from penstock.nats.settings import NatsSettings
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture
+def connect(nats: Nats) -> Iterator[Callable[[], Connection]]:
+    made: list[Connection] = []
+
+    def one() -> Connection:
+        made.append(Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 20})))
+        made[-1].open()
+        return made[-1]
+
+    yield one
+    for connection in made:
+        connection.close()
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"service.{uuid.uuid4().hex}"
+
+
+def test_a_request_without_anybody_who_answers_fails_at_once(
+    connect: Callable[[], Connection], subject: str
+) -> None:
+    with pytest.raises(Unavailable, match=f"nobody answers requests on {subject}"):
+        asked(connect(), subject, b"?")
+
+
+def test_a_service_that_is_silent_is_unavailable(
+    connect: Callable[[], Connection], subject: str
+) -> None:
+    connect().subscribe(subject)
+    with pytest.raises(Unavailable, match="does not answer"):
+        asked(connect(), subject, b"?", timeout=0.2)
+
+
+def test_requests_are_answered_and_shared_by_a_group(
+    connect: Callable[[], Connection], subject: str
+) -> None:
+    served: Counter[str] = Counter()
+    stop = threading.Event()
+
+    def serve(name: str, service: Service) -> None:
+        while not stop.is_set():
+            served[name] += service.serve(0.05)
+
+    def answering(name: str) -> Callable[[Msg], bytes]:
+        return lambda message: message.payload + b" by " + name.encode()
+
+    services = {
+        name: Service(connect(), f"{subject}.*", answering(name), queue="q") for name in "ab"
+    }
+    for service in services.values():
+        service.start()
+    threads = [threading.Thread(target=serve, args=one) for one in services.items()]
+    for thread in threads:
+        thread.start()
+    client = connect()
+    answers = [asked(client, f"{subject}.x", b"%d" % n).payload for n in range(100)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert [answer.split()[0] for answer in answers] == [b"%d" % n for n in range(100)]
+    assert sum(served.values()) == 100, "each request has one answer"
+    assert min(served.values()) > 10, "and both members have answered"
+
+
+def test_a_service_that_stopped_gets_nothing_more(
+    connect: Callable[[], Connection], subject: str
+) -> None:
+    service = Service(connect(), subject, lambda message: message.payload)
+    service.start()
+    service.stop()
+    with pytest.raises(Unavailable):
+        asked(connect(), subject, b"?", timeout=5)
+
+
+def test_answers_do_not_get_lost_among_messages_of_a_subscription(
+    connect: Callable[[], Connection], subject: str
+) -> None:
+    both = connect()
+    both.subscribe(f"{subject}.news")
+    answerer = Service(connect(), subject, lambda message: message.payload)
+    answerer.start()
+    sender = connect()
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.is_set():
+            sender.send(f"PUB {subject}.news 2\r\nhi\r\n".encode())
+            answerer.serve(0.02)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert [asked(both, subject, b"%d" % n).payload for n in range(20)] == [
+        b"%d" % n for n in range(20)
+    ]
+    done.set()
+    thread.join()
+    assert {message.payload for message in both.receive(5)} == {b"hi"}
