@@ -103,6 +103,7 @@ class JetStream:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._may_ask_directly = True
 
     def account(self) -> Mapping[str, Any]:
         """Limits and use of the account."""
@@ -138,12 +139,12 @@ class JetStream:
         answers direct requests, even one that is late: ask so where there is one copy.
         """
         found: list[Stored | None] = []
-        size = len(subjects) if direct else 0
+        size = len(subjects) if direct and self._may_ask_directly else 0
         while size and len(found) < len(subjects):
             chosen = subjects[len(found) : len(found) + size]
             lasts = self._direct_lasts(stream, chosen)
             if lasts is None:
-                size //= 2
+                size = size // 2 if self._may_ask_directly else 0
             else:
                 found += lasts
         while len(found) < len(subjects):
@@ -167,11 +168,15 @@ class JetStream:
         messages: list[Stored] = []
         asked: dict[str, Any] = {"multi_last": subjects}
         while True:
-            answers = self._connection.request_many(
-                f"$JS.API.DIRECT.GET.{stream}",
-                orjson.dumps(asked),
-                lambda answer: status_of(answer.headers) > 0,
-            )
+            try:
+                answers = self._connection.request_many(
+                    f"$JS.API.DIRECT.GET.{stream}",
+                    orjson.dumps(asked),
+                    lambda answer: status_of(answer.headers) > 0,
+                )
+            except SettingsError:  # the account may not ask so
+                self._may_ask_directly = False
+                return None
             status = status_of(answers[-1].headers)
             if status not in (204, 404):
                 return None

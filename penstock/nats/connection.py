@@ -16,7 +16,7 @@ from typing import Any
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats import protocol
 from penstock.nats.auth import Address, addresses, identify
-from penstock.nats.protocol import Err, Event, Info, Msg, Parser, Ping, Pong
+from penstock.nats.protocol import Err, Info, Msg, Ok, Parser, Ping, Pong
 from penstock.nats.settings import NatsSettings
 
 __all__ = ["Connection", "version_of"]
@@ -345,12 +345,20 @@ class Connection:
                 raise self._lost(error) from error
             if not data:
                 raise Unavailable(f"{self.address} closed the connection")
+            refusal = None
             for event in self._parser.feed(data):
-                self._handle(event)
+                match event:
+                    case Err(text):
+                        refusal = refusal or error_of(text, self.address)
+                    case _:
+                        self._handle(event)
+            # Last: after a denied request the connection goes on, and has lost nothing.
+            if refusal is not None:
+                raise refusal
             if len(data) < _CHUNK and not isinstance(sock, ssl.SSLSocket):
                 return
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Info | Msg | Ok | Ping | Pong) -> None:
         match event:
             case Msg():
                 self._messages.append(event)
@@ -360,8 +368,6 @@ class Connection:
                 self._pongs += 1
             case Info(fields):
                 self.info.update(fields)
-            case Err(text):
-                raise error_of(text, self.address)
 
     def _lost(self, error: OSError) -> Unavailable:
         return Unavailable(f"the connection to {self.address} is lost: {_reason(error)}")

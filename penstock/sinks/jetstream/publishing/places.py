@@ -67,7 +67,8 @@ def read_shards(
         states = dict.fromkeys(origins, ShardState())
         return StreamState(sequence=sequence, emptied=sequence > 0, shards=states)
     config = info["config"]
-    direct = bool(config.get("allow_direct")) and int(config.get("num_replicas") or 1) == 1
+    alone = int(config.get("num_replicas") or 1) == 1
+    direct = len(origins) > 1 and alone and bool(config.get("allow_direct"))
     subjects = [template.shard(*origin) for origin in origins]
     lasts = api.last_of_each(stream, subjects, direct=direct)
     states = {}

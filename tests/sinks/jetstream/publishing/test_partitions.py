@@ -148,6 +148,20 @@ def test_places_are_read_where_the_stream_allows_no_direct_requests(
     assert make(window=1).write(given).duplicates == 80
 
 
+def test_places_are_read_by_an_account_that_may_not_ask_directly(
+    own_nats: Callable[..., Nats], settings_of: Any, subject: str, batch_of: MakeBatch
+) -> None:
+    denied = {"deny": "$JS.API.DIRECT.GET.>"}
+    user = {"user": "u", "password": "p", "permissions": {"publish": denied}}
+    server = own_nats({"authorization": {"users": [user]}})
+    url = server.url.replace("//", "//u:p@")
+    given = pages(batch_of, partitions=40, rounds=3)
+    for window in (8000, 1):
+        settings = settings_of(url, subject=subject, delivery="exactly-once", window=window)
+        receipt = JetStreamSink(settings).write(given)
+    assert (receipt.published, receipt.duplicates) == (0, 240)
+
+
 def test_a_shard_of_more_subjects_than_one_answer_holds_is_read(
     make: MakeSink, batch_of: MakeBatch
 ) -> None:
