@@ -14,10 +14,11 @@ from penstock.errors import SettingsError, Unavailable
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
+from penstock.nats.swap import WRONG_SEQUENCE
 
 __all__ = ["Bucket", "Entry", "WrongRevision"]
 
-_WRONG_SEQUENCE = {10071, 10164}
+
 _OPERATION = "KV-Operation"
 _TOGETHER = 500  # requests, or messages of a consumer, that are waited for at a time
 _FORGOTTEN = 30  # seconds until the server drops a consumer that is not used
@@ -166,7 +167,7 @@ class Bucket:
         document = orjson.loads(answer.payload)
         if failure := document.get("error"):
             error = ApiError.of(failure)
-            if error.code in _WRONG_SEQUENCE:
+            if error.code in WRONG_SEQUENCE:
                 return WrongRevision(f"{key} in the bucket {self.name}: {error}")
             raise error_of(error, f"{key} in the bucket {self.name}")
         return int(document["seq"])

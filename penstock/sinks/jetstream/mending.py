@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from penstock.errors import Rejected, SettingsError, Unavailable
-from penstock.nats.api import ApiError, error_of
+from penstock.errors import Rejected, SettingsError
+from penstock.nats.swap import swapped
 from penstock.page import Page
 from penstock.position import Place
 from penstock.sinks.encoding.message import (
@@ -37,7 +37,6 @@ __all__ = ["Decode", "Mending"]
 # A page of one change -> its batches; raises Malformed.
 Decode = Callable[[Page], Sequence[pa.RecordBatch]]
 
-_WRONG_SEQUENCE = {10071, 10164}
 _ATTEMPTS = 20
 # Before every place of every feed: a stream that lost its last message is still nowhere.
 _NOWHERE = Place("0", 0)
@@ -136,10 +135,11 @@ class Mending:
         behind it."""
         session, origin = self._session, messages.runs[0].origin
         subject = messages.subjects[0].as_py().decode()
-        for _ in range(_ATTEMPTS):
+
+        def attempt() -> Mapping[str, Any]:
             fenced = session.delivery == "exactly-once"
             mark = self._mark(origin) if fenced else None
-            # Behind the mark: what is stored meanwhile is told by the fence.
+            # After the mark: the fence refuses us for what is stored meanwhile.
             stored = None if behind is None else self._stored(subject, event_id, behind)
             if stored is not None:
                 return {"seq": stored, "duplicate": True}
@@ -150,12 +150,9 @@ class Mending:
                     b"Nats-Expected-Last-Subject-Sequence-Subject: %b\r\n"
                 ) % (mark.sequence, session.template.shard(*origin).encode())
             own = f"{REPLAYED}: {messages.place(0)}\r\n\r\n".encode()
-            try:
-                return session.api.publish(subject, headers + own, messages.bodies[0].as_py())
-            except ApiError as error:
-                if error.code not in _WRONG_SEQUENCE:
-                    raise error_of(error, f"the change at {messages.place(0)}") from None
-        raise Unavailable("the pipeline writes all the time", hint="try again")
+            return session.api.publish(subject, headers + own, messages.bodies[0].as_py())
+
+        return swapped(attempt, f"the change at {messages.place(0)}", attempts=_ATTEMPTS)
 
     def _stored(self, subject: str, event_id: str, behind: int) -> int | None:
         api, stream = self._session.api, self._session.settings.stream

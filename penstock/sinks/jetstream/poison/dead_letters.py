@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.errors import Malformed, SettingsError
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
+from penstock.nats.swap import WRONG_SEQUENCE, swapped
 from penstock.position import Place
 from penstock.sinks.encoding.message import (
     MSG_ID,
@@ -30,11 +31,9 @@ from penstock.sinks.subject import escape
 __all__ = ["DeadLetters", "Kept", "dead_stream", "ensure_stream", "headers_with", "subject_of"]
 
 REASON = "Penstock-Reason"
-_WRONG_SEQUENCE = {10071, 10164}
 _TAKEN = 10065  # the subjects overlap with another stream's
 # Headers of a letter, and what the server counts besides its body.
 _HEADERS = 2_000
-_ATTEMPTS = 5
 
 
 def dead_stream(stream: str) -> str:
@@ -79,20 +78,18 @@ class DeadLetters:
         in its partition comes later here. Raises Unavailable, SettingsError."""
         self._ensure()
         subject = subject_of(self._settings.stream, letter.backend, letter.partition)
-        for _ in range(_ATTEMPTS):
-            mark = self._mark(subject)
+
+        def attempt() -> bool:
+            # Read again after a failure: only what was stored is known for the next letter.
+            mark = self._marks.pop(subject, None) or self._read_mark(subject)
             if mark.place is not None and letter.place <= mark.place:
+                self._marks[subject] = mark
                 return False
-            try:
-                answer = self._publish(subject, letter, mark)
-            except ApiError as error:
-                self._marks.pop(subject, None)
-                if error.code not in _WRONG_SEQUENCE:
-                    raise error_of(error, f"the dead letter {letter.event_id}") from None
-                continue
+            answer = self._publish(subject, letter, mark)
             self._marks[subject] = _Mark(int(answer["seq"]), letter.place)
             return not answer.get("duplicate")
-        raise Unavailable(f"somebody else writes to {self.name} all the time")
+
+        return swapped(attempt, f"the dead letter {letter.event_id}")
 
     def _publish(self, subject: str, letter: Letter, mark: _Mark) -> Any:
         whose = f"{escape(letter.backend)} {escape(letter.partition)}"
@@ -106,14 +103,11 @@ class DeadLetters:
         body = letter.body(self._limit)
         return self._api.publish(subject, headers, body)
 
-    def _mark(self, subject: str) -> _Mark:
-        known = self._marks.get(subject)
-        if known is None:
-            last = self._api.last(self.name, subject)
-            found = read_position(last.headers) if last is not None else None
-            place = found[1] if found is not None else None
-            known = self._marks[subject] = _Mark(last.sequence if last else 0, place)
-        return known
+    def _read_mark(self, subject: str) -> _Mark:
+        last = self._api.last(self.name, subject)
+        found = read_position(last.headers) if last is not None else None
+        place = found[1] if found is not None else None
+        return _Mark(last.sequence if last else 0, place)
 
     def _ensure(self) -> None:
         if not self._limit:
@@ -150,7 +144,7 @@ class DeadLetters:
             self._api.publish(subject, headers, orjson.dumps(note))
         except ApiError as error:
             before = self._api.last(self.name, subject)
-            if error.code not in _WRONG_SEQUENCE or before is None:
+            if error.code not in WRONG_SEQUENCE or before is None:
                 raise error_of(error, f"the note of {kept.letter.event_id}") from None
             return int(orjson.loads(before.payload)["behind"])
         return None
@@ -162,7 +156,9 @@ class DeadLetters:
         """
         letter = kept.letter
         subject = subject_of(self._settings.stream, letter.backend, letter.partition)
-        for _ in range(_ATTEMPTS):
+        note = {"replayed": letter.event_id, "reason": letter.reason, "sequence": sequence}
+
+        def attempt() -> None:
             last = self._api.last(self.name, subject)
             position = last.headers.get(POSITION, "") if last is not None else ""
             headers = headers_with({
@@ -170,19 +166,13 @@ class DeadLetters:
                 REPLAYED: letter.event_id,
                 "Nats-Expected-Last-Subject-Sequence": str(last.sequence if last else 0),
             })  # fmt: skip
-            note = {"replayed": letter.event_id, "reason": letter.reason, "sequence": sequence}
-            try:
-                self._api.publish(subject, headers, orjson.dumps(note))
-            except ApiError as error:
-                if error.code not in _WRONG_SEQUENCE:
-                    raise error_of(error, f"the note of {letter.event_id}") from None
-                continue
-            self._api.remove(self.name, kept.id)
-            begun = self._api.last(self.name, _attempt(self._settings.stream, kept))
-            if begun is not None:
-                self._api.remove(self.name, begun.sequence)
-            return
-        raise Unavailable(f"somebody else writes to {self.name} all the time")
+            self._api.publish(subject, headers, orjson.dumps(note))
+
+        swapped(attempt, f"the note of {letter.event_id}")
+        self._api.remove(self.name, kept.id)
+        begun = self._api.last(self.name, _attempt(self._settings.stream, kept))
+        if begun is not None:
+            self._api.remove(self.name, begun.sequence)
 
 
 def _attempt(stream: str, kept: Kept) -> str:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.errors import Malformed, Unavailable
-from penstock.nats.api import ApiError, JetStream, error_of
+from penstock.errors import Malformed
+from penstock.nats.api import ApiError, JetStream
+from penstock.nats.swap import swapped
 from penstock.sinks.jetstream.poison.dead_letters import ensure_stream, headers_with
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.suspension import Suspension, SuspensionState, Table
@@ -18,10 +19,8 @@ from penstock.sinks.subject import escape
 
 __all__ = ["Suspensions", "record_subject", "tables_stream"]
 
-_WRONG_SEQUENCE = {10071, 10164}
 _HISTORY = 64  # records of each table that the stream keeps
 _FRESH = 1.0  # seconds that a record is believed before it is read again
-_ATTEMPTS = 10
 
 
 def tables_stream(stream: str) -> str:
@@ -75,21 +74,20 @@ class Suspensions:
     def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
         """Makes another record of a table's record, and stores it; `step` may run again when
         somebody else was faster. Raises Unavailable, SettingsError, and what `step` raises."""
-        for _ in range(_ATTEMPTS):
+
+        def attempt() -> Suspension:
             sequence, record = self._known().get(table, (0, _new(table)))
             changed = step(record)
-            if changed == record:
-                return record
-            self._ensure()
-            try:
-                self._store(table, sequence, changed)
-            except ApiError as error:
-                if error.code not in _WRONG_SEQUENCE:
-                    raise error_of(error, f"the record of {table}") from None
-                self._read(table)
-                continue
+            if changed != record:
+                self._ensure()
+                try:
+                    self._store(table, sequence, changed)
+                except ApiError:
+                    self._read(table)  # for the next attempt
+                    raise
             return changed
-        raise Unavailable(f"somebody else writes to {self.name} all the time")
+
+        return swapped(attempt, f"the record of {table}")
 
     def _store(self, table: Table, sequence: int, record: Suspension) -> None:
         headers = headers_with({

@@ -21,6 +21,7 @@ from penstock.machine import step
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
+from penstock.nats.swap import WRONG_SEQUENCE
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
@@ -37,10 +38,10 @@ __all__ = ["LARGEST", "Atomic", "FlightLimits"]
 
 LARGEST = 1000  # messages that the server takes in a batch
 _WRONG_ID = 10070
-_WRONG_SEQUENCE = {10071, 10164, _WRONG_ID}
+_MOVED = WRONG_SEQUENCE | {_WRONG_ID}
 _STORED_ID = 10201  # a message id of the batch is inside the duplicate window
 # Abandoned or timed out (10176) and too many in flight (10210): ask what is stored as well.
-_READ_BACK = _WRONG_SEQUENCE | {_STORED_ID, 10176, 10210}
+_READ_BACK = _MOVED | {_STORED_ID, 10176, 10210}
 _OPENING = b"f"  # before a batch's number: the answer to a chain's first message
 # A chain whose last message was taken for stored already: if it is not, ids are in the way.
 _DUPLICATE = {"code": 400, "err_code": _STORED_ID, "description": "duplicate message id"}
@@ -276,7 +277,7 @@ class Atomic:
         """Reads what is stored of all that is queued, drops it, and checks that nobody took over;
         nothing is in flight."""
         state, others = self._progress.read_back(self._queue)
-        if others and self._refusal in _WRONG_SEQUENCE:
+        if others and self._refusal in _MOVED:
             self._fence.whole = False
             self._flow.crowded()
         self._fence.read(state)
