@@ -45,7 +45,8 @@ class Connection:
         self._requests = 0
         self._subscriptions = 1  # the inbox
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
-        self.watch: Callable[[], None] = _nothing  # called while the server keeps us waiting
+        # Called while the server keeps us waiting, with the seconds for which it has.
+        self.watch: Callable[[float], None] = _nothing
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
         self.info: dict[str, Any] = {}
         self.address = ""
@@ -111,10 +112,11 @@ class Connection:
                 raise self._lost(error) from error
 
     def _wait_for_room(self) -> None:
-        deadline = time.monotonic() + self._timeout
+        started = time.monotonic()
         while not self._wait(write=True, timeout=min(_LOOK, self._timeout)):
-            self.watch()
-            if time.monotonic() >= deadline:
+            waited = time.monotonic() - started
+            self.watch(waited)
+            if waited >= self._timeout:
                 raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
 
     def receive(self, timeout: float | None = None) -> list[Msg]:
@@ -199,19 +201,19 @@ class Connection:
         """Passes messages to `take` until it returns True: that was the last answer. Those for
         which it returns None are kept for `receive`."""
         timeout = timeout or self._timeout
-        deadline = time.monotonic() + timeout
+        since = time.monotonic()  # without an answer
         kept: list[Msg] = []
         try:
-            while (left := deadline - time.monotonic()) > 0:
+            while (left := since + timeout - time.monotonic()) > 0:
                 done = False
-                self.watch()
+                self.watch(time.monotonic() - since)
                 for message in self.receive(min(left, _LOOK)):
                     taken = take(message)
                     if taken is None:  # after the answer, too
                         kept.append(message)
                     else:
                         done = done or taken
-                        deadline = time.monotonic() + timeout
+                        since = time.monotonic()
                 if done:
                     return
         finally:
@@ -373,7 +375,7 @@ class Connection:
         return Unavailable(f"the connection to {self.address} is lost: {_reason(error)}")
 
 
-def _nothing() -> None:
+def _nothing(_: float) -> None:
     """Nobody watches."""
 
 

@@ -27,7 +27,9 @@ def test_a_frozen_server_is_seen_while_it_is_frozen(
     def load() -> None:
         while not stop.wait(0.1):
             first, last = written[0] + 1, written[0] + RATE // 10
-            database.execute("INSERT INTO items SELECT generate_series(%s::int, %s::int)", (first, last))
+            database.execute(
+                "INSERT INTO items SELECT generate_series(%s::int, %s::int)", (first, last)
+            )
             written[0] = last
 
     with Nats() as server, running(tmp_path, document(tmp_path, database, server, stream)) as run:

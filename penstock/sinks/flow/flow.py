@@ -68,11 +68,13 @@ class Flow:
             self._judged(self.pressure.answered(took, self._clock()))
         self._turn = max(at, self._turn or at) if more else None
 
-    def waiting(self) -> None:
-        """An answer is still due."""
+    def waiting(self, age: float = 0.0) -> None:
+        """An answer is still due: that to a request for `age` seconds, if there is one."""
+        now = self._clock()
         if self._turn is not None:
-            now = self._clock()
-            self._judged(self.pressure.waiting(now - self._turn, now))
+            age = max(age, now - self._turn)
+        if age:
+            self._judged(self.pressure.waiting(age, now))
 
     def forget(self) -> None:
         """A new connection: no answer is due on it."""

@@ -6,10 +6,11 @@ threads that write at once have one each.
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks.encoding.encode import Encoder
@@ -25,6 +26,8 @@ from penstock.sinks.poison.suspension import Table
 from penstock.sinks.subject import Template, parse_template
 
 __all__ = ["Session", "borrowed"]
+
+T = TypeVar("T")
 
 # Bytes of headers that a publisher adds to a message.
 _RESERVED = 512
@@ -73,6 +76,7 @@ class Session:
         """
         self.close()
         self.connection = Connection(self.settings)
+        self.connection.watch = self.flow.waiting
         self.api = JetStream(self.connection)
         self.connection.open()
         stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
@@ -120,6 +124,20 @@ class Session:
         """What a delivery that was chosen after `open` needs of the stream; raises Unavailable."""
         if self.stream is not None:
             self.stream = self._remembering(self.stream)
+
+    def asked(self, question: Callable[[JetStream], T]) -> T:
+        """The answer to a question; asked once more over another connection if this one is lost.
+        Raises Unavailable, SettingsError."""
+        if not self.is_open:
+            self.open()
+        try:
+            return question(self.api)
+        except Unavailable:
+            self.refresh()
+            if self.is_open:  # it is there, and did not answer
+                raise
+        self.open()
+        return question(self.api)
 
     def refresh(self) -> None:
         """Closes a session whose connection ended while nobody used it."""

@@ -57,11 +57,11 @@ class JetStreamSink:
     ) -> Mapping[PartitionId, Record]:
         """See `TellsPlaces`."""
         with borrowed(self.settings) as session:
-            if not session.is_open:
-                session.open()
             origins = [Origin(backend, partition) for partition in partitions]
             stream, template = self.settings.stream, session.template
-            state = read_shards(session.api, stream, template, origins, strict=False)
+            state = session.asked(
+                lambda api: read_shards(api, stream, template, origins, strict=False)
+            )
             # With other deliveries a change may be stored after later ones: the last message is no
             # record of it.
             exact = session.delivery == "exactly-once"
@@ -78,9 +78,7 @@ class JetStreamSink:
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `TellsOfStreams`; raises Unavailable."""
         with borrowed(self.settings) as session:
-            if not session.is_open:
-                session.open()
-            return session.api.stream(name)
+            return session.asked(lambda api: api.stream(name))
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         """See `SetsAside`."""

@@ -267,6 +267,28 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
 
 @pytest.mark.live
 @pytest.mark.fault
+def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
+    own_nats: Any, settings_of: Any, batch_of: Any
+) -> None:
+    """A write begins with a request: what was stored of suspended tables."""
+    server: Nats = own_nats()
+    sink = JetStreamSink(settings_of(server.url, timeout="20s"))
+    sink.write([batch_of(1, 1)])
+    told: list[Any] = []
+    thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], told.append))
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not [note for note in told if note.get("connected") is False]
+
+
+@pytest.mark.live
+@pytest.mark.fault
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str

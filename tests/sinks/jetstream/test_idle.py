@@ -1,13 +1,15 @@
 """Silence is a fault only while an answer is due: an idle sink keeps its connection."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.demo.servers import Nats
+from penstock.errors import Unavailable
+from penstock.position import PartitionId
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.sinks.conftest import MakeBatch
 
@@ -50,6 +52,32 @@ def test_a_pause_inside_an_open_end_is_no_fault(
     told: list[Any] = []
     JetStreamSink(settings(nats, stream, delivery)).write(slowly(), told.append)
     assert [note for note in told if not note.get("connected", True)] == []
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_question_after_the_server_was_restarted_is_answered(
+    end: str, own_nats: Callable[..., Nats], stream: str
+) -> None:
+    server = own_nats()
+    sink = JetStreamSink(settings(server, stream, "auto"))
+    assert sink.stream_info(stream) is not None
+    for _ in range(2):
+        getattr(server, end)()
+        server.start()
+        assert sink.stream_info(stream) is not None
+        assert sink.records("default", [PartitionId("shop")])
+
+
+def test_a_question_while_the_server_is_away_is_unavailable(
+    own_nats: Callable[..., Nats], stream: str
+) -> None:
+    server = own_nats()
+    sink = JetStreamSink(settings(server, stream, "auto"))
+    sink.stream_info(stream)
+    server.kill()
+    with pytest.raises(Unavailable, match="no NATS server can be reached"):
+        sink.stream_info(stream)
 
 
 def test_a_process_that_never_wrote_says_nothing_of_a_delivery(

@@ -161,7 +161,6 @@ class Atomic:
         self._connection = connection
         self._progress.api = api
         self._flow.forget()
-        connection.watch = self._flow.waiting
         self._tally.resent += self.flying
         self._enter(SendingEvent.LOST if self._flight else SendingEvent.RECONNECTED)
         self._put_back()

@@ -103,7 +103,6 @@ class Individual:
         """See Publisher."""
         self._connection = connection
         self._flow.forget()
-        connection.watch = self._flow.waiting
         self._tally.resent += self._sent - self._acknowledged
         self._careful = self._sent > 0
         self._rewind()
