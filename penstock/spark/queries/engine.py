@@ -18,7 +18,7 @@ from penstock.native import describe
 from penstock.ops.board import Board
 from penstock.spark.queries.executors import counting, listening
 from penstock.spark.queries.query import mode, start_query
-from penstock.spark.queries.supervised import Supervised, talking_to_java
+from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
 from penstock.spark.session.session import close_session, make_active, open_session
 
@@ -113,10 +113,13 @@ class Engine:
 
     def count_task_slots(self) -> None:
         """Writes into the run folder how many tasks of each query may run at a time now: readers
-        plan by it. Called a few times a second, because executors come and go."""
+        plan by it. Called a few times a second, because executors come and go. Raises EngineLost
+        when the cluster has ended the application."""
         with talking_to_java():
             self._count = self._count or counting(self.open())
             slots = self._count()
+        if slots < 0:
+            raise EngineLost("Spark was stopped: the cluster has ended the application")
         if slots != self._slots:
             self._slots = slots
             write_task_slots(self._run, slots // len(self._pipeline.backends))
