@@ -55,8 +55,7 @@ class Engine:
         """The session; takes seconds the first time."""
         if self._spark is None:
             settings = self._pipeline.spark
-            # Not in the main thread: there a SparkContext would put a SIGINT handler of its own in
-            # place of the service's.
+            # In the main thread, a SparkContext would replace the service's SIGINT handler.
             with ThreadPoolExecutor(1, "spark") as aside:
                 opening = aside.submit(
                     open_session,
@@ -64,7 +63,7 @@ class Engine:
                     master=settings.master,
                     folder=self._run,
                     mode=mode(self._pipeline),
-                    # An open micro-batch keeps its slot.
+                    # An open micro-batch keeps its task slot.
                     slots=len(self._pipeline.backends),
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
@@ -126,8 +125,8 @@ class Engine:
             log.info("task slots", slots=slots, backends=len(self._pipeline.backends))
 
     def wait(self) -> None:
-        """Called a few times a second while another instance runs the pipeline: has Spark ready
-        if the pipeline file asks for that."""
+        """Called a few times a second while another instance runs the pipeline: keeps Spark warm
+        with `spark.standby: warm`."""
         if self._pipeline.spark.standby == "warm":
             self._warming.keep(self.open)
 
