@@ -1,3 +1,3 @@
-"""What crosses between the service, the reader process and the tasks: options, tickets, splits and
-the run folder. Plain values that pickle. No pyspark.
+"""What the service, the reader process and the tasks exchange: options, tickets, splits, the run
+folder. Plain values that pickle. No pyspark.
 """

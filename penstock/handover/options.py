@@ -1,4 +1,4 @@
-"""What the Spark source and sink understand as options, besides the feed's or sink's own settings.
+"""The options of the Spark source and sink, besides the feed's or sink's own settings.
 
 Option names are those of the pipeline file, flattened with dots (`batch.max_size`).
 """
@@ -55,21 +55,21 @@ class SourceOptions(Settings):
 
     # The feed's type, such as `postgres`.
     backend: str
-    # `rows`: the change DataFrame. For penstock's own sink only, whose tasks get the pages from the
-    # planner and decode them: `packed` (a micro-batch at a time) and `realtime` (as they come).
+    # `rows`: the change DataFrame. For penstock's own sink only, whose tasks get pages from the
+    # page server and decode them: `packed` (a micro-batch at a time), `realtime` (as they arrive).
     mode: Mode = "rows"
     # How long an epoch of `realtime` is.
     epoch: Duration = 10.0
-    # How many tasks of this query Spark runs at a time; None: as many as there are partitions. With
-    # fewer, epochs are short, so that every partition (or query) has its turn. `penstock run`
-    # counts them while it runs, in the run folder.
+    # How many task slots the query has; None: enough. With too few, epochs are short, so that all
+    # queries and partitions take turns. `penstock run` writes the present number into the run
+    # folder instead.
     slots: int | None = Field(default=None, ge=0)
     # Where tasks reach the reader for pages; without a host: a unix socket, on one machine.
     pages: Listening = Listening()
     # How key, before and after are encoded: JSON text, or MessagePack as binary.
     images: Images = "json"
-    # What becomes of a change that cannot be decoded: with `stop` the query fails; otherwise it is
-    # a row with the operation ERROR. `penstock run` has another default: dead-letter.
+    # After a change that cannot be decoded the query fails (`stop`), or the change is a row
+    # with the operation ERROR. `penstock run` has another default: dead-letter.
     on_error: OnError = "stop"
     # Bounds of one micro-batch and partition; at least one page always passes.
     max_events: int = 50_000
@@ -79,13 +79,13 @@ class SourceOptions(Settings):
     # Seconds that an idle trigger waits for a first change.
     patience: Duration = 0.5
 
-    # Set by `penstock run`. Feeds by name, with commas, that a worker shall have imported.
+    # Set by `penstock run`. Names of feeds, with commas, that every worker imports.
     preload: str = ""
     # Where positions are kept; None: in Spark's checkpoint only.
     positions: str | None = None
     pipeline: str = ""
     checkpoint: Checkpoint = Checkpoint()
-    # The folder through which the service and this source talk: the board's socket, a stop file.
+    # The run folder.
     runtime: str | None = None
     # Where tasks on other hosts report to.
     reports: Reports = Reports()
@@ -100,7 +100,7 @@ class SinkOptions(Settings):
 
     # The sink's type, such as `jetstream`.
     sink: str = "jetstream"
-    # Set by `penstock run`. Sinks by name that a worker shall have imported.
+    # Set by `penstock run`. Names of sinks that every worker imports.
     preload: str = ""
     runtime: str | None = None
     # As the source's.

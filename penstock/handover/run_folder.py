@@ -1,7 +1,7 @@
 """The run folder: scratch space of one run of the service, private and removed at its end.
 
-It holds the board's socket, the stop file, Spark's scratch files and the throw-away checkpoint.
-What a killed run left behind is removed by the next one. Nothing in it is needed to resume.
+It holds the board's socket, the stop file, Spark's scratch files and the checkpoints. The next run
+removes the folder of a killed one. Nothing in it is needed to resume.
 """
 
 import os
@@ -23,10 +23,10 @@ __all__ = [
 
 # The board's socket.
 BOARD = "board"
-# Made by the service: take no more changes, save, acknowledge, say so.
+# The service makes this file: readers take no more changes, save, acknowledge and report that.
 STOP = "stop"
 
-# Which instance of the pipeline this is.
+# The name of the instance.
 _OWNER = "owner"
 
 # How many tasks of each query may run at a time.
@@ -47,12 +47,12 @@ def run_folder() -> Iterator[Path]:
 
 
 def write_owner(folder: Path, owner: str) -> None:
-    """Says whose run this is to all its processes."""
+    """Names the instance to all processes of the run."""
     (folder / _OWNER).write_text(owner)
 
 
 def read_owner(folder: str | None) -> str:
-    """Whose run this is; nobody's when there is no folder, or it does not say."""
+    """The name that `write_owner` wrote; "" without one."""
     file = Path(folder or "/nowhere") / _OWNER
     return file.read_text() if file.exists() else ""
 
@@ -73,7 +73,7 @@ def read_task_slots(folder: str | None) -> int | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes what killed services left."""
+    """Removes the folders of killed services."""
     for left in parent.glob(f"{_PREFIX}*-*"):
         pid = left.name.removeprefix(_PREFIX).split("-")[0]
         if pid.isdecimal() and _is_ours(left) and not _alive(int(pid)):
@@ -83,7 +83,7 @@ def _sweep(parent: Path) -> None:
 def _is_ours(left: Path) -> bool:
     try:
         return left.stat().st_uid == os.getuid()
-    except FileNotFoundError:  # its service ends just now, or another one sweeps
+    except FileNotFoundError:  # its service ends now, or another service removes the folder
         return False
 
 

@@ -47,10 +47,10 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is known of one (kind, name). Times are the board's monotonic clock.
+    """The merged reports of one (kind, name). Times are the board's monotonic clock.
 
     `at`: the last report. `changed`: when each field last got another value. `calm`: when each
-    number was last at or below its bound (0 unless the board was told another), for fields that
+    number was last at or below its bound (0 unless the board has another for it), for fields that
     ever were.
     """
 
@@ -70,7 +70,7 @@ class Entry:
             for key, value in fields.items()
             if isinstance(value, int | float) and value <= bounds.get(key, 0)
         }
-        # The moment a number leaves its bound still counts as calm: it was until now.
+        # The moment at which a number leaves its bound still counts as calm.
         leaving = {
             key: at
             for key in moved
@@ -188,8 +188,7 @@ class Board:
         totals: Mapping[str, float] = _NOTHING,
         sender: str = "",
     ) -> None:
-        """What a report does, from inside the process. `totals` are what the process `sender` has
-        counted so far."""
+        """Merges a report. `totals` are all that the process `sender` has counted so far."""
         now = self._clock()
         with self._lock:
             entry = self._entries.get((kind, name))
@@ -219,7 +218,7 @@ class Board:
         found, self._socket = self._socket, None
         if found is not None:
             self.path.unlink(missing_ok=True)
-            # Wakes the thread out of recv; closing alone would not.
+            # close() alone does not wake a thread that is in recv.
             with contextlib.suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
             found.close()

@@ -1,7 +1,7 @@
-"""The data source `penstock`: adapters between PySpark's Python Data Source API and our parts.
+"""The data source `penstock`: adapters of PySpark's Python Data Source API.
 
 What Spark forces: `streamReader()` is also built only to be pickled, and the reader is pickled to
-executors, so constructors do no I/O and the adapter pickles as its options. The planner, the tasks
+executors, so constructors do no I/O and the adapter pickles as its options. The reader, the tasks
 and the sink's commit run in different processes; only offsets, splits and receipts cross.
 """
 
@@ -63,7 +63,7 @@ class PenstockDataSource(DataSource):
         return from_arrow_schema(stub_schema(schema(source.images), columns_of(source.late)))
 
     def streamReader(self, schema: StructType) -> "StreamReader":
-        """The driver-side planner and the tasks' reader."""
+        """Plans in the reader process and reads in tasks."""
         return StreamReader(dict(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
@@ -74,7 +74,7 @@ class PenstockDataSource(DataSource):
 
 
 class StreamReader(DataSourceStreamReader):
-    """Delegates to a `Source` (in the planner process) and to `read_split` (in tasks)."""
+    """Delegates to a `Source` (in the reader process) and to `read_split` (in tasks)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         read_source(options)
@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader):
 
     @property
     def source(self) -> Source:
-        """The planner's side, made at first use."""
+        """The reader process's side, made at first use."""
         if self._source is None:
             self._source = Source.open(self._options)
         return self._source
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader):
         return read_split(self._options, partition.part, _this_attempt())
 
     def stop(self) -> None:
-        """Nothing depends on it."""
+        """Stops reading. Spark may end the process without this call."""
         if self._source is not None:
             self._source.stop()
 

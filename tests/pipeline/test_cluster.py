@@ -1,22 +1,22 @@
 """A standalone cluster whose workers share neither the driver's folder nor its sockets."""
 
+import asyncio
 import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import nats as nats_py
 import psutil
 import psycopg
 import pytest
 
 from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
-from penstock.reading.epochs import SHORT
 from tests.cluster import Cluster
 from tests.pipeline.running import (
     SHORT_LIVED,
@@ -86,7 +86,7 @@ def load(database: Database) -> Iterator[Callable[[], int]]:
 
     def insert() -> None:
         with psycopg.connect(database.url, autocommit=True) as connection:
-            while not stop.wait(0.02):
+            while not stop.wait(0.05):
                 for name in NAMES:
                     connection.execute(
                         f"INSERT INTO {name} (note) SELECT 'x' FROM generate_series(1, 5)"
@@ -135,7 +135,7 @@ def kill_an_executor(cluster: Cluster, nats: Nats, stream: str, run: Run) -> Non
     """With kill -9, while changes flow; returns when they flow again."""
     send(cluster.executors()[:1], signal.SIGKILL)
     before = count(nats, stream)
-    eventually(lambda: count(nats, stream) > before + 300, run=run)
+    eventually(lambda: count(nats, stream) > before + 100, run=run)
 
 
 def published(run: Run) -> int:
@@ -185,7 +185,7 @@ def test_tasks_on_other_hosts_report_and_lose_nothing_with_an_executor(
         # Before there are slots, nothing is followed.
         eventually(lambda: connected(run), run=run)
         with load(database) as end:
-            eventually(lambda: published(run) > 300, run=run)
+            eventually(lambda: published(run) > 100, run=run)
             assert list(cluster.hidden.glob("penstock-run-*/board"))
             assert cluster.seen_by_workers() == []
             assert {("0.0.0.0", port) for port in range(first, first + 3)} <= listening(run)
@@ -218,7 +218,7 @@ def test_a_transform_on_other_hosts_loses_nothing_with_an_executor(
         # Before there are slots, nothing is followed.
         eventually(lambda: connected(run), run=run)
         with load(database) as end:
-            eventually(lambda: published(run) > 300, run=run)
+            eventually(lambda: published(run) > 100, run=run)
             kill_an_executor(cluster, nats, stream, run)
             rows = end()
         insert_too_large(database, "a")
@@ -229,14 +229,14 @@ def test_a_transform_on_other_hosts_loses_nothing_with_an_executor(
     assert_exact(nats, stream, rows)
 
 
-def has_long_epochs(run: Run) -> bool:
-    """Whether no epoch ends within so long as ten short ones take."""
+def has_long_epochs(nats: Nats, stream: str, run: Run) -> bool:
+    """Whether no epoch ends while each table gets 200 rows, which takes ten short ones."""
 
     def batches() -> list[int]:
         return [each["batches"] for each in run.status()["backends"]]
 
     before = batches()
-    time.sleep(10 * SHORT)
+    flows(nats, stream, run, rows=200)
     return batches() == before
 
 
@@ -251,27 +251,43 @@ def test_epochs_follow_the_executors_that_come_and_go(
         with load(database) as end:
             # Two backends take turns on one core,
             flows(nats, stream, run)
-            assert not has_long_epochs(run)
+            eventually(lambda: not has_long_epochs(nats, stream, run), run=run)
             # have one each when the second worker comes,
             cluster.scale(2)
-            eventually(lambda: has_long_epochs(run), run=run)
+            eventually(lambda: has_long_epochs(nats, stream, run), run=run)
             flows(nats, stream, run)
             # and take turns again when a worker is gone.
             cluster.scale(1)
             flows(nats, stream, run)
-            eventually(lambda: not has_long_epochs(run), run=run)
+            eventually(lambda: not has_long_epochs(nats, stream, run), run=run)
             rows = end()
         eventually(lambda: assert_complete(nats, stream, rows), run=run)
         assert run.stop() == 0
     assert_exact(nats, stream, rows)
 
 
-def flows(nats: Nats, stream: str, run: Run) -> None:
-    """Waits until rows of both tables are stored that were not before."""
-    before = {name: len(ids) for name, ids in stored(nats, stream).items()}
+def flows(nats: Nats, stream: str, run: Run, rows: int = 1) -> None:
+    """Waits until so many more rows of each table are stored."""
+    before = counts(nats, stream)
 
     def came() -> bool:
-        now = stored(nats, stream)
-        return all(len(now[name]) > before[name] for name in NAMES)
+        now = counts(nats, stream)
+        return all(now.get(name, 0) >= before.get(name, 0) + rows for name in NAMES)
 
     eventually(came, run=run)
+
+
+def counts(nats: Nats, stream: str) -> dict[str, int]:
+    """How many rows each backend has stored."""
+    return asyncio.run(_counts(nats.url, stream))
+
+
+async def _counts(url: str, stream: str) -> dict[str, int]:
+    connection = await nats_py.connect(url)
+    try:
+        found = await connection.jetstream(timeout=60).stream_info(stream, subjects_filter=">")
+    except nats_py.js.errors.NotFoundError:
+        return {}
+    finally:
+        await connection.close()
+    return {subject.split(".")[1]: n for subject, n in (found.state.subjects or {}).items()}

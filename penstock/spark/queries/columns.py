@@ -1,4 +1,4 @@
-"""Which columns of a change the transforms do without, by Spark's own analysis."""
+"""Which columns of a change no transform reads, from Spark's own analysis."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from penstock.tasks.late.side_files import CARRIER
 
 __all__ = ["no_changes", "unread", "with_unread"]
 
-# What chooses rows and makes columns: one row at most of each, and in their order. Nothing else (a
-# join, an aggregate, `explode`) is looked into.
+# Plan nodes that select rows and compute columns: at most one row for each, in the same order.
+# Plans with any other node (a join, an aggregate, `explode`) are not analysed.
 _PLAIN = {"Project", "Filter", "SubqueryAlias", "View"}
 
-# A column with nothing in it, which costs nothing where nobody reads it.
+# A column of nulls, which costs nothing where no statement reads it.
 _EMPTY = {
     field.name: f"CAST(NULL AS {field.dataType.simpleString()}) AS {field.name}"
     for field in from_arrow_schema(schema())
@@ -38,9 +38,9 @@ def with_unread(stubs: DataFrame) -> DataFrame:
 
 
 def unread(source: DataFrame, made: DataFrame) -> frozenset[str]:
-    """The columns of `source`, from `no_changes`, that are not read where `made` is made of it,
-    and that come out as they went in; none, if more is done than to choose rows and to make
-    columns, or if Spark can't say."""
+    """The columns of `source`, from `no_changes`, that the plan of `made` neither reads nor
+    changes. None, if the plan does more than select rows and compute columns, or if Spark fails to
+    analyse it."""
     try:
         numbers = _names(_plan(source))
         names = _names(_plan(made))
@@ -62,8 +62,8 @@ def _plan(frame: DataFrame) -> Any:
 
 
 def _read(plan: Any) -> set[int] | None:
-    """The columns that a plan computes with, by their numbers; None if it does what is not looked
-    into."""
+    """The columns that a plan computes with, by their expression ids; None for a plan with other
+    nodes than those of `_PLAIN`."""
     read: set[int] = set()
     while True:
         children = list(_each(plan.children()))
@@ -78,7 +78,7 @@ def _read(plan: Any) -> set[int] | None:
 
 
 def _names(plan: Any) -> dict[int, str]:
-    """What comes out of a plan: the number that Spark gave it, and its name."""
+    """The output columns of a plan: expression id -> name."""
     return {each.exprId().id(): each.name() for each in _each(plan.output())}
 
 

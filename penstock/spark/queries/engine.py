@@ -18,7 +18,7 @@ from penstock.native import describe
 from penstock.ops.board import Board
 from penstock.spark.queries.executors import counting, listening
 from penstock.spark.queries.query import mode, start_query
-from penstock.spark.queries.supervised import Supervised, talking_to_java
+from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
 from penstock.spark.session.session import close_session, make_active, open_session
 
@@ -55,8 +55,7 @@ class Engine:
         """The session; takes seconds the first time."""
         if self._spark is None:
             settings = self._pipeline.spark
-            # Not in the main thread: there a SparkContext would put a SIGINT handler of its own in
-            # place of the service's.
+            # In the main thread, a SparkContext would replace the service's SIGINT handler.
             with ThreadPoolExecutor(1, "spark") as aside:
                 opening = aside.submit(
                     open_session,
@@ -64,7 +63,7 @@ class Engine:
                     master=settings.master,
                     folder=self._run,
                     mode=mode(self._pipeline),
-                    # An open micro-batch keeps its slot.
+                    # An open micro-batch keeps its task slot.
                     slots=len(self._pipeline.backends),
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
@@ -113,18 +112,21 @@ class Engine:
 
     def count_task_slots(self) -> None:
         """Writes into the run folder how many tasks of each query may run at a time now: readers
-        plan by it. Called a few times a second, because executors come and go."""
+        plan by it. Called a few times a second, because executors come and go. Raises EngineLost
+        when the cluster has ended the application."""
         with talking_to_java():
             self._count = self._count or counting(self.open())
             slots = self._count()
+        if slots < 0:
+            raise EngineLost("Spark was stopped: the cluster has ended the application")
         if slots != self._slots:
             self._slots = slots
             write_task_slots(self._run, slots // len(self._pipeline.backends))
             log.info("task slots", slots=slots, backends=len(self._pipeline.backends))
 
     def wait(self) -> None:
-        """Called a few times a second while another instance runs the pipeline: has Spark ready
-        if the pipeline file asks for that."""
+        """Called a few times a second while another instance runs the pipeline: keeps Spark warm
+        with `spark.standby: warm`."""
         if self._pipeline.spark.standby == "warm":
             self._warming.keep(self.open)
 

@@ -12,11 +12,14 @@ __all__ = ["counting", "listening"]
 
 
 def counting(spark: SparkSession) -> Callable[[], int]:
-    """A function that asks Spark how many tasks may run at a time now; 0 before the first executor
-    has come. (`defaultParallelism` is 2 even then, and knows nothing of `spark.task.cpus`.)"""
+    """A function that asks Spark how many tasks may run at a time now: 0 before the first executor
+    has registered, -1 when Spark was stopped: a cluster's master may end an application.
+
+    (`defaultParallelism` is 2 without executors, and ignores `spark.task.cpus`.)
+    """
     context = spark.sparkContext._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
-    return lambda: int(context.maxNumConcurrentTasks(profile))
+    return lambda: -1 if context.isStopped() else int(context.maxNumConcurrentTasks(profile))
 
 
 def listening(spark: SparkSession, settings: Spark) -> Listening | None:

@@ -1,7 +1,7 @@
 """One streaming query for each backend: source -> transforms -> sink, and why one ended.
 
-A query of its own lets one backend fail, wait and restart without the others. Its checkpoint is
-thrown away with the run: positions are in the lease store, and a start resumes from there.
+With a query of its own, a backend can fail, wait and restart without the others. The query's
+checkpoint is deleted with the run: a start resumes from the bookmarks in the positions store.
 """
 
 import re
@@ -31,8 +31,8 @@ _ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """How changes go through Spark: as rows if a transform must see them, else as tickets; these
-    stay open while changes come, unless somebody wants micro-batches (an interval as trigger)."""
+    """How changes go through Spark: as rows if a transform must see them, else as tickets.
+    Micro-batches of tickets stay open, unless the trigger is an interval."""
     spark = pipeline.spark
     if pipeline.transform or spark.mode == "rows":
         return "rows"
@@ -41,8 +41,8 @@ def mode(pipeline: Pipeline) -> Mode:
 
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
-    """How images are encoded on their way: as the sink wants them, if no transform sees them, for
-    these columns are `late`."""
+    """How images are encoded between decoder and sink: as the sink stores them, if no transform
+    reads them (the columns `late` go around the transforms)."""
     packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
     unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
     return "msgpack" if packed and unseen else "json"
@@ -113,8 +113,8 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
 
 
 def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
-    """Of a micro-batch. Between two of them nothing is written: those of stubs, which take hardly
-    any of the JVM's memory, are twice as large if nobody says how large."""
+    """The bounds of a micro-batch. Nothing is written between two of them: stubs take little of the
+    JVM's memory, so their micro-batches are twice as large unless the pipeline file bounds them."""
     spark = pipeline.spark
     found = {"max_events": spark.max_events, "max_bytes": spark.max_bytes}
     return {
@@ -134,7 +134,7 @@ def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[st
 
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
-    """What the sink does with poison, if it can do anything but stop."""
+    """The backend's `on_error` for a sink that has the setting."""
     known = "on_error" in type(pipeline.sink.settings).model_fields
     return {"on_error": backend.on_error} if known else {}
 
@@ -182,5 +182,5 @@ def _transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> D
 
 
 def _first_line(text: str) -> str:
-    """The first that says something: Spark begins a syntax error with an empty one."""
+    """The first line that is not empty: Spark begins a syntax error with an empty one."""
     return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "it ended")

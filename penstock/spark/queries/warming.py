@@ -1,8 +1,8 @@
-"""A throw-away query that keeps Spark warm on standby: made-up changes, kept nowhere.
+"""A query over generated changes that keeps Spark warm on standby. Its sink discards them.
 
-It starts every kind of Python worker that the pipeline's own queries need, has them import what
-those need, and lets the JVM load its classes. It goes on at a slow pace, because Spark ends workers
-that were idle for a minute, where it keeps any. It reads no source and writes to no sink.
+It starts every kind of Python worker that the pipeline's own queries need, imports their modules
+there, and makes the JVM load its classes. It runs on slowly, because Spark ends workers after a
+minute without work. It reads no source and writes to no server.
 """
 
 import time
@@ -31,8 +31,8 @@ log = structlog.get_logger("penstock")
 
 
 class Warming:
-    """`keep` is called a few times a second while an instance waits, then `end` once. It may
-    begin again."""
+    """`keep` is called a few times a second while an instance is on standby, then `end` once. Both
+    may be called again."""
 
     def __init__(self, pipeline: Pipeline, run: Path) -> None:
         self._pipeline = pipeline
@@ -42,8 +42,8 @@ class Warming:
         self._at = 0.0
 
     def keep(self, spark: Callable[[], SparkSession]) -> None:
-        """Sees to it that the query runs; says in the log when all is warm. A failure is told and
-        tried again. Raises EngineLost when the JVM died, and what `spark` raises."""
+        """Starts the query if it does not run, and logs when Spark is warm. A failure is logged and
+        tried again later. Raises EngineLost when the JVM died, and what `spark` raises."""
         session = spark()
         try:
             with talking_to_java():
@@ -64,12 +64,12 @@ class Warming:
         log.warning("spark is not kept warm; trying again", error=str(failure(error)))
 
     def end(self) -> None:
-        """Makes way for the pipeline's own queries: how it went is of no account."""
+        """Stops the query, before the pipeline's own queries start. Raises nothing."""
         query, self._query, self._warm = self._query, None, False
         if query is None:
             return
         with suppress(PySparkException, Py4JError, OSError):
-            # Stopped in the middle of a batch, it would take its workers along.
+            # Spark kills the workers of a query that is stopped in the middle of a batch.
             deadline = time.monotonic() + PATIENCE
             while query.status["isTriggerActive"] and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -77,7 +77,7 @@ class Warming:
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, run: Path) -> StreamingQuery:
-    """Returns at once. One made-up change in each micro-batch."""
+    """Returns at once. Each micro-batch has one generated change."""
     source = {
         "backend": "memory",
         "mode": "rows" if mode(pipeline) == "rows" else "packed",
