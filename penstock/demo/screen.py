@@ -6,7 +6,6 @@ Knows nothing of where the numbers come from; draws a `Scene`.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from penstock.closing import Closes
 from penstock.tail.lines import line
 from penstock.tail.message import Message
 
@@ -43,7 +43,7 @@ class Scene:
     latest: Sequence[Message] = ()
 
 
-class Screen:
+class Screen(Closes):
     """Shows scenes; `quiet` shows none."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
@@ -58,12 +58,8 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leaves the last scene on the terminal."""
         self._live.stop()
 
     def show(self, scene: Scene) -> None:

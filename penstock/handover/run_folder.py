@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock.processes import is_alive
+
 __all__ = [
     "BOARD",
     "STOP",
@@ -76,7 +78,9 @@ def _sweep(parent: Path) -> None:
     """Removes the folders of killed services."""
     for left in parent.glob(f"{_PREFIX}*-*"):
         pid = left.name.removeprefix(_PREFIX).split("-")[0]
-        if pid.isdecimal() and _is_ours(left) and not _alive(int(pid)):
+        # One with our own id is of a process before us.
+        is_left = pid.isdecimal() and (int(pid) == os.getpid() or not is_alive(int(pid)))
+        if is_left and _is_ours(left):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -85,13 +89,3 @@ def _is_ours(left: Path) -> bool:
         return left.stat().st_uid == os.getuid()
     except FileNotFoundError:  # its service ends now, or another service removes the folder
         return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()

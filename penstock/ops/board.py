@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 import orjson
 
+from penstock.closing import Closes
 from penstock.errors import SettingsError
 from penstock.ops.reporter import LIMIT, ROWS, EntryKind, Reporter
 
@@ -102,7 +103,7 @@ def rows_of(snapshot: Snapshot, kind: EntryKind, name: str) -> dict[str, Entry]:
     }
 
 
-class Board:
+class Board(Closes):
     """Receives reports in a daemon thread, from `start()` on; also usable in a `with`.
 
     `path` is the socket; its folder is made with mode 0700. `bounds` are limits of numeric fields,
@@ -128,14 +129,6 @@ class Board:
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Binds the socket, replacing one that a dead process left; raises SettingsError."""

@@ -8,12 +8,12 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from penstock.closing import Closes
 from penstock.ops.status import Status
 
 __all__ = ["Format", "MetricsLine", "configure", "metrics_fields"]
@@ -122,7 +122,7 @@ def metrics_fields(status: Status) -> dict[str, Any]:
     }
 
 
-class MetricsLine:
+class MetricsLine(Closes):
     """Logs a METRICS line every `interval` seconds from a daemon thread, until closed.
 
     `wait(seconds)` sleeps and returns whether to stop; tests bring their own.
@@ -145,12 +145,8 @@ class MetricsLine:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the thread, after the line that it writes."""
         self._stop.set()
 
     def run(self) -> None:

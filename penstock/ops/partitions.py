@@ -29,11 +29,11 @@ __all__ = [
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
 
-# What a reader reports of one partition: the fields of `PartitionStatus` and the `COUNTERS`, and
-# what only a backend with one partition shows of itself (`_OF_ONE`).
+# What a reader reports of one partition: the fields of `PartitionStatus`, and what only a backend
+# with one partition shows of itself (`_OF_ONE`).
 Row = Mapping[str, Any]
 
-_SUMS = ("events", "pages", "reconnects", "buffered_events", "buffered_bytes")
+_SUMS = ("buffered_events", "buffered_bytes")
 _OF_ONE = ("current", "confirmed", "reader", "details")
 
 # Rows in one round of reports: enough for each to be sent in this many rounds.
@@ -63,8 +63,9 @@ class PartitionStatus:
 def summed(rows: Mapping[str, Row]) -> dict[str, Any]:
     """The report of a backend whose partitions have these rows. Pure.
 
-    Counts are sums, `lag_seconds` is the longest, `lag` has a sum for each unit, and `lag_bytes`
-    is the one in bytes. A backend is disconnected when none of its partitions is read.
+    `lag_seconds` is the longest, `lag` has a sum for each unit, and `lag_bytes`
+    is the one in bytes. What was counted, such as events, is not here: partitions leave, and
+    counters only grow. A backend is disconnected when none of its partitions is read.
     """
     states = Counter(row.get("state", READING) for row in rows.values())
     lag: Counter[str] = Counter()

@@ -5,13 +5,13 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 import structlog
 
+from penstock.closing import Closes
 from penstock.errors import SettingsError
 from penstock.ops.respond import Response
 
@@ -23,7 +23,7 @@ Answer = Callable[[str, str, Mapping[str, str], str | None], Response]
 log = structlog.get_logger("penstock.ops")
 
 
-class OpsServer:
+class OpsServer(Closes):
     """Serves until closed. `answer` runs in the request's own thread; `shutdown` is called after
     the answer to POST /shutdown was sent. Port 0 takes a free one: see `.port`."""
 
@@ -44,14 +44,6 @@ class OpsServer:
 
     def __enter__(self) -> Self:
         return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(self) -> Self:
         """Binds and serves from a daemon thread; raises SettingsError if the port is taken."""

@@ -268,6 +268,7 @@ class Source:
         rows = self._rows()
         status = {
             **summed(rows),
+            **self._reservoir.counts,
             "buffer_percent": self._readers.fill,
             "batches": self._batches,
             "stopped": self._stopped,

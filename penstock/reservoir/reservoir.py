@@ -74,6 +74,8 @@ class Reservoir:
         self._arrivals: list[Arrivals] = []
         # Partitions whose end was read, until they are closed.
         self.ended: set[PartitionId] = set()
+        # What was read, and how often a connection was lost, over all partitions ever opened.
+        self.counts = {"events": 0, "pages": 0, "reconnects": 0}
         # How many changes consumers have taken, by whole pages.
         self.drawn = 0
         self._threads: list[threading.Thread] = []
@@ -231,6 +233,7 @@ class Reservoir:
             except Exception as error:
                 self._failed(part, PenstockError.of(error, f"reading {part.partition}"))
             else:
+                self._count(pages, lost=wait > 0)
                 self._turned(part, pages, self._pause(part, pages, wait, timeout))
             self._watch()
         with self.wake:
@@ -239,6 +242,13 @@ class Reservoir:
         for part in mine:
             part.disconnect()
         self._watch()
+
+    def _count(self, pages: Sequence[Page], *, lost: bool) -> None:
+        if pages or lost:
+            with self.wake:
+                self.counts["events"] += sum(page.count for page in pages)
+                self.counts["pages"] += len(pages)
+                self.counts["reconnects"] += lost
 
     def _pause(
         self, part: PartitionReader, pages: Sequence[Page], wait: float, timeout: float

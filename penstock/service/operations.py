@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import structlog
 
 from penstock import __version__
+from penstock.closing import Closes
 from penstock.config import Pipeline
 from penstock.errors import SettingsError
 from penstock.handover.run_folder import BOARD
@@ -32,7 +32,7 @@ def open_board(pipeline: Pipeline, run: Path) -> Board:
     return Board(run / BOARD, bounds=_thresholds(pipeline).bounds)
 
 
-class Operations:
+class Operations(Closes):
     """Serves /health and the rest, and logs the METRICS line, from `listen` until it is left.
 
     `standby` says whom we wait for, None while the pipeline is ours.
@@ -62,12 +62,8 @@ class Operations:
         self._open.enter_context(MetricsLine(self.status))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the server and the METRICS line."""
         self._open.close()
 
     def status(self, partitions: int | None = SHOWN) -> Status:

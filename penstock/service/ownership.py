@@ -18,11 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock.errors import LeaseLost, PenstockError
 from penstock.leases import Lease, LeaseStore
+from penstock.processes import is_alive
 
 __all__ = ["Owner", "Ownership", "instance_name"]
 
@@ -87,17 +87,6 @@ class Ownership:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
-
     @property
     def held(self) -> bool:
         """Whether we took the lease and did not lose it since."""
@@ -126,7 +115,7 @@ class Ownership:
         """Whether it is ourselves, or a process of this machine that has ended."""
         if rival.instance == self.instance:
             return True
-        return bool(self._machine) and rival.machine == self._machine and not _alive(rival.pid)
+        return bool(self._machine) and rival.machine == self._machine and not is_alive(rival.pid)
 
     def _expired(self, lease: Lease) -> bool:
         now = self._clock()
@@ -205,18 +194,3 @@ def _machine() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    with suppress(OSError):
-        # Behind the name, which may hold anything. A zombie has ended, and waits for its parent to
-        # look: for ever, in a container whose first process does not.
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state not in ("Z", "X")
-    return True

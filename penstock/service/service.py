@@ -63,7 +63,8 @@ class Service:
             run = stack.enter_context(run_folder())
             pipeline = self._pipeline = _kept_in(pipeline, run)
             board = stack.enter_context(open_board(pipeline, run))
-            ownership = stack.enter_context(_ownership(pipeline, board))
+            ownership = _ownership(pipeline, board)
+            stack.callback(ownership.release)
             write_owner(run, ownership.instance)
             standby = Standby(pipeline, ownership, self._stop)
             ops = stack.enter_context(

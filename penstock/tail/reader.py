@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Coroutine
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -20,6 +19,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from penstock.closing import Closes
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.tail.bodies import changes_of
 from penstock.tail.message import Message
@@ -35,7 +35,7 @@ _FORGOTTEN = 15.0  # seconds after which the server drops an ephemeral consumer 
 _ENDED = {"404", "408"}  # the request is over: nothing there, or expired
 
 
-class TailReader:
+class TailReader(Closes):
     """Reads one stream from a place on. Constructing one does no I/O; not for several threads."""
 
     def __init__(self, url: str, stream: str, *, subject: str = ">", start: Start = ALL) -> None:
@@ -103,17 +103,6 @@ class TailReader:
         if client is not None:
             asyncio.run_coroutine_threadsafe(client.close(), loop).result(5)
         loop.call_soon_threadsafe(loop.stop)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None:

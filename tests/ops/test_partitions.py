@@ -37,13 +37,13 @@ def arrived(board: Board, backend: str, count: int) -> dict[str, Entry]:
 def test_counts_are_sums_and_the_longest_lag_is_the_lag() -> None:
     found = summed(
         {
-            "p0": row(events=2, buffered_bytes=5, lag=7, lag_seconds=1.5),
-            "p1": row(events=3, buffered_bytes=6, lag=1, lag_seconds=9.0),
-            "p2": row(state="ended", events=1),
+            "p0": row(buffered_events=2, buffered_bytes=5, lag=7, lag_seconds=1.5),
+            "p1": row(buffered_events=3, buffered_bytes=6, lag=1, lag_seconds=9.0),
+            "p2": row(state="ended"),
             "p3": row(lag=100, lag_unit="bytes"),
         }
     )
-    assert (found["events"], found["buffered_bytes"]) == (6, 11)
+    assert (found["buffered_events"], found["buffered_bytes"]) == (5, 11)
     assert (found["lag"], found["lag_bytes"]) == ({"changes": 8, "bytes": 100}, 100)
     assert found["lag_seconds"] == 9.0
     assert (found["partition_count"], found["partition_states"]) == (4, {"reading": 3, "ended": 1})

@@ -47,6 +47,7 @@ from penstock.feeds.postgres.tables import followed_tables
 from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 __all__ = ["PostgresFeed"]
@@ -278,14 +279,16 @@ class PostgresFeed:
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
         settings = self._settings
-        return PgoutputDecoder(
-            DecoderSettings(
-                backend=settings.name,
-                database=database_name(settings),
-                tenant=settings.tenant,
-                tables=frozenset(map(split_table, settings.tables)) or None,
-                images=images,
-                on_error=on_error,
+        return EraDecoder(
+            PgoutputDecoder(
+                DecoderSettings(
+                    backend=settings.name,
+                    database=database_name(settings),
+                    tenant=settings.tenant,
+                    tables=frozenset(map(split_table, settings.tables)) or None,
+                    images=images,
+                    on_error=on_error,
+                )
             )
         )
 

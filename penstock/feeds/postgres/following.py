@@ -77,7 +77,6 @@ class PostgresFollowing:
         self._connected = True
         self._oldest: int | None = None
         self._flow = 0  # looks at the wire in a row that brought bytes
-        self._counts = {"events": 0, "pages": 0, "bytes": 0}
         now = time.monotonic()
         self._heard_at = now
         self._asked_at: float | None = None  # the first question since, which has no answer yet
@@ -113,7 +112,7 @@ class PostgresFollowing:
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
         try:
-            pages = self._read(time.monotonic() + timeout)
+            return self._read(time.monotonic() + timeout)
         except PenstockError as error:
             self._connected = False
             if is_internal(error):
@@ -121,11 +120,6 @@ class PostgresFollowing:
             if isinstance(error, Diverged):
                 self._on_diverged()
             raise
-        for page in pages:
-            self._counts["events"] += page.count
-            self._counts["bytes"] += page.size
-        self._counts["pages"] += len(pages)
-        return pages
 
     def _read(self, deadline: float) -> list[Page]:
         framer = self._framer
@@ -280,7 +274,6 @@ class PostgresFollowing:
                 "in_progress_bytes": self._streams.held,
                 "spilled_bytes": self._streams.spilled,
             },
-            **self._counts,
         }
 
     def close(self) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from penstock.feeds import Mark
 from penstock.feeds.postgres.slot import Slot, System
 from penstock.position import Place
-from penstock.wire.pgoutput.lsn import era_of, format_lsn, lsn_of, next_era, parse_lsn
+from penstock.wire.eras import era_of, next_era
+from penstock.wire.pgoutput.lsn import format_lsn, lsn_of, parse_lsn
 
 __all__ = [
     "CAUSES",

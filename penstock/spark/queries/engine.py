@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from penstock.closing import Closes
 from penstock.config import Backend, Pipeline
 from penstock.connections import Server
 from penstock.handover.run_folder import write_task_slots
@@ -27,7 +26,7 @@ __all__ = ["Engine"]
 log = structlog.get_logger("penstock")
 
 
-class Engine:
+class Engine(Closes):
     """Holds the session and its JVM. `run` takes Spark's scratch files."""
 
     def __init__(self, pipeline: Pipeline, run: Path) -> None:
@@ -39,17 +38,11 @@ class Engine:
         self._count: Callable[[], int] | None = None
         self._slots = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._spark is not None:
-            close_session(self._spark)
+    def close(self) -> None:
+        """Ends the session and its JVM."""
+        spark, self._spark = self._spark, None
+        if spark is not None:
+            close_session(spark)
 
     def open(self) -> SparkSession:
         """The session; takes seconds the first time."""

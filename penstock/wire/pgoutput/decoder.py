@@ -17,11 +17,9 @@ from penstock.errors import Malformed, SettingsError
 from penstock.page import Page
 from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
-from penstock.wire.pgoutput.era import in_era, without_era
 from penstock.wire.pgoutput.images import key_text, packer
 from penstock.wire.pgoutput.kernel import Kernel, Unfit
 from penstock.wire.pgoutput.layout import RowLayout
-from penstock.wire.pgoutput.lsn import era_of
 from penstock.wire.pgoutput.poison import Poison
 from penstock.wire.pgoutput.scan import Scan, Tenant
 from penstock.wire.pgoutput.stepped import Stepped
@@ -90,11 +88,8 @@ class PgoutputDecoder:
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """One batch of the page's changes, or none if the tables filter drops them all."""
-        era = era_of(page.first.cursor)
-        batch = self._quickly(without_era(page) if era else page, self._known(page.context))
-        if batch is None:
-            return []
-        return [in_era(batch, era) if era else batch]
+        batch = self._quickly(page, self._known(page.context))
+        return [] if batch is None else [batch]
 
     def _known(self, packed: bytes) -> _Known:
         known = self._last

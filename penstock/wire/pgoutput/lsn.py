@@ -1,20 +1,12 @@
 """Log sequence numbers as text that sorts as the numbers do: the cursors of PostgreSQL.
 
-Another history of the log (a restored backup, a promoted standby that lacked the newest changes,
-another cluster) uses the same numbers again, for other changes. Its cursors therefore begin with
-an era, which sorts behind every cursor of the eras before it: `00000000/016B3748`, then
-`e0001-00000000/016B3748`. The first era is not written.
+Another history of the log uses the same numbers again: its cursors begin with an era (`wire/eras`).
 """
 
-import re
-
 from penstock.errors import Malformed
+from penstock.wire.eras import era_of
 
-__all__ = ["era_of", "format_lsn", "lsn_of", "message_cursor", "next_era", "parse_lsn"]
-
-# `e` sorts behind the hexadecimal digits.
-_ERA = re.compile(r"e(\d{4})-")
-_LAST_ERA = 9999
+__all__ = ["format_lsn", "lsn_of", "message_cursor", "parse_lsn"]
 
 
 def format_lsn(lsn: int) -> str:
@@ -42,20 +34,6 @@ def message_cursor(lsn: int) -> str:
     return format_lsn(lsn - 1)
 
 
-def era_of(cursor: str) -> str:
-    """What a cursor has before its LSN: `` or `e0001-`."""
-    found = _ERA.match(cursor)
-    return found[0] if found else ""
-
-
 def lsn_of(cursor: str) -> int:
     """A cursor's LSN in its era; raises Malformed."""
     return parse_lsn(cursor.removeprefix(era_of(cursor)))
-
-
-def next_era(era: str) -> str:
-    """The one behind it; raises Malformed after 9,999 of them."""
-    number = int(era[1:-1]) + 1 if era else 1
-    if number > _LAST_ERA:
-        raise Malformed(f"there is no era behind {era}")
-    return f"e{number:04d}-"

@@ -1,0 +1,81 @@
+"""Eras: the histories of a source that uses the same cursors again, for other changes.
+
+A restored backup, a promoted standby that lacked the newest changes, another cluster: each is a
+later history of what was one source. The cursors of a later history begin with an era, which sorts
+after all cursors of the eras before: `00000000/016B3748`, then `e0001-00000000/016B3748`. The first
+era is not written. A feed may use eras if its own cursors begin with a digit or a capital letter,
+which sort before `e`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import Malformed
+from penstock.page import Decoder, Page
+from penstock.position import Place
+
+__all__ = ["EraDecoder", "era_of", "next_era"]
+
+_ERA = re.compile(r"e(\d{4})-")
+_LAST_ERA = 9999
+
+
+def era_of(cursor: str) -> str:
+    """What a cursor has before the source's own cursor: `` or `e0001-`."""
+    found = _ERA.match(cursor)
+    return found[0] if found else ""
+
+
+def next_era(era: str) -> str:
+    """The era after this one; raises Malformed after 9,999 of them."""
+    number = int(era[1:-1]) + 1 if era else 1
+    if number > _LAST_ERA:
+        raise Malformed(f"there is no era after {era}")
+    return f"e{number:04d}-"
+
+
+class EraDecoder:
+    """A `page.Decoder` for a feed with eras, around one that does not know them.
+
+    A page of a later era is decoded as one of the first, then its changes are renamed. Pages of the
+    first era, which are nearly all, pass as they are.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.unknown_types = decoder.unknown_types  # the same set, which only grows
+        self._decoder = decoder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EraDecoder, (self._decoder,)
+
+    def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
+        """See `page.Decoder`."""
+        era = era_of(page.first.cursor)
+        if not era:
+            return self._decoder.decode(page)
+        plain = replace(page, first=_plain(page.first), last=_plain(page.last))
+        return [_renamed(batch, era) for batch in self._decoder.decode(plain)]
+
+
+def _plain(place: Place) -> Place:
+    return place._replace(cursor=place.cursor.removeprefix(era_of(place.cursor)))
+
+
+def _renamed(batch: pa.RecordBatch, era: str) -> pa.RecordBatch:
+    """The same changes with the era in their cursors and event ids."""
+    text = pa.string()
+    colon, prefix = pa.scalar(":", text), pa.scalar(era, text)
+    empty: Any = pa.scalar("", text)
+    cursor = pc.binary_join_element_wise(prefix, batch.column("cursor"), empty)
+    ordinal = batch.column("ordinal").cast(text)
+    event_id = pc.binary_join_element_wise(batch.column("backend"), cursor, ordinal, colon)
+    names = batch.schema.names
+    columns = list(batch.columns)
+    columns[names.index("cursor")] = cursor
+    columns[names.index("event_id")] = event_id
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
