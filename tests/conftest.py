@@ -98,6 +98,10 @@ def stream() -> str:
     return f"T{uuid.uuid4().hex[:12].upper()}"
 
 
+# Whoever uses one of these, however indirectly, talks to a server or to Spark.
+_SERVERS = {"postgres_of", "nats"}
+_SESSION = {"spark"}
+
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
 _TOGETHER = (
@@ -117,6 +121,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         scopes = [scope for scope in marked if scope not in places]
         places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
+
+
+def _mark_by_fixtures(item: pytest.Item) -> None:
+    """So that `scripts/test --fast` leaves out what waits for servers, without lists of tests."""
+    used = set(getattr(item, "fixturenames", ()))
+    if used & _SERVERS:
+        item.add_marker("live")
+    if used & _SESSION:
+        item.add_marker("spark")
 
 
 @pytest.hookimpl(optionalhook=True)
