@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -98,6 +99,9 @@ def stream() -> str:
     return f"T{uuid.uuid4().hex[:12].upper()}"
 
 
+# Who starts one of these needs a server.
+_SERVERS = {Postgres, Nats}
+
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
 _TOGETHER = (
@@ -107,16 +111,53 @@ _TOGETHER = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that workers end together: tests with a Spark of their own, which
     compute, and spread among them those that kill servers, which mostly wait. A few of these come
     first, while scripts/test makes the archive of Spark's classes."""
+    for item in items:
+        _mark(item)
     places: dict[str, float] = {}
     for mark, first in (("spark", 0), ("fault", 3)):
         marked = dict.fromkeys(_scope(i.nodeid) for i in items if i.get_closest_marker(mark))
         scopes = [scope for scope in marked if scope not in places]
         places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
+
+
+def _reaches(function: Any, wanted: set[Any], seen: set[Any]) -> bool:
+    """Whether the function names one of `wanted`, or names a function of the tests that does."""
+    function = getattr(function, "__wrapped__", function)
+    if not isinstance(function, FunctionType) or function in seen:
+        return False
+    seen.add(function)
+    if function.__module__.startswith("penstock."):
+        return False
+    for name in _names(function.__code__):
+        found = function.__globals__.get(name)
+        if any(found is each for each in wanted) or _reaches(found, wanted, seen):
+            return True
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """What the code and the functions inside it name."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _mark(item: pytest.Item) -> None:
+    """By its fixtures and by what it calls, so that no list of tests can be forgotten."""
+    assert isinstance(item, pytest.Function)
+    if "spark" in item.fixturenames:
+        item.add_marker("spark")
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    functions = [item.function, *(each.func for found in definitions for each in found)]
+    if any(_reaches(function, _SERVERS, set()) for function in functions):
+        item.add_marker("live")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -32,6 +32,7 @@ def runtime() -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tests", TESTS)
 def test_nothing_is_read_or_written_outside(tests: str, tmp_path: Path) -> None:
     preload = runtime()

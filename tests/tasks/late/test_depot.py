@@ -8,7 +8,7 @@ import pytest
 
 from penstock.change import COLUMNS
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import PartitionId
+from penstock.position import START, PartitionId
 from penstock.sinks.intake.order import Order
 from penstock.tasks.attempt import Attempt
 from penstock.tasks.late.depot import Depot
@@ -21,7 +21,7 @@ TASK = Attempt(stage=3, number=7, is_first=True)
 def changes(errors: Iterable[int], partition: str = "p0") -> pa.Table:
     """ROWS changes; those of these rows could not be decoded."""
     feed = MemoryFeed(MemoryFeedSettings(changes=ROWS, page=300, partitions=2))
-    following = feed.follow(PartitionId(partition), None)
+    following = feed.follow(PartitionId(partition), START)
     decoder = feed.decoder("json")
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < ROWS:
