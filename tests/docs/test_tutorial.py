@@ -1,4 +1,4 @@
-"""The tutorial's own pipeline, step by step: its SQL, its files, a kill, and what is then stored."""
+"""The tutorial's own pipeline, step by step: SQL, files, a kill, and what is stored after it."""
 
 import signal
 from collections.abc import Iterator
