@@ -140,7 +140,8 @@ class Usage:
 
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
-        if known not in ("reader", "jvm", "wal sender", "nats-server"):
+        # A fork gets its name a moment later; a process that has ended has no command any more.
+        if known is None or (known in ("service", "workers", "postgres") and process.cmdline()):
             known = self._roles[process.pid] = _role_of(kind, process)
         return known
 
