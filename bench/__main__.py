@@ -23,7 +23,7 @@ from .table import TEN, Shape
 from .takeover import takeover
 from .variants import pipeline_keys
 
-# Into a file or a pipe rich would squeeze tables into 80 columns.
+# In a file or a pipe, rich would fold tables to 80 columns.
 console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = ("all", "drain", "latency", "scaling", "outage", "takeover", "deliveries")

@@ -125,7 +125,7 @@ def _measure(nodes: list[Nats], delivery: Delivery, sync: str, seconds: float) -
 
 
 def _prepared(sink: JetStreamSink) -> None:
-    """Waits until the servers have found each other."""
+    """Waits until the servers have formed a cluster."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -137,7 +137,7 @@ def _prepared(sink: JetStreamSink) -> None:
 
 
 def _backlog(prepared: list[pa.RecordBatch], until: float) -> Iterator[pa.RecordBatch]:
-    """Batches as fast as they are taken, for a while; ids and places go on."""
+    """Batches as fast as the sink takes them, for some seconds; ids and places continue."""
     for number in count(1_000_000):
         if time.perf_counter() >= until:
             return

@@ -131,7 +131,7 @@ def _drained(running: Running, usage: Usage, url: str, rows: int) -> tuple[int, 
     wait_for(lambda: messages_in(url, STREAM) > 0, timeout=120, alive=running.check)
     usage.mark()
     before = running.published()
-    # Each look costs a connection and a status page, on the machine that is measured.
+    # Each check costs a connection and a status page on the machine that is measured.
     wait_for(_all(running, url, rows), timeout=600, alive=running.check, every=0.5)
     return before, usage.stop()
 
@@ -153,7 +153,7 @@ def _recvlogical(postgres: Postgres, database: str, folder: Path) -> float:
         "--start", f"--endpos={end}", "-o", "proto_version=1",
         "-o", f"publication_names={table.PUBLICATION}", "-f", str(folder / "recvlogical.out"),
     ]  # fmt: skip
-    # It ends at the first record behind the end position.
+    # It ends at the first record after the end position.
     postgres.execute("SELECT pg_logical_emit_message(true, 'bench', 'end')")
     started = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, timeout=600)

@@ -1,7 +1,7 @@
 """CPU an event of the sink alone, from batches of changes to bytes for the socket: no server.
 
-`python -m bench.encode`: every form of messages at several sizes of batches; the least of some
-repetitions, because other work on the machine only ever adds.
+`python -m bench.encode`: every form of messages at several sizes of batches; the minimum of several
+repetitions, because other work on the machine only adds to it.
 """
 
 import time

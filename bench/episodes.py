@@ -1,4 +1,5 @@
-"""When it was slow, and who was: the tail of a run of `latency`, episode by episode."""
+"""The episodes in which changes were slow in a run of `latency`, and how much of it passed before
+penstock had them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

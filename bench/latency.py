@@ -18,7 +18,7 @@ __all__ = ["Latency", "Load", "latency"]
 
 # Seconds that a writer may be late and still have reached its rate.
 _PUNCTUAL = 0.1
-# Seconds: to read how much memory a process shares keeps it from getting more meanwhile.
+# Seconds: while the kernel counts a process's shared memory, the process cannot allocate.
 _SELDOM = 10.0
 # How often the server writes asynchronous commits to its log's files, from where they are sent to
 # us; its default is 200 ms, and every commit would wait for that.
@@ -141,8 +141,8 @@ def _percentiles(found: list[float]) -> dict[str, float]:
 
 
 def _fill_log(postgres: Postgres, files: int) -> None:
-    """Leaves so many old files of the log to use again, as a server has that ran for a while: a
-    commit waits for 50 to 80 ms where a new one is made."""
+    """Leaves `files` old files of the log to be used again, as on a server that has run for a time:
+    a commit that needs a new file waits 50 to 80 ms."""
     for _ in range(files):
         postgres.execute("SELECT pg_logical_emit_message(true, 'bench', 'file')")
         postgres.execute("SELECT pg_switch_wal()")

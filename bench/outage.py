@@ -1,4 +1,4 @@
-"""Memory while the broker is gone and the source goes on writing."""
+"""Memory while the broker is down and the source is written to."""
 
 import time
 from dataclasses import dataclass

@@ -88,7 +88,7 @@ def run_pipeline(
         )
     try:
         yield Running(pid=process.pid, started=started, log=log, port=port)
-        # Who kills it knows.
+        # A caller may have killed it.
         if process.poll() not in (None, -signal.SIGKILL):
             raise RuntimeError(f"the pipeline ended:\n{log.read_text()[-3000:]}")
     finally:

@@ -1,6 +1,6 @@
 """From a cold start of the service to the first event that is stored, and the CPU it takes.
 
-`python -m bench.start`: one row waits behind a slot; each run has servers and a state of its own.
+`python -m bench.start`: one row is in the slot's log; each run has its own servers and state.
 """
 
 import tempfile

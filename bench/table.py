@@ -89,7 +89,7 @@ def write_backlog(
         for number, first in enumerate(range(1, rows + 1, per_transaction)):
             last = min(first + per_transaction - 1, rows)
             statement = _insert(number % shape.tables, str(first), str(last), shape)
-            if last == rows:  # and with it all before are in the log, for whoever looks once
+            if last == rows:  # flushes all transactions before it, too
                 connection.execute("SET synchronous_commit = on")
             connection.execute(statement.encode())
 
@@ -99,7 +99,7 @@ class Writer:
 
     Over several sessions: a commit waits for the disk, and those of many sessions wait together;
     `asynchronous` ones do not wait.
-    `late` is how far one fell behind its schedule at the worst, in seconds: if that is not small,
+    `late` is the longest delay of a session behind its schedule, in seconds: if it is not small,
     the rate was not reached.
     """
 

@@ -1,4 +1,4 @@
-"""How long nobody publishes when the instance that runs is killed and another one takes over."""
+"""The time without publishing after the owner is killed, until a standby has taken over."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from .variants import merged
 
 __all__ = ["Takeover", "takeover"]
 
-# Rows a second, and in a transaction: what is stored tells to some 20 ms when nobody published.
+# Rows a second, and in a transaction: stored changes show to some 20 ms when publishing stopped.
 _RATE, _SIZE = 500, 10
 # Seconds of load before the end of the first, and for which the second is on standby.
 _BEFORE = 15
@@ -71,7 +71,7 @@ def takeover(folder: Path, *, standby: str, extra: dict[str, Any], version: int)
         writer.wait()
         total = 1000 + writer.rows
         _stored(nats, total, second)
-        # What the first still had on the wire is stored within milliseconds.
+        # What the first instance had in flight is stored within milliseconds.
         times = [at for at in stored_at(nats.url, STREAM) if at > killed - 1]
         behind = max(pairwise(times), key=lambda pair: pair[1] - pair[0])[1]
         found = changes_in(nats.url, STREAM)
@@ -116,7 +116,7 @@ def _memory(pid: int) -> int:
 
 
 def _logged(run: Running, event: str) -> float:
-    """When it said so, in seconds since 1970."""
+    """When the log said so, in seconds since 1970."""
     line = next(line for line in run.log.read_text().splitlines() if event in line)
     found = re.search(r"\d{4}-\d\d-\d\dT[\d:.]+Z", line)
     if found is None:

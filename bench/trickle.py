@@ -1,8 +1,7 @@
-"""What a small page costs that comes alone: `python -m bench.trickle`, against a real nats-server.
+"""What a single small page costs: `python -m bench.trickle`, against a real nats-server.
 
-A page every few milliseconds finds the processor's caches cold: each function that it passes counts
-the first time, and costs ten times what it costs in a loop (`bench.encode`). So this is where to
-look for milliseconds. Compare two states of the code in turns.
+With a page every few milliseconds, cold caches dominate: count distinct functions, not rows. A page
+costs ten times what it costs in a loop (`bench.encode`). Compare two states of the code in turns.
 """
 
 import gc

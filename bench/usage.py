@@ -1,4 +1,4 @@
-"""CPU seconds by process role, and the peak memory of our own processes together.
+"""CPU seconds by process role, and the peak memory of penstock's processes together.
 
 PSS is the proportional share; RSS counts what forked workers share once for each of them.
 """
@@ -40,10 +40,10 @@ class Cpu(NamedTuple):
 class Usage:
     """Watches the service's process tree, the wal senders and the NATS server.
 
-    Processes that end are counted up to the last sample before their end (4 a second). What is
-    watched costs what is measured: new processes are looked for every `find_every` seconds only,
-    and PSS every `pss_every`, for which the kernel walks all pages of a process, and keeps the
-    process from getting more meanwhile.
+    Processes that end are counted up to the last sample before their end (4 a second). Watching
+    costs what is measured: new processes are looked for every `find_every` seconds only, and PSS is
+    read every `pss_every`, because the kernel walks all pages of a process for it, and the process
+    cannot allocate meanwhile.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class Usage:
 
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
-        if known not in ("reader", "jvm", "wal sender", "nats-server"):
+        # A fork gets its name a moment later; a process that has ended has no command any more.
+        if known is None or (known in ("service", "workers", "postgres") and process.cmdline()):
             known = self._roles[process.pid] = _role_of(kind, process)
         return known
 

@@ -1,4 +1,4 @@
-"""What is asked for on the command line -> further keys of the pipeline file. Pure."""
+"""Options of the command line -> further keys of the pipeline file. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

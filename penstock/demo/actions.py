@@ -1,7 +1,7 @@
-"""What customers and clerks do: each action is a few statements of one transaction.
+"""The shop's actions: each is a few statements of one transaction.
 
-An action returns what it wrote, in the order in which PostgreSQL did it (RETURNING tells), and
-changes its own memory of the shop only through `Shop`, which the workload updates on COMMIT.
+An action returns what it wrote, in PostgreSQL's order (from RETURNING). It reads the known keys
+from `Shop`, which the workload updates after COMMIT.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Shop:
-    """What the workload knows to exist: keys only. `scale` multiplies the rows of an action."""
+    """The keys of the rows that exist. `scale` multiplies the rows of an action."""
 
     random: Random
     scale: int = 1
@@ -29,7 +29,7 @@ class Shop:
     cancelled: set[int] = field(default_factory=set)
 
     def remember(self, changes: list[Written]) -> None:
-        """Takes over what a committed transaction wrote."""
+        """Adds what a committed transaction wrote."""
         for operation, table, key in changes:
             if table == "customers" and operation == "INSERT":
                 self.customers.append(_int(key[0]))
@@ -39,12 +39,12 @@ class Shop:
                 self.cancelled.add(_int(key[0]))
 
     def some_orders(self, count: int = 1) -> list[int]:
-        """About `count` orders times the scale, each once; in order, so that locks are too."""
+        """About `count` orders times the scale, each once; sorted, as locks are then taken."""
         chosen = {self.random.choice(self.orders) for _ in range(count * self.scale) if self.orders}
         return sorted(chosen - self.cancelled)
 
     def some_customers(self) -> list[int]:
-        """As many customers as the scale says, some perhaps twice."""
+        """`scale` customers; one may be there twice."""
         return self.random.choices(self.customers, k=self.scale)
 
 
@@ -159,7 +159,7 @@ def renumber(shop: Shop, cursor: Cursor) -> list[Written]:
 
 
 def cancel(shop: Shop, cursor: Cursor) -> list[Written]:
-    """An order goes, after its items."""
+    """Deletes an order, after its items."""
     orders = shop.some_orders()
     items = "DELETE FROM order_items WHERE order_id = ANY(%s) RETURNING order_id, line"
     whole = "DELETE FROM orders WHERE id = ANY(%s) RETURNING id"
@@ -170,7 +170,7 @@ def cancel(shop: Shop, cursor: Cursor) -> list[Written]:
 
 
 def write_notes(shop: Shop, cursor: Cursor) -> list[Written]:
-    """A long text that is stored out of line."""
+    """Writes a long text, which PostgreSQL stores out of line."""
     return _rows(
         cursor,
         "UPDATE",
@@ -183,7 +183,7 @@ def write_notes(shop: Shop, cursor: Cursor) -> list[Written]:
 
 
 def fill_cart(shop: Shop, cursor: Cursor) -> list[Written]:
-    """An upsert: an INSERT or an UPDATE, as it turns out."""
+    """An upsert: an INSERT or an UPDATE."""
     cursor.execute(
         """
         INSERT INTO carts (id, contents) VALUES (%s, '{"items": []}') ON CONFLICT (id) DO UPDATE
@@ -221,7 +221,7 @@ def import_order(shop: Shop, cursor: Cursor) -> list[Written]:
 
 
 def change_half_a_mind(shop: Shop, cursor: Cursor) -> list[Written]:
-    """Rolls back to a savepoint: only what is outside of it was ever written."""
+    """Rolls back to a savepoint: only what was written outside of it is committed."""
     kept = sign_up(shop, cursor)
     cursor.execute("SAVEPOINT second_thoughts")
     sign_up(shop, cursor)
@@ -230,7 +230,7 @@ def change_half_a_mind(shop: Shop, cursor: Cursor) -> list[Written]:
 
 
 def abandon(shop: Shop, cursor: Cursor) -> list[Written]:
-    """What the workload rolls back as a whole."""
+    """A transaction that the workload rolls back."""
     return [*sign_up(shop, cursor), *place_order(shop, cursor), *cancel(shop, cursor)]
 
 

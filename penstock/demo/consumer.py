@@ -1,4 +1,4 @@
-"""The reader: takes the stream in, keeps a copy of the tables, measures. Runs in a thread."""
+"""The demo's consumer: reads the stream, keeps a copy of the tables, measures. Runs in a thread."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ class Consumer:
         self._thread.start()
 
     def finish(self, timeout: float) -> bool:
-        """Reads up to what is the stream's end now, and stops; False when that takes too long."""
+        """Reads up to the stream's present end, and stops; False after `timeout`."""
         self._finish.set()
         self._thread.join(timeout)
         finished = not self._thread.is_alive()
@@ -41,7 +41,7 @@ class Consumer:
         return finished
 
     def stop(self) -> None:
-        """Stops reading where it is."""
+        """Stops reading at once."""
         self._stop.set()
         self._thread.join()
 

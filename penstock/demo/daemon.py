@@ -1,7 +1,7 @@
 """One server process: started until it is ready, stopped, killed, started again.
 
-Knows nothing of PostgreSQL or NATS. The process gets its own session, so that Ctrl-C in the
-terminal reaches us only, and we stop the servers in the right order.
+Independent of PostgreSQL and NATS. The process has its own session, so that Ctrl-C in the terminal
+reaches the demo only, which stops the servers in order.
 """
 
 import atexit
@@ -17,7 +17,7 @@ from penstock.errors import Unavailable
 __all__ = ["Daemon", "PortTaken"]
 
 _PORT_TAKEN = ("address already in use", "could not bind")
-# PostgreSQL after a kill: its children take a moment to notice, and hold the shared memory.
+# After a kill PostgreSQL's children run on for a moment, and hold the shared memory.
 _NOT_YET = ("pre-existing shared memory block", "lock file", *_PORT_TAKEN)
 
 
@@ -58,7 +58,7 @@ class Daemon:
         """Starts the process and waits until `ready()`.
 
         Raises PortTaken or Unavailable with the end of the log. With `again` a port (or shared
-        memory) that the previous run has not let go of yet is waited for.
+        memory) that the previous run still holds is waited for.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -97,7 +97,7 @@ class Daemon:
     def _became_ready(self, ready: Callable[[], bool], deadline: float) -> bool:
         while self.running and time.monotonic() < deadline:
             if ready():
-                # Somebody else's server may have answered on our port while ours gave up.
+                # Another server may have answered on the port while this one exited.
                 return self.running
             time.sleep(0.02)
         return False

@@ -1,6 +1,6 @@
-"""What was committed, written down by the writer itself: the truth that the verdict compares with.
+"""What was committed, recorded by the writer itself: the verdict compares the stream with it.
 
-Nothing here comes from the pipeline. A transaction is entered after PostgreSQL said COMMIT.
+Nothing here comes from the pipeline. A transaction is entered after its COMMIT returned.
 """
 
 from collections.abc import Sequence
@@ -34,5 +34,5 @@ class Ledger:
         self.count += len(changes)
 
     def roll_back(self, transaction: str) -> None:
-        """Enters a transaction of which nothing may ever arrive."""
+        """Enters a transaction that was rolled back: nothing of it may arrive."""
         self.rolled_back.add(transaction)

@@ -61,7 +61,7 @@ class Nats(EmbeddedServer):
     def _ready(self) -> bool:
         try:
             with socket.create_connection((self.host, self.port), timeout=5) as connection:
-                # Another server may hold the port that ours is about to fail on.
+                # Another server may hold the port: compare the name.
                 return self._name.encode() in connection.recv(65536)
         except OSError:
             return False

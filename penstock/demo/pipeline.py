@@ -68,7 +68,7 @@ class DemoPipeline:
                 stderr=subprocess.STDOUT,
                 env=self._env,
                 cwd=self._folder,
-                # Ctrl-C is ours: we stop the writer first, and then the pipeline in order.
+                # Ctrl-C reaches the demo only, which stops the writer first and then the pipeline.
                 start_new_session=True,
             )
 
@@ -81,7 +81,7 @@ class DemoPipeline:
             )
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Asks it to stop, as an operator would, and returns its exit code."""
+        """Stops the pipeline by `POST /shutdown`, and returns its exit code."""
         if self._process is None:
             return 0
         if self._process.poll() is None:

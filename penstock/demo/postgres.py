@@ -22,7 +22,7 @@ __all__ = ["Database", "Postgres"]
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
-_TO_GO = 60.0  # seconds for those that use a database to go when it is dropped
+_TO_GO = 60.0  # seconds for sessions to end when their database is dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Postgres(EmbeddedServer):
     def drop(self, database: str) -> None:
         """Drops a database, whoever is connected to it, and its replication slots."""
         with psycopg.connect(self.url, autocommit=True) as connection:
-            # A slot can be dropped once its walsender has gone, a moment after it was told to.
+            # A slot can be dropped after its wal sender has ended.
             connection.execute(
                 """
                 DO $$ DECLARE s record; BEGIN
@@ -125,7 +125,7 @@ class Postgres(EmbeddedServer):
                   END LOOP;
                 END $$""".replace("%s", database.replace("'", "''")).encode()
             )
-            # So can a database: PostgreSQL itself waits five seconds for those it told to go.
+            # So can a database: PostgreSQL waits five seconds for the sessions that it ends.
             deadline = time.monotonic() + _TO_GO
             while True:
                 try:
@@ -187,7 +187,7 @@ class Postgres(EmbeddedServer):
                 row = connection.execute("SHOW data_directory").fetchone()
         except psycopg.OperationalError:
             return False
-        # Another server may hold the port that ours is about to fail on.
+        # Another server may hold the port: compare the data folder.
         return row == (str(self.data),)
 
 

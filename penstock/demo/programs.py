@@ -1,4 +1,4 @@
-"""Where the servers' programs are, and as whom they run. Starts nothing.
+"""Where the servers' programs are, and as which user they run. Starts nothing.
 
 The PostgreSQL of the PyPI package is found without importing the package, whose import has side
 effects. PostgreSQL refuses to run as root; root runs it as `nobody`, and then every folder on
@@ -26,7 +26,7 @@ _NOBODY = 65534
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now (somebody may, a moment later)."""
+    """A TCP port of 127.0.0.1 that is free now (another process may take it at once)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -97,9 +97,9 @@ def _copied(package: Path) -> Path:
         fresh.chmod(0o755)
         try:
             fresh.rename(cache)
-        except OSError:  # somebody else was faster
+        except OSError:  # another process made it first
             shutil.rmtree(fresh)
-    # What stands in a folder that everybody may write is only used when we made it.
+    # In a folder that every user may write to, only a copy of our own user is used.
     if cache.stat().st_uid != os.geteuid():
-        raise SettingsError(f"{cache} belongs to somebody else", hint="remove it, or set TMPDIR")
+        raise SettingsError(f"{cache} belongs to another user", hint="remove it, or set TMPDIR")
     return cache / package.name

@@ -1,7 +1,7 @@
-"""A consumer's copy of the tables, made of nothing but the messages. Pure.
+"""A consumer's copy of the tables, made of the messages alone. Pure.
 
-Applies each change once, by its event id, and notes what cannot be: an INSERT of a row that is
-there, an UPDATE of one that is not, an old row that is not the one we had.
+Applies each change once, by its event id, and records contradictions: an INSERT of a row that
+exists, an UPDATE of a row that does not, an old row that differs from the copy.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ __all__ = ["Received", "Replica"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What the verdict needs to know of one message, in the order of the stream.
+    """What the verdict needs of one message, in the order of the stream.
 
     `keys` are the keys that the change touched, the new one last; empty for TRUNCATE.
     """
@@ -49,7 +49,7 @@ class Replica:
         return len(self._seen)
 
     def apply(self, message: Message) -> None:
-        """Takes one message in."""
+        """Applies one message."""
         table = message.collection
         if table not in self._keys:
             self.impossible.append(f"{message.event_id}: nobody wrote to a table {table!r}")
@@ -109,7 +109,7 @@ class Replica:
         new = dict(body["data"])
         missing = [name for name in body["unchanged"] if old is None or name not in old]
         if old is not None:
-            # Unchanged is not null: what the source did not send is as it was.
+            # Unchanged is not null: a column that the source did not send keeps its value.
             new |= {name: old[name] for name in body["unchanged"] if name in old}
         rows[received.keys[-1]] = new
         if old is None:

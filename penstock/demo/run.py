@@ -1,6 +1,6 @@
-"""The demo from one end to the other: servers, shop, pipeline, consumer, verdict.
+"""The whole demo: servers, shop, pipeline, consumer, verdict.
 
-Everything runs in temporary folders, and is gone afterwards unless something differs.
+Everything runs in temporary folders, which are removed unless something differs.
 """
 
 import shutil
@@ -74,7 +74,7 @@ def run(options: Options, console: Console) -> int:
 
 
 class _Folder:
-    """The pipeline's folder; it stays when its log is needed to understand what went wrong."""
+    """The pipeline's folder; it is kept when something went wrong, for its log."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -121,7 +121,7 @@ class _Demo:
         self.consumer.start()
         workload = Workload(self._database.url, self.ledger, rate=self._options.rate)
         try:
-            # The clock starts when the first change has gone all the way.
+            # The clock starts when the first change has arrived.
             workload.open()
             self._wait("starting Spark", lambda: self.consumer.replica.count > 0, _START)
             self._stream(workload)
@@ -142,7 +142,7 @@ class _Demo:
                 lambda: self._elapsed() >= self._options.seconds or not workload.running,
             )
         except KeyboardInterrupt:
-            # Enough seen: what was committed so far gets its verdict. A second one aborts.
+            # Ends the shop early, and judges what was committed so far. A second Ctrl-C aborts.
             pass
         finally:
             workload.stop()

@@ -1,6 +1,6 @@
 """Whether a value of a message is the value that the table holds. Pure.
 
-The table's side is what psycopg makes of it, so that the two sides share no code.
+The table's value is read with psycopg, so that the two sides share no code.
 """
 
 import base64

@@ -1,6 +1,6 @@
-"""What the demo shows: a live screen in a terminal, a line now and then in a pipe, or nothing.
+"""What the demo shows: a live screen in a terminal, a line every few seconds in a pipe, or nothing.
 
-Knows nothing of where the numbers come from; draws a `Scene`.
+Draws a `Scene`, wherever its numbers come from.
 """
 
 import time

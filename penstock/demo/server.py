@@ -1,4 +1,4 @@
-"""What the embedded servers share: a folder, a port that stays, starting and ending."""
+"""What the embedded servers share: a folder, a fixed port, starting and stopping."""
 
 import shutil
 import signal

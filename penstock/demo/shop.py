@@ -1,7 +1,7 @@
-"""The demo's database: a small shop whose tables show off what a change can look like.
+"""The demo's database: a small shop whose tables cover what a change can contain.
 
 `orders` sends whole old rows (REPLICA IDENTITY FULL), the others only their keys; `customers.notes`
-is stored out of line, so that updates leave it out; `carts` is truncated now and then.
+is stored out of line, so that updates leave it out; `carts` is truncated sometimes.
 """
 
 __all__ = ["CREATE", "KEYS", "PUBLICATION", "SELECTS", "SLOT"]

@@ -111,7 +111,7 @@ def _repeated(received: Sequence[Received]) -> list[str]:
 
 
 def _disordered(received: Sequence[Received]) -> list[str]:
-    """Changes that come behind a later change of the same key; a TRUNCATE is of every key."""
+    """Changes that come after a later change of the same key; a TRUNCATE is of every key."""
     keys: dict[tuple[str, Key], Place] = {}
     tables: dict[str, Place] = {}
     truncates: dict[str, Place] = {}

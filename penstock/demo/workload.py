@@ -42,7 +42,7 @@ class Workload:
         self._thread.start()
 
     def stop(self) -> None:
-        """Commits what is open and stops; raises Unavailable when the writer had failed."""
+        """Commits what is open and stops; raises Unavailable if the writer had failed."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:
@@ -75,7 +75,7 @@ class Workload:
         while not self._stop.is_set():
             turn += 1
             if pending is None and turn % _INTERLEAVE_EVERY == 0:
-                # Only new rows: it must not hold what the other connection waits for.
+                # New rows only, so that it holds no lock that the other connection waits for.
                 pending = turn + _OPEN_FOR, sign_up(self._shop, second.cursor())
             if turn % _ROLLBACK_EVERY == 0 and self._shop.orders:
                 self._rolled_back(first)

@@ -106,7 +106,7 @@ class Source:
             marked=self._epochs.marked if self._epochs else _no_marks,
             lost=self._lost,
             stopping=self._is_closing,
-            watch=self._epochs.watch if self._epochs else None,
+            watch=self._watch if self._epochs else None,
             bind=options.pages.bind,
             port=options.pages.port,
         )
@@ -212,6 +212,12 @@ class Source:
     def _slots(self) -> int | None:
         live = read_task_slots(self._runtime)
         return live if live is not None else self._fixed_slots
+
+    def _watch(self, timeout: float) -> None:
+        assert self._epochs is not None
+        self._epochs.watch(timeout)
+        if self._polled:  # otherwise the threads that read do it
+            self._report()
 
     def _groups(self) -> int:
         """Over how many tasks an open micro-batch is spread: pages that were read here are written

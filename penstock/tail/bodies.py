@@ -1,8 +1,8 @@
 """The body of a message -> the changes in it, each as the map of the layout `penstock`. Pure.
 
 Every layout and encoding that the sink writes is read here; docs/reference/messages.md describes
-them. `Penstock-Schema` tells the layout, `Content-Type` an Arrow stream; MessagePack and JSON are
-told apart by the first byte.
+them. `Penstock-Schema` names the layout, `Content-Type` an Arrow stream; the first byte tells
+MessagePack from JSON.
 """
 
 from collections.abc import Mapping

@@ -78,7 +78,7 @@ def _value(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """A terminal obeys control characters, and rows come from anywhere."""
+    """Escapes control characters: a row must not control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,7 +1,7 @@
 """A synchronous face for reading a stream: the one place where the consumer side meets asyncio.
 
-Pulls through an ephemeral consumer without acknowledgements, and makes a new one behind the last
-message it gave out when the server forgot the old one (a restart): every message once, in order.
+Pulls through an ephemeral consumer without acknowledgements. When the server has lost it (after a
+restart), makes a new one after the last returned message: every message once, in order.
 """
 
 import asyncio
@@ -57,13 +57,13 @@ class TailReader(Closes):
 
     @property
     def sequence(self) -> int:
-        """The stream sequence of the last message given out; 0 before the first."""
+        """The stream sequence of the last returned message; 0 before the first."""
         return self._given
 
     @property
     def pending(self) -> int | None:
-        """How many messages there were behind the last one given out, when the server sent it;
-        None while the server has not said that yet."""
+        """How many messages there were after the last returned one, when the server sent it; None
+        while that is not known."""
         return None if self._pending is None else self._pending + len(self._rest)
 
     def fetch(self, count: int = 500, timeout: float = 1.0) -> list[Message]:
@@ -72,7 +72,7 @@ class TailReader(Closes):
 
         Raises Unavailable (cannot reach the server, the first time; later it reconnects for
         ever and returns none), SettingsError (no such stream, wrong password), or Malformed for a
-        message that is no change: fetching again goes on behind it.
+        message that is no change: fetching again continues after it.
         """
         raws = self._rest or self._run(self._fetch(count, timeout))
         messages: list[Message] = []
@@ -81,7 +81,7 @@ class TailReader(Closes):
                 messages += _changes(raw)
                 self._given = raw.metadata.sequence.stream
             except Malformed:
-                # What came before it is given out first; the next fetch raises for it alone.
+                # What came before it is returned first; the next fetch raises for it alone.
                 self._rest = raws[place if messages else place + 1 :]
                 if messages:
                     return messages
@@ -95,7 +95,7 @@ class TailReader(Closes):
         return self._run(self._end())
 
     def close(self) -> None:
-        """Disconnects. The server forgets the consumer by itself."""
+        """Disconnects. The server removes the consumer after a time."""
         loop, self._loop = self._loop, None
         if loop is None:
             return

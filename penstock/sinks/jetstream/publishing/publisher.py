@@ -43,11 +43,12 @@ class Tally:
     resent: int = 0
 
     def reach(self, partition: PartitionId, place: Place) -> None:
-        """Everything of the partition up to `place` is stored; never back."""
+        """Everything of the partition up to `place` is stored; never back. Said again, it is
+        reported again: changes that come after a report may be stored already."""
         known = self.position.get(partition)
-        if known is None or place > known:
-            self.position[partition] = self.fresh[partition] = place
-            self.stored += 1
+        reached = place if known is None or place > known else known
+        self.position[partition] = self.fresh[partition] = reached
+        self.stored += 1
 
 
 class Publisher(Protocol):
