@@ -86,7 +86,7 @@ class Made:
             self.positions,
             seconds=30.0,
             slots=slots,
-            groups=groups,
+            groups=lambda: groups,
             clock=clock or Clock(),
         )
         epochs.begin(self.feed.begin())
