@@ -1,4 +1,4 @@
-"""Rows of text in columns, whole: whoever wants to see less pipes them through something."""
+"""Rows of text in columns, never cut: a pager or `cut` can do that."""
 
 from collections.abc import Iterable, Sequence
 

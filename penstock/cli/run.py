@@ -45,7 +45,7 @@ def command(
 def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool) -> None:
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
     configure(log_format, secrets=secrets_of(pipeline))
-    # Spark is imported late: a mistake in the file is told without waiting for it.
+    # Spark is imported late: a mistake in the file is reported without waiting for it.
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost
 

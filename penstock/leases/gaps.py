@@ -1,4 +1,4 @@
-"""Gaps: what a partition lost, kept beside its position for as long as nobody has mended it.
+"""Gaps: what a partition lost, stored beside its position.
 
 A row for each partition that ever lost something: whether it is stale (a copy made of its changes
 may differ from the source), how often for which cause, and the latest gaps. A gap is recorded
@@ -33,7 +33,7 @@ def gap_id(partition: str, cause: str, after: str, mark: Mapping[str, Any] | Non
 class Gaps:
     """The gaps of one backend, or of all of a pipeline's, by the prefix: `shop/default`.
 
-    Raises Unavailable, SettingsError; Malformed for a row that nobody of us wrote.
+    Raises Unavailable, SettingsError; Malformed for a row that penstock did not write.
     """
 
     def __init__(self, store: LeaseStore, prefix: str) -> None:
@@ -42,7 +42,7 @@ class Gaps:
         self._prefix = f"gaps:{prefix}/"
 
     def rows(self) -> dict[str, GapRow]:
-        """Partition (behind the prefix) -> `stale`, `counts` (by cause), `gaps` (latest last)."""
+        """Partition (after the prefix) -> `stale`, `counts` (by cause), `gaps` (latest last)."""
         return {
             lease.name.removeprefix(self._prefix): _row(lease)
             for lease in self._store.list(self._prefix)
@@ -55,7 +55,7 @@ class Gaps:
 
         def note(row: GapRow) -> None:
             if (found := _same(row, gap)) is not None:
-                # Whoever was told that we stand still is told that we go on.
+                # Subscribers that heard of the stop are informed that reading goes on.
                 found["announced"] = found["announced"] and found["policy"] == gap["policy"]
                 found.update({key: gap[key] for key in gap if key not in ("id", "at")})
             else:
@@ -95,8 +95,8 @@ class Gaps:
 
 
 def _same(row: GapRow, gap: Mapping[str, Any]) -> GapRow | None:
-    """The gap on record that this one is: by its id; or the last, if nobody went on behind it.
-    What was found by all that was read is found again by what was stored of it, which is less."""
+    """The gap on record that this one is: by its id; or the last, if nothing was read after it.
+    A gap found after what was read is found again after what was stored, which is less."""
     known: dict[str, GapRow] = {each["id"]: each for each in row["gaps"]}
     if gap["id"] in known:
         return known[gap["id"]]

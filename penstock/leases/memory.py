@@ -1,4 +1,4 @@
-"""Leases in memory: for tests, and for pipelines that may forget."""
+"""Leases in memory: for tests, and for pipelines that need no positions after a restart."""
 
 from builtins import list as List  # `list` is a method here
 from collections.abc import Sequence

@@ -77,7 +77,7 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
             try:
                 yield self._open()
             except psycopg.Error:
-                # Whether it was done nobody knows: the next look tells.
+                # The outcome is unknown until the row is read again.
                 self.close()
                 raise
 

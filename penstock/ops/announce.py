@@ -1,4 +1,4 @@
-"""What the log says when a sink changes how it delivers: the board's reports, one line a change.
+"""Log lines for changes of a sink's state, from the board's reports.
 
 Tasks only report; the service, which holds the board, logs each change once for all of them.
 """
@@ -16,18 +16,18 @@ LogLevel = Literal["info", "warning", "error"]
 
 log = structlog.get_logger("penstock")
 
-# Field of a sink's entry -> the event, and which others are told with it.
+# Field of a sink's entry -> the event, and the fields that are logged with it.
 _EVENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "delivery": ("the sink's delivery is chosen", ("reason", "stream", "version")),
     "durability": ("the sink's durability is verified", ("durability_reason",)),
     "pressure": ("the sink's back-pressure changed", ("pressure_reason", "answer_ms")),
     "breaker": ("the sink's circuit breaker changed", ("breaker_reason",)),
 }
-# States that an operator should hear of; the rest is information.
+# Log levels of states; any other is information.
 _ALARMS: Mapping[str, LogLevel] = {
     "slow": "warning", "critical": "error", "open": "error", "half-open": "warning",
 }  # fmt: skip
-# What a start begins with is no news.
+# A start in one of these states is not logged.
 _USUAL = {"pressure": "normal", "breaker": "closed", "durability": "default"}
 
 
@@ -48,21 +48,21 @@ def announcements(known: Mapping[tuple[str, str], Any], now: Snapshot) -> Iterat
             value = entry.fields.get(field)
             if value is None or value == known.get((name, field), _USUAL.get(field)):
                 continue
-            told = {key: entry.fields[key] for key in more if entry.fields.get(key)}
+            also = {key: entry.fields[key] for key in more if entry.fields.get(key)}
             level: LogLevel = _ALARMS.get(str(value), "info")
-            yield Announcement(level, event, {"sink": name, field: value, **told})
+            yield Announcement(level, event, {"sink": name, field: value, **also})
 
 
 class Announcer:
-    """Remembers what was said."""
+    """Logs each change once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Any] = {}
 
     def look(self, snapshot: Snapshot) -> None:
-        """Logs what changed since it looked last."""
-        for told in announcements(self._known, snapshot):
-            getattr(log, told.level)(told.event, **told.fields)
+        """Logs what changed since the last call."""
+        for line in announcements(self._known, snapshot):
+            getattr(log, line.level)(line.event, **line.fields)
         for (kind, name), entry in snapshot.items():
             if kind == "sink":
                 seen = {(name, field): entry.fields.get(field) for field in _EVENTS}

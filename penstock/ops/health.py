@@ -48,7 +48,7 @@ class Complaint(NamedTuple):
 
 
 def worst(found: Sequence[Complaint]) -> Health:
-    """The health of whoever has these complaints; ok without any."""
+    """The health that these complaints mean; ok without any."""
     return max((each.health for each in found), key=_ORDER.index, default="ok")
 
 
@@ -57,7 +57,7 @@ def complaints(
 ) -> list[Complaint]:
     """Of a pipeline that runs, which `started` then; times are seconds of the board's clock."""
     sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
-    # What a shared sink takes says nothing of one backend.
+    # A shared sink's progress is not evidence about one backend.
     alone = tuple(sinks.values()) if len(backends) == 1 else ()
     found = [
         complaint
@@ -83,7 +83,7 @@ def complaints(
 
 
 class _Backend(NamedTuple):
-    """All reports of one backend; `sinks` are those that nobody else writes to."""
+    """All reports of one backend; `sinks` are those that no other backend writes to."""
 
     name: str
     source: Entry | None
@@ -198,7 +198,7 @@ _STRAINED = (
 )  # fmt: skip
 _SAID = {"pressure": "back-pressure is", "breaker": "the circuit breaker is"}
 _MILD = ("slow",)  # never unhealthy: changes flow
-# What is judged by answers says nothing once the sink, with nothing to do, gets none.
+# States judged by answer times are stale once an idle sink gets no answers.
 _PASSING = ("slow", "critical")
 
 
@@ -213,7 +213,7 @@ def _disconnected(who: str, entry: Entry, now: float, limits: Thresholds) -> Ite
     )
 
 
-# What changes when changes have become durable, or the source has been told.
+# What changes when changes have become durable, or have been acknowledged at the source.
 _MOVES = ("confirmed", "position", "place", "acknowledged", "published")
 
 

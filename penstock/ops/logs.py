@@ -103,7 +103,7 @@ class _Forward(logging.Handler):
 
 
 def metrics_fields(status: Status) -> dict[str, Any]:
-    """What the METRICS line says: sums over backends and sinks."""
+    """The fields of the METRICS line: sums over backends and sinks."""
     backends, sinks = status.backends, status.sinks
     return {
         "uptime": int(status.uptime_seconds),
@@ -150,6 +150,6 @@ class MetricsLine(Closes):
         self._stop.set()
 
     def run(self) -> None:
-        """The loop; returns when told to stop."""
+        """The loop; returns when stopped."""
         while not self._wait(self._interval):
             structlog.get_logger("penstock").info("METRICS", **metrics_fields(self._status()))

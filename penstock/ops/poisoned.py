@@ -1,4 +1,4 @@
-"""What a sink tells of poison, on the board: dead letters are counted, tables have their state."""
+"""A sink's reports of poison to the board: counts of dead letters, states of tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _KEYS = ("dead_letters", "tables")
 
 
 def report_poison(board: Reporter, sink: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Reports what `told` says of dead letters and tables; returns the rest of it."""
+    """Reports the dead letters and tables in `told`; returns its other fields."""
     letters = told.get("dead_letters", {})
     if letters:
         board.add("sink", sink, {f"dead_letters.{reason}": n for reason, n in letters.items()})
@@ -22,7 +22,7 @@ def report_poison(board: Reporter, sink: str, told: Mapping[str, Any]) -> dict[s
 
 
 def post_tables(board: Board, tables: Sequence[Mapping[str, Any]]) -> None:
-    """What is known of tables before anybody writes."""
+    """Posts the states of tables that the sink has stored."""
     for table in tables:
         board.post("table", _name(table), table)
 

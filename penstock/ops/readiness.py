@@ -1,7 +1,7 @@
 """Whether changes can flow: what /ready answers. Pure.
 
 Ready means that every backend has begun, its bookmark is saved, and something can flow: whatever is
-written at a source from now on is delivered. It says nothing of how far behind a backend is.
+written at a source from now on is delivered. It does not depend on how far behind a backend is.
 """
 
 from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from penstock.ops.status import Status
 
 __all__ = ["ENDPOINTS", "Response", "StreamInfo", "respond"]
 
-# A stream's state as the sink's server tells it, or None if there is no such stream.
+# A stream's state as the sink's server reports it, or None if there is no such stream.
 StreamInfo = Callable[[str], Mapping[str, Any] | None]
 
 _JSON = "application/json"

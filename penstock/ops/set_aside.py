@@ -1,4 +1,4 @@
-"""What the log says of poison: dead letters as they come, and each change of a table's state."""
+"""Log lines for poison: dead letters as they come, and each change of a table's state."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def _letters(
 
 def _table(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[Announcement]:
     state = str(fields.get("state"))
-    # What was suspended long ago and is followed at a start is no news.
+    # A table that is followed at a start is not logged.
     if state in _TABLES and (known or state != "following"):
         level, event = _TABLES[state]
         yield Announcement(level, event, {name: fields.get(name) for name in _TOLD})

@@ -1,6 +1,6 @@
-"""One frozen value that says how a pipeline is: /health, /status, /metrics, the log and the
-dashboard read the same one. Made from the board's snapshot and a time; pure. What is wrong with
-it, `health` says.
+"""The status of a pipeline as one frozen value, made from the board's snapshot and a time; pure.
+
+/health, /ready, /status, /metrics, the log and the dashboard read the same value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,14 @@ class BatchStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStatus:
-    """One source. `current`: its newest place, and `confirmed`: up to where it was told that all is
-    durable, as the source writes them. `lag`: what it has after that, by unit, of which `lag_bytes`
-    is the bytes. `partitions`: those that need attention most, of `partition_count`. `gaps`: what
-    was lost, by partition, see `leases.gaps`; `blocked`: why it stands still until the operator
-    acts. `details`: in the source's own terms. None is "not known"."""
+    """One source; None is "not known".
+
+    `current`: its newest place, and `confirmed`: the place up to which it was acknowledged, as the
+    source writes them. `lag`: what it has after that, by unit, of which `lag_bytes` is the bytes.
+    `partitions`: those that need attention most, of `partition_count`. `gaps`: what was lost, by
+    partition, see `leases.gaps`. `blocked`: why the backend stands still until the operator acts.
+    `details`: in the source's own terms.
+    """
 
     name: str
     begun: bool = False
@@ -116,8 +119,8 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The whole pipeline. `reasons` is empty exactly when `health` is ok. `standby` says whom it
-    waits for while another instance owns the pipeline. `ready`: see `readiness`."""
+    """The whole pipeline. `reasons` is empty exactly when `health` is ok. `standby`: the instance
+    that owns the pipeline, while this one waits for it. `ready`: see `readiness`."""
 
     name: str
     version: str
@@ -190,7 +193,7 @@ def _backend(name: str, snapshot: Snapshot, now: float, most: int | None) -> Bac
     entry, query = snapshot.get(("source", name)), snapshot.get(("query", name))
     reader = entry.fields if entry is not None else {}
     service = query.fields if query is not None else {}
-    # What the reader process says of its source is closer to the cause.
+    # The reader process's error is closer to the cause.
     error = reader.get("last_error") or service.get("last_error")
     known = {"position": places, **reader, **service, "last_error": error}
     if entry is not None and query is not None and entry.at < query.changed["restarts"]:
@@ -231,7 +234,7 @@ def _batch(entry: Entry, now: float) -> BatchStatus:
 
 S = TypeVar("S", BackendStatus, SinkStatus)
 
-# Fields that are made here, and never what a report says.
+# Fields that are made here, never copied from a report.
 _MADE = ("batch", "dead_letters", "gaps", "partitions")
 
 

@@ -119,8 +119,8 @@ class Beginnings:
     def _log(self, error: PenstockError, names: list[str], wait: float) -> None:
         backend = ", ".join(names)
         if isinstance(error, Unavailable):
-            told = "not available; trying again"
-            log.warning(told, backend=backend, error=str(error), wait=round(wait, 1))
+            event = "not available; trying again"
+            log.warning(event, backend=backend, error=str(error), wait=round(wait, 1))
         elif all(str(self.errors.get(name)) != str(error) for name in names):
             log.error("the backend cannot begin", backend=backend, error=str(error))
 

@@ -1,7 +1,7 @@
-"""Losses are told: in the log, and through the sink to `penstock.gap.{backend}`.
+"""Announces gaps: in the log, and through the sink on `penstock.gap.{backend}`.
 
-The planner records a gap in the store and reports it; the service, which has the sink, tells it. A
-gap that was recorded by a process that died is told by the next one: at least once, under one id.
+The reader process records a gap in the store and reports it; the service, which has the sink,
+announces it. After a crash in between the next process does: at least once, under one id.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ class _Loss(NamedTuple):
 
 
 class Notices:
-    """Looks at the board, a few times a second, for gaps that nobody was told of."""
+    """Looks at the board, a few times a second, for gaps that were not announced."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -39,11 +39,11 @@ class Notices:
         self._at = 0.0
 
     def tick(self, board: Board, now: float) -> None:
-        """Tells what is new; `now` is monotonic seconds. Raises nothing: what can't be told now
-        is told later."""
+        """Announces new gaps; `now` is monotonic seconds. Raises nothing: an announcement that
+        fails is tried again."""
         for loss in self._losses(board):
             self._log(loss)
-            # With its end, or when there will be none: so that nothing is told twice.
+            # Once its end is known, or will never be: each gap is announced once.
             done = bool(loss.gap["to"]) or loss.gap["policy"] == "fail"
             if done and not loss.gap["announced"] and _identity(loss.gap) not in self._told:
                 if now < self._at:
@@ -105,5 +105,6 @@ class Notices:
 
 
 def _identity(gap: Mapping[str, Any]) -> str:
-    """Of the news: a gap before which we stood still is told again when we go on."""
+    """The id of the announcement: a gap that stopped the backend is announced again when reading
+    goes on."""
     return f"{gap['id']}-{gap['policy']}"

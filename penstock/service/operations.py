@@ -35,7 +35,7 @@ def open_board(pipeline: Pipeline, run: Path) -> Board:
 class Operations(Closes):
     """Serves /health and the rest, and logs the METRICS line, from `listen` until it is left.
 
-    `standby` says whom we wait for, None while the pipeline is ours.
+    `standby`: the instance that is waited for, None while the pipeline is ours.
     """
 
     def __init__(

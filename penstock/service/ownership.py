@@ -157,7 +157,7 @@ class Ownership:
             try:
                 self.renew()
             except PenstockError:
-                continue  # the store is away: whoever can reach it decides
+                continue  # the store is away: an instance that reaches it decides
 
     def release(self) -> None:
         """Gives the lease back, so that another instance need not wait for it to expire."""
@@ -188,7 +188,7 @@ def _owner(lease: Lease) -> Owner | None:
 
 
 def _machine() -> str:
-    """This boot of this machine, and this space of process ids; "" where it can't be told."""
+    """This boot of this machine, and this namespace of process ids; "" where that is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -1,7 +1,7 @@
-"""Where a backend goes on: behind the stored position; without one, behind what the sink has.
+"""Where a backend goes on: after the stored bookmark; without one, after what the sink has.
 
-Only a first start may make what is missing at the source: a slot made anew behind a position would
-be a silent hole. A sink that has changes, or once had, says that it is no first start.
+Only a first start may create what is missing at the source: creating it again after a bookmark
+would be a silent gap. If the sink has changes, or ever had, it is no first start.
 """
 
 import structlog

@@ -43,7 +43,7 @@ log = structlog.get_logger("penstock")
 
 
 class Service:
-    """Runs one pipeline until it is told to stop."""
+    """Runs one pipeline until it is stopped."""
 
     def __init__(self, pipeline: Pipeline, *, bridge_metrics: bool = False) -> None:
         self._pipeline = pipeline
@@ -95,7 +95,7 @@ class Service:
     def _own(
         self, engine: Engine, supervision: Supervision, board: Board, run: Path, ours: Ownership
     ) -> None:
-        """Runs the pipeline, which is ours, until we are told to stop or lose it."""
+        """Runs the pipeline, which is ours, until a stop or until the lease is lost."""
         try:
             engine.own()
             with engine.reporting(board):

@@ -1,7 +1,7 @@
 """Waiting until the pipeline is ours: another instance has its lease, or reads its source.
 
-Costs a look at the store, or at the slots, a few times a second: no Spark, no JVM, unless
-`spark.standby: warm` asks to have it ready.
+Costs a look at the store, or at the sources' readers, a few times a second: no Spark, no JVM,
+unless `spark.standby: warm` asks to have it ready.
 """
 
 import threading
@@ -28,7 +28,8 @@ log = structlog.get_logger("penstock")
 
 
 class Standby:
-    """`reason` says whom we wait for, for /health and /status; None while we do not wait."""
+    """`reason`: the instance or reader that is waited for, for /health and /status; None while this
+    instance does not wait."""
 
     def __init__(self, pipeline: Pipeline, ownership: Ownership, stop: threading.Event) -> None:
         self.reason: str | None = None
@@ -40,7 +41,7 @@ class Standby:
         self._positions: dict[int, Positions] = {}  # by the backend's number
 
     def wait(self, meanwhile: Callable[[], None]) -> bool:
-        """Returns True once the pipeline is ours, False when we were told to stop.
+        """Returns True once the pipeline is ours, False after a stop.
 
         `meanwhile` is called at every look. Raises SettingsError.
         """
@@ -74,11 +75,11 @@ class Standby:
         """Why we must wait; None if we need not."""
         if (owner := self._ownership.attempt()) is not None:
             return f"another instance owns the pipeline: {owner.text}"
-        # At once: a server that is away takes its time to say so.
+        # In parallel: each server that is away costs a timeout.
         numbers = range(len(self._pipeline.backends))
         with ThreadPoolExecutor(min(len(numbers), _LOOKING), "look") as threads:
             held = list(threads.map(self._holders, numbers))
-        # One whose slot is taken by somebody else must not hold up the others.
+        # A source that has another reader must not hold up the other backends.
         if not all(held):
             return None
         return "; ".join(f"{each.text}, which is not ours" for holders in held for each in holders)

@@ -67,12 +67,12 @@ class Supervision:
             query.hand_over()
 
     def drain(self) -> None:
-        """Waits until every source has said that what it delivered is saved and acknowledged."""
+        """Waits until every reader reports that what it delivered is saved and acknowledged."""
         deadline = time.monotonic() + GRACE
         waiting = {query.name for query in self._queries if query.running}
         while waiting and time.monotonic() < deadline:
-            told = {name: self._board.entry("source", name) for name in waiting}
-            waiting -= {name for name, entry in told.items() if entry.get("stopped")}
+            reports = {name: self._board.entry("source", name) for name in waiting}
+            waiting -= {name for name, entry in reports.items() if entry.get("stopped")}
             for query in self._queries:
                 self._post_batch(query)  # raises at once when the JVM is gone
             time.sleep(DRAIN_LOOK)
@@ -98,7 +98,7 @@ class Supervision:
 
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:
-        whoever starts a misconfigured pipeline sees it end."""
+        a pipeline that is misconfigured ends at its start."""
         errors = [
             query.failed or self._beginnings.errors.get(query.name) for query in self._queries
         ]
@@ -108,7 +108,7 @@ class Supervision:
 
 
 def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
-    """Says once of each type that it is delivered as its text; returns the new ones."""
+    """Logs once for each unknown type that it is delivered as text; returns the new ones."""
     entry = board.snapshot().get(("pipeline", UNKNOWN_TYPES))
     fresh = set(entry.fields) - known if entry is not None else set()
     for name in sorted(fresh):
@@ -117,7 +117,7 @@ def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
 
 
 def _log_set_aside(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Says what happened to poison since the snapshot before."""
-    for told in set_aside(before, after):
-        getattr(log, told.level)(told.event, **told.fields)
+    """Logs what happened to poison since the snapshot before."""
+    for line in set_aside(before, after):
+        getattr(log, line.level)(line.event, **line.fields)
     return after
