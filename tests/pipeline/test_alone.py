@@ -105,7 +105,11 @@ def test_a_backend_that_may_not_log_in_any_more_goes_on_when_it_may(
             insert(a, 1, 3)
             eventually(lambda: ids(nats, stream, "a") == [1, 2, 3], run=run)
             a.execute(f"ALTER ROLE {role} NOLOGIN")
-            a.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+            a.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+                " WHERE slot_name = %s",
+                (f"slot_{a.name}",),
+            )
             insert(a, 4, 9)
             eventually(lambda: "not permitted to log in" in backend(run, "a")["blocked"], run=run)
             insert(b, 1, 61)
