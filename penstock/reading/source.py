@@ -130,8 +130,8 @@ class Source:
     def initial(self) -> Json:
         """The stored bookmarks. A first start begins, and stores where, before anything is read.
 
-        Only a first start may make what is missing: a slot made anew after a stored position would
-        be a silent gap.
+        Only a first start may create what is missing at the source: creating it again after a
+        stored bookmark would be a silent gap.
         """
         bookmarks = self._begun()
         if self._epochs is not None:
