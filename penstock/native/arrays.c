@@ -14,7 +14,7 @@ struct list {
     struct buffer *out;
 };
 
-/* Behind the first quote: the element between the quotes, without its escapes. */
+/* After the first quote: the element between the quotes, without its escapes. */
 static int quoted(struct list *l, struct text *element) {
     struct buffer *scratch = &l->style->scratch;
     const uint8_t *p = l->in.at, *end = l->in.end;
@@ -54,7 +54,7 @@ static int element(struct list *l) {
     return pk_scalar(l->style, kind, raw, l->out);
 }
 
-/* Behind an opening brace, up to the closing one. */
+/* After an opening brace, up to the closing one. */
 static int items(struct list *l, int depth) {
     int json = l->style->json, said = FINE;
     int64_t start = l->out->size, count = 0;

@@ -135,7 +135,7 @@ static struct text transaction(const struct build *b, int64_t row, uint8_t *spac
     return (struct text){space, pk_digits(space, unit->xid) - space};
 }
 
-/* What comes behind `backend:`. */
+/* What follows `backend:`. */
 static struct text event(const struct build *b, int64_t row, uint8_t *space) {
     uint8_t *at = write_cursor(space, unit_of(b, row)->lsn);
     *at++ = ':';
@@ -153,7 +153,7 @@ static void set_null(struct build *b, struct ArrowArray *array, struct buffer *v
     array->null_count++;
 }
 
-/* A column of texts, each behind `prefix`. */
+/* A column of texts, each after `prefix`. */
 static void texts(struct build *b, chooser choose, struct text prefix) {
     uint8_t space[48];
     struct ArrowArray *array = next(b, 3);

@@ -22,7 +22,7 @@ static void release(struct ArrowArray *array) {
 
 static int is_set(const uint8_t *bits, int64_t i) { return !bits || bits[i >> 3] >> (i & 7) & 1; }
 
-/* The images, one behind the other; where each starts goes to `ends`, and a bit to `valid`. */
+/* The images, one after the other; where each starts goes to `ends`, and a bit to `valid`. */
 static int images(const struct ArrowArray *from, uint8_t *valid, int32_t *ends, struct buffer *data,
                   int64_t *nulls) {
     const uint8_t *known = from->buffers[VALID], *bytes = from->buffers[DATA];

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a function of the kernel says. STRANGE: it is not what we know; Python shall look at it. */
+/* What a function of the kernel returns. STRANGE: not an ordinary value; Python decodes it. */
 enum outcome { FINE = 0, STRANGE = 1, FULL = 2 };
 
 /* Arrow's offsets are int32: no column of a batch may be longer. */
@@ -67,7 +67,7 @@ static inline int take_text(struct cursor *c, int64_t size, struct text *text) {
     return text->at != NULL;
 }
 
-/* Grows as needed; never past what an int32 can say. */
+/* Grows as needed; never past an int32. */
 struct buffer {
     uint8_t *data;
     int64_t size, capacity;

@@ -42,7 +42,7 @@ static int hex4(struct walk *w, uint32_t *code) {
     return p ? FINE : STRANGE;
 }
 
-/* Behind a backslash and `u`: one character, which may be two such escapes. */
+/* After a backslash and `u`: one character, which may be two such escapes. */
 static int escaped_character(struct walk *w, uint32_t *code) {
     const uint8_t *p;
     uint32_t low;
@@ -103,7 +103,7 @@ static int plain(struct walk *w) {
     return w->out ? put(w->out, text.at, text.size) : FINE;
 }
 
-/* Behind the first quote. */
+/* After the first quote. */
 static int string(struct walk *w) {
     int64_t start = w->out ? w->out->size : 0;
     int said;
@@ -190,7 +190,7 @@ static int array(struct walk *w) {
     return w->out ? pk_header(w->out, start, count, pk_array_header) : FINE;
 }
 
-/* The keys of one object: where its first is, and whether each so far is behind the one before. */
+/* The keys of one object: where its first is, and whether each so far comes after the one before. */
 struct object {
     int first, sorted;
 };

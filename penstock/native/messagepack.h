@@ -4,7 +4,7 @@
 
 #include "cursor.h"
 
-/* Writes `size` low bytes of `value` behind a tag. */
+/* Writes `size` low bytes of `value` after a tag. */
 static inline uint8_t *pk_tagged(uint8_t *at, uint8_t tag, uint64_t value, int size) {
     *at++ = tag;
     for (int shift = (size - 1) * 8; shift >= 0; shift -= 8) *at++ = (uint8_t)(value >> shift);

@@ -1,4 +1,4 @@
-/* How the loader knows that this library belongs to its Python code. */
+/* The version that the loader compares: this library and its Python code must agree. */
 #include "native.h"
 
 #ifndef PENSTOCK_DIGEST

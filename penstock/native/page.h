@@ -16,7 +16,7 @@ struct plan {
     struct text namespace, name;
     int64_t oid;
     int32_t columns, keys; /* how many; columns < 0: no row of it can be decoded here */
-    int32_t tenant;        /* the column that says whose it is, or -1 */
+    int32_t tenant;        /* the column with the tenant, or -1 */
     int32_t reserved;
     const struct column *column;
     const int32_t *key;

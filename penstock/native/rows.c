@@ -1,5 +1,5 @@
 /* Where a batch's columns are (Arrow's C data interface), and what rows have in common: equal
- * values, rising places, bytes together. Only looks. */
+ * values, rising places, bytes together. Reads only. */
 
 #include "weave.h"
 
@@ -34,7 +34,7 @@ EXPORT int64_t penstock_weave_span(const struct column *c, int64_t start, int64_
 EXPORT void penstock_weave_columns(const struct ArrowArray *batch, struct column *out);
 EXPORT void penstock_weave_release(struct ArrowArray *batch);
 
-/* The columns of an exported record batch, and behind them the items of its lists. `out` has room
+/* The columns of an exported record batch, followed by the items of its lists. `out` has room
  * for twice as many. */
 void penstock_weave_columns(const struct ArrowArray *batch, struct column *out) {
     struct column *items = out + batch->n_children;

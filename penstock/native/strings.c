@@ -4,7 +4,7 @@
 
 static const char HEX[] = "0123456789abcdef";
 
-/* Is any of 8 bytes a control character, a quote or a backslash? (It may say yes for one behind
+/* Is any of 8 bytes a control character, a quote or a backslash? (It may be yes for one after
  * such a byte as well: bytes are then looked at one by one.) */
 static inline uint64_t special(uint64_t word) {
     uint64_t quote = word ^ EVERY('"'), slash = word ^ EVERY('\\');

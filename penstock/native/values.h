@@ -1,7 +1,7 @@
 /* Column values: PostgreSQL's text form -> the value in a row image.
  *
  * Strict: what is not exactly as a server with our session settings writes it, or is rare (years
- * before 1 and beyond 9999), is STRANGE, and Python decides what it is worth. */
+ * before 1 and beyond 9999), is STRANGE, and Python decides. */
 #ifndef PENSTOCK_VALUES_H
 #define PENSTOCK_VALUES_H
 

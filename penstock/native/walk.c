@@ -2,7 +2,7 @@
  * message, and never a row. The same as `rows_ahead` in feeds/postgres/walk.py does, and what the
  * framer does with whole transactions.
  *
- * `data` has 35 bytes behind `end`: the head of a short message can be read at the very end. */
+ * `data` has 35 bytes after `end`: the head of a short message can be read at the very end. */
 #include <string.h>
 
 #include "native.h"
@@ -21,7 +21,7 @@ struct transaction {
 struct walk {
     int64_t position, end; /* where to begin, and where it ended; the end of what came */
     int64_t most;          /* rows */
-    int64_t room;          /* bytes: no row is begun behind them */
+    int64_t room;          /* bytes: no row is begun after them */
     int64_t rows;          /* that were passed */
     int64_t transactions, most_transactions;
     int64_t first_row; /* where the first one begins */
@@ -73,7 +73,7 @@ static int note(const uint8_t *data, int64_t at, struct walk *walk, uint8_t last
     return 1;
 }
 
-/* Over row messages, until anything else, `most`, the first that ends behind `room`, or one of a
+/* Over row messages, until anything else, `most`, the first that ends after `room`, or one of a
  * table too many. */
 void penstock_walk_rows(const uint8_t *data, struct walk *walk) {
     int64_t at = walk->position, full = at + walk->room, stop;

@@ -1,4 +1,4 @@
-/* Weaves columns into rows of bytes: constants, values, lengths and numbers, one behind the other.
+/* Weaves columns into rows of bytes: constants, values, lengths and numbers, one after the other.
  *
  * How a value is written is in written.h; what a message looks like is the caller's list of
  * pieces. Nothing here allocates what the caller has to free, and nothing writes behind

@@ -50,7 +50,7 @@ _COUNTS = ("published", "duplicates", "size")
 _COLLECT = 60.0
 
 log = logging.getLogger("penstock")
-# What this process has said of its decoders' unknown types.
+# What this process has reported of its decoders' unknown types.
 _told: set[str] = set()
 
 
@@ -58,7 +58,7 @@ _told: set[str] = set()
 def settle_worker() -> None:
     """Once in each of Spark's Python workers, behind all imports.
 
-    Not in the planner, which is no worker and must collect its own garbage.
+    Not in the reader process, which is no worker and must collect its own garbage.
     """
     # PySpark's daemon collects garbage after every task. With all imports done, what is alive now
     # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
@@ -131,10 +131,10 @@ def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, 
 def write_changes(
     options: Mapping[str, str], batches: Iterable[pa.RecordBatch], attempt: Attempt
 ) -> Receipt:
-    """Stores the changes of one task and reports how it goes.
+    """Stores the changes of one task and reports the progress.
 
-    While an epoch runs, what is stored is told to the planner, and counted here: its receipt only
-    counts what is left.
+    While an epoch runs, what is stored is reported to the reader process and counted here; the
+    receipt counts the rest only.
     """
     sink, name, board = _sink(frozenset(options.items()))
     settle_worker()
@@ -165,7 +165,7 @@ def write_changes(
 
 
 def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
-    """What a sink says of itself, on the board; its running totals as what is new of them."""
+    """Reports the fields of a sink to the board, and of its running totals what is new."""
     told = report_poison(board, name, told)
     rest = {key: value for key, value in told.items() if key not in (*_COUNTS, "counts")}
     fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}

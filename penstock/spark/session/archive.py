@@ -38,7 +38,7 @@ class Archive:
 
     @property
     def path(self) -> Path | None:
-        """The file, if there is one that is whole, and nobody else can write to it."""
+        """The file, if there is one that is complete and that no other user can write to."""
         if not _private(self.folder):
             return None
         found = sorted(self.folder.glob(f"{self._name}-*.jsa"))
@@ -49,7 +49,7 @@ class Archive:
         path = self.path
         if path is None:
             return ()
-        with suppress(OSError):  # in an image: read-only, and somebody else's
+        with suppress(OSError):  # in an image: read-only, and of another user
             os.utime(path)
         return (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-XX:+VerifySharedSpaces", *_QUIET)
 

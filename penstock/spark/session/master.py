@@ -18,7 +18,7 @@ def with_slots(master: str, slots: int) -> str:
     core of its own."""
     found = _LOCAL.fullmatch(master)
     if found is None:
-        return master  # Spark says what is wrong with it
+        return master  # Spark reports what is wrong with it
     threads, failures = found["threads"] or "1", found["failures"] or ""
     cores = os.cpu_count() or 1 if threads == "*" else int(threads)
     return master if cores >= slots else f"local[{slots}{failures}]"

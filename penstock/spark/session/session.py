@@ -158,7 +158,7 @@ def _local(folder: Path) -> Mapping[str, str]:
 
 
 def java_options(mode: Mode) -> str:
-    """What the JVM of a session of this mode is started with, unless `spark.conf` says else."""
+    """What the JVM of a session of this mode is started with, unless `spark.conf` overrides it."""
     log4j = files("penstock.spark") / "log4j2.properties"
     compiler = _ROWS_JAVA if mode == "rows" else _PACKED_JAVA
     return f"-Dlog4j2.configurationFile=file:{log4j} {_JAVA} {compiler}"

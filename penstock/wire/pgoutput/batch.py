@@ -59,13 +59,13 @@ class Constants:
         return len(self.cursors) - 1
 
     def unit(self, index: int) -> tuple[int, int | None, int | None]:
-        """What `add_unit` was told."""
+        """The arguments of `add_unit`."""
         xid = self.transactions[index]
         lsn = parse_lsn(self.cursors[index])
         return lsn, None if xid is None else int(xid), self.committed_at[index]
 
     def add_relation(self, layout: RowLayout) -> int:
-        """A new relation's index; FILTERED if nobody wants it."""
+        """A new relation's index; FILTERED if the filter drops it."""
         if not layout.kept:
             return FILTERED
         self.relations.append(layout)
@@ -77,7 +77,7 @@ def assemble(
     backend: str, database: str, images: Images,
 ) -> pa.RecordBatch | None:  # fmt: skip
     """The page's changes; None if the filter leaves none. Raises Malformed if they are not the
-    ones that the page says."""
+    ones that the page names."""
     _verify(page, rows, constants)
     rows = [row for row in rows if row[1] != FILTERED]
     if not rows:

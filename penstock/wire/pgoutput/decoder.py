@@ -67,7 +67,7 @@ class _Known(NamedTuple):
 
 class PgoutputDecoder:
     """A `page.Decoder`. Pickles as its settings; keeps what it learned of relations, and in
-    `unknown_types` the names of the types that it delivered as text for want of knowing them."""
+    `unknown_types` the names of the types that it delivered as text because they are unknown."""
 
     def __init__(self, settings: DecoderSettings) -> None:
         self.settings = settings
@@ -103,7 +103,7 @@ class PgoutputDecoder:
         try:
             return self._kernel.decode(page, Stepped(known.context, **self._ways(known)))
         except (Unfit, Malformed):
-            # What is wrong with it, and what it is worth, is said in one place.
+            # Python is the reference for error handling.
             return self._thoroughly(page, known)
 
     def _thoroughly(self, page: Page, known: _Known) -> pa.RecordBatch | None:

@@ -1,8 +1,8 @@
 """Decoding a page with the native kernel: it walks the messages and writes the batch's columns.
 
-What it does not do, it stops at: a relation, a truncate, a logical message, a row that is in any
+It stops at what it does not handle: a relation, a truncate, a logical message, a row that is in any
 way unusual. That one message goes through `Scan`, and its rows come back to the kernel. A page that
-is in any way broken is left alone entirely: `Scan` says what is wrong with it.
+is in any way broken goes to `Scan` as a whole, which reports what is wrong with it.
 """
 
 import ctypes
@@ -102,14 +102,14 @@ class Kernel:
     def _run(self, handle: int, page: Page, scan: Stepped) -> pa.RecordBatch | None:
         functions, payload = self._functions, page.payload
         state = ScanState.from_address(handle)
-        plans: list[Plan] = []  # as long as the kernel looks at them
-        self._tell(handle, state, scan, plans)
-        while (said := functions.penstock_page_run(handle)) == _MESSAGE:
-            _ask(state, scan)
+        plans: list[Plan] = []  # kept alive while the kernel uses them
+        self._pass_on(handle, state, scan, plans)
+        while (result := functions.penstock_page_run(handle)) == _MESSAGE:
+            _take_over(state, scan)
             scan.step(payload[state.at : state.stop])
-            self._tell(handle, state, scan, plans)
+            self._pass_on(handle, state, scan, plans)
             state.at = state.stop
-        if said != _DONE or not _agrees(page, state):
+        if result != _DONE or not _agrees(page, state):
             raise Unfit
         if not state.rows:
             return None
@@ -119,8 +119,8 @@ class Kernel:
         batch: pa.RecordBatch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
         return batch
 
-    def _tell(self, handle: int, state: ScanState, scan: Stepped, plans: list[Plan]) -> None:
-        """The kernel learns what `scan` learned: transactions, relations, and rows."""
+    def _pass_on(self, handle: int, state: ScanState, scan: Stepped, plans: list[Plan]) -> None:
+        """Passes new transactions, relations and rows of `scan` to the kernel."""
         functions, units = self._functions, scan.constants
         for number in range(state.units, len(units.cursors)):
             _must(functions.penstock_page_unit(handle, ctypes.byref(_unit(*units.unit(number)))))
@@ -139,8 +139,8 @@ class Kernel:
         return plan
 
 
-def _ask(state: ScanState, scan: Stepped) -> None:
-    """`scan` learns what the kernel saw."""
+def _take_over(state: ScanState, scan: Stepped) -> None:
+    """Passes the state of the kernel to `scan`."""
     for number in range(len(scan.constants.cursors), state.units):
         unit = state.all_units[number]
         inside = bool(unit.inside)
@@ -173,7 +173,7 @@ def _given(row: Sequence[Any]) -> Given:
 
 
 def _agrees(page: Page, state: ScanState) -> bool:
-    """Are these the changes that the page says it has?"""
+    """Whether these are the changes that the page names."""
     if state.seen != page.count or not state.seen:
         return not page.count and not state.seen
     units = state.all_units
@@ -186,8 +186,8 @@ def _agrees(page: Page, state: ScanState) -> bool:
     )
 
 
-def _must(said: int) -> None:
-    if said:
+def _must(code: int) -> None:
+    if code:
         raise Unfit
 
 

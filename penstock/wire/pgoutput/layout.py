@@ -20,7 +20,7 @@ class RowLayout:
 
     `columns` are (name, converter) in the order of the wire; `key` names the columns that identify
     a row, () if nothing does; `kept` is whether the table passes the filter; `unknown` are types
-    delivered as text for want of knowing them.
+    delivered as text because they are unknown.
     `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message.
     """
 
@@ -96,7 +96,7 @@ class RowLayout:
         images: Images,
         tables: Collection[tuple[str, str]] | None,
     ) -> "RowLayout":
-        """In place of `of` when that raised `fault`: knows the table's OID, and its name as well
+        """In place of `of` when that raised `fault`: has the table's OID, and its name as well
         as it can be written. Raises Malformed if there is no OID."""
         reader = ByteReader(raw, lenient=True)
         reader.tag()

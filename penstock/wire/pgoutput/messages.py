@@ -74,8 +74,8 @@ def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False
     """One pgoutput message, from its tag on.
 
     `streamed`: it came between Stream Start and Stream Stop, where rows, relations, types and
-    logical messages carry an int32 xid behind their tag. Raises Malformed: an unknown tag, a
-    message that ends early, bytes behind its end, names that are not UTF-8 (unless
+    logical messages carry an int32 xid after their tag. Raises Malformed: an unknown tag, a
+    message that ends early, bytes after its end, names that are not UTF-8 (unless
     `lenient`, which escapes them).
     """
     reader = ByteReader(data, lenient=lenient)

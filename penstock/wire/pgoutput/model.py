@@ -1,4 +1,4 @@
-"""What pgoutput says, as frozen values: one dataclass per message, named as the manual names it.
+"""The messages of pgoutput as frozen values: one dataclass each, named as the manual names it.
 
 Names and fields follow the chapter "Logical Replication Message Formats", protocol versions 1 and
 2, and two-phase commit. LSNs are numbers, timestamps microseconds since 1970 UTC.
@@ -146,7 +146,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A changed row. `old_kind` says what `old` holds: K the replica identity's columns (nulls
+    """A changed row. `old_kind` is what `old` holds: K the replica identity's columns (nulls
     elsewhere), O the whole row, empty when it was not sent."""
 
     xid: int | None

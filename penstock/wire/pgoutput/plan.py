@@ -16,7 +16,7 @@ _NOT_HERE = -1
 
 
 class Text(ctypes.Structure):
-    """Bytes that somebody else keeps; no address is null."""
+    """Bytes that the caller keeps alive; no address is null."""
 
     _fields_ = (("at", ctypes.c_char_p), ("size", ctypes.c_int64))
 
@@ -91,7 +91,7 @@ def text(value: str | bytes | None) -> Text:
 
 
 def plan_of(layout: RowLayout, images: Images, tenant: str | None) -> Plan:
-    """`tenant` is the column that says whose a row is. The plan keeps what it points to."""
+    """`tenant` is the column with the tenant. The plan keeps alive what it points to."""
     names = [name for name, _ in layout.columns]
     places = [names.index(name) for name in layout.key]
     owner = names.index(tenant) if tenant in names else -1

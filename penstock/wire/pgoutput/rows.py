@@ -66,8 +66,7 @@ def read_tuple(
 
 
 class Diagnosis(NamedTuple):
-    """Why a change cannot be read: a machine-readable slug, and the error, which never says what is
-    in the row."""
+    """Why a change cannot be read: a machine-readable slug, and the error, without row data."""
 
     reason: str
     error: Malformed

@@ -45,7 +45,7 @@ Tenant = Callable[[dict[str, Any]], str | None]
 Resolve = Callable[[bytes], RowLayout]
 
 # CopyData `d`, its length, XLogData `w`, 24 bytes of LSNs and time, then the message: its tag, and
-# the first uint32 behind it (behind the xid when streamed).
+# the first uint32 after it (after the xid when streamed).
 _FRAME = struct.Struct(">BIB24xBI")
 _STREAMED_FRAME = struct.Struct(">BIB24xB4xI")
 _MESSAGE = 30
@@ -66,7 +66,7 @@ _KEY, _OLD, _NEW = b"KON"
 class Scan:
     """The state of reading one page. `rows` are tuples shaped like `batch.Row`.
 
-    With `poison`, a change that can't be read becomes a row that says so; without, it is Malformed.
+    With `poison`, a change that can't be read becomes an ERROR row; without, it is Malformed.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Scan:
             raise Malformed(f"relation {oid} was not announced") from None
 
     def _filtered(self) -> None:
-        """An ordinal that nobody sees: they are counted before the filter."""
+        """An ordinal of a filtered row: ordinals count before the filter."""
         self.rows.append((self._unit, FILTERED, self._ordinal, *_NOTHING))
         self._ordinal += 1
 

@@ -1,4 +1,4 @@
-"""`Scan`, one message at a time: what the native kernel leaves to Python."""
+"""`Scan`, one message at a time: the messages that the native kernel leaves to Python."""
 
 from typing import Any
 

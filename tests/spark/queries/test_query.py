@@ -66,7 +66,7 @@ def test_a_transform_that_spark_refuses_says_why(
 ) -> None:
     pipeline = pipeline_of(tmp_path, sql)
     with pytest.raises(SettingsError, match=said) as caught:
-        start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1)
+        start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={})
     assert sql in caught.value.hint
 
 
@@ -114,7 +114,7 @@ def test_what_arrives_is_what_the_transform_makes_of_whole_rows(
     pipeline = pipeline_of(tmp_path, *statements, mode="rows")
     late = _late(spark, pipeline)
     assert set(COLUMNS) - late | ({CARRIER} if late else set()) == through_the_jvm
-    query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2)
+    query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2, reports={})
     try:
         query.processAllAvailable()
     finally:
@@ -154,7 +154,7 @@ def test_what_a_failed_attempt_left_in_its_depot_goes(spark: SparkSession, tmp_p
     left = tmp_path / "depot-default-6"
     left.mkdir()
     (left / "17-0").write_bytes(b"of a worker that was killed")
-    start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=7).stop()
+    start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=7, reports={}).stop()
     assert not left.exists()
 
 
@@ -172,7 +172,7 @@ def test_columns_that_a_transform_drops_or_doubles_are_named(
     pipeline = pipeline_of(tmp_path, sql)
     with pytest.raises(PySparkException, match=said):
         start_query(
-            spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1
+            spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=1, reports={}
         ).processAllAvailable()
 
 

@@ -14,7 +14,7 @@ __all__ = ["Forks"]
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
 # Forking needs a single thread: no threads of OpenBLAS (which use their own) nor of the allocator
-# that Arrow brings and does not use. Spark wants one hash seed for all workers.
+# that Arrow brings and does not use. Spark needs one hash seed in all workers.
 _SINGLE = {
     "OPENBLAS_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -56,7 +56,7 @@ class Forks:
         self.python.chmod(0o700)
 
     def close(self) -> None:
-        """The server ends when its workers have ended, or ends them; nobody needs to wait."""
+        """The server ends when its workers have ended, or ends them; this does not wait."""
         with suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()

@@ -153,7 +153,7 @@ def _set_up_process(parent: int, name: str) -> None:
 
 
 def _extend_path(ours: str, theirs: str) -> None:
-    """Modules are looked for first where the launcher's PYTHONPATH says."""
+    """The launcher's PYTHONPATH comes first."""
     known = set(ours.split(os.pathsep))
     added = [path for path in theirs.split(os.pathsep) if path and path not in known]
     sys.path[:] = [*sys.path[:1], *added, *sys.path[1:]]

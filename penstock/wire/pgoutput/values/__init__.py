@@ -70,7 +70,7 @@ def converter(
     """How a column of type `oid` is converted for such images.
 
     A domain is its base type; enums, ranges, multiranges and composites are their text. A type
-    that neither the catalog nor `types` knows is its text as well, and its name joins `unknown`.
+    that neither the catalog nor `types` has is its text as well, and its name joins `unknown`.
     """
     if depth > _DEPTH:
         raise Malformed(f"type {oid} is defined by itself")

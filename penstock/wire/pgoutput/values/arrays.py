@@ -74,7 +74,7 @@ def _nested(
     at = raw.index(b"=") + 1 if raw[:1] == b"[" else 0
     root: list[Any] = []
     open_lists = [root]
-    wants_value = True  # false behind a value, where only a delimiter or a closing brace may come
+    wants_value = True  # false after a value, where only a delimiter or a closing brace may come
     while at < len(raw):
         match = token.match(raw, at)
         if match is None:
