@@ -10,7 +10,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, hpub, status_of
 from penstock.nats.subjects import covers
 
-__all__ = ["Service", "asked"]
+__all__ = ["Responder", "asked"]
 
 
 def asked(
@@ -24,7 +24,7 @@ def asked(
     return answer
 
 
-class Service:
+class Responder:
     """Answers the requests under a subject (may have wildcards), over a connection that it alone
     receives from. `answer` makes the answer's payload."""
 

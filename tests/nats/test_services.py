@@ -11,7 +11,7 @@ from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
-from penstock.nats.services import Service, asked
+from penstock.nats.services import Responder, asked
 from penstock.nats.settings import NatsSettings
 
 pytestmark = pytest.mark.live
@@ -57,7 +57,7 @@ def test_requests_are_answered_and_shared_by_a_group(
     served: Counter[str] = Counter()
     stop = threading.Event()
 
-    def serve(name: str, service: Service) -> None:
+    def serve(name: str, service: Responder) -> None:
         while not stop.is_set():
             served[name] += service.serve(0.05)
 
@@ -65,7 +65,7 @@ def test_requests_are_answered_and_shared_by_a_group(
         return lambda message: message.payload + b" by " + name.encode()
 
     services = {
-        name: Service(connect(), f"{subject}.*", answering(name), queue="q") for name in "ab"
+        name: Responder(connect(), f"{subject}.*", answering(name), queue="q") for name in "ab"
     }
     for service in services.values():
         service.start()
@@ -85,7 +85,7 @@ def test_requests_are_answered_and_shared_by_a_group(
 def test_a_service_that_stopped_gets_nothing_more(
     connect: Callable[[], Connection], subject: str
 ) -> None:
-    service = Service(connect(), subject, lambda message: message.payload)
+    service = Responder(connect(), subject, lambda message: message.payload)
     service.start()
     service.stop()
     with pytest.raises(Unavailable):
@@ -97,7 +97,7 @@ def test_answers_do_not_get_lost_among_messages_of_a_subscription(
 ) -> None:
     both = connect()
     both.subscribe(f"{subject}.news")
-    answerer = Service(connect(), subject, lambda message: message.payload)
+    answerer = Responder(connect(), subject, lambda message: message.payload)
     answerer.start()
     sender = connect()
     done = threading.Event()
