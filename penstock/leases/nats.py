@@ -18,7 +18,7 @@ import orjson
 
 from penstock.errors import LeaseLost, PenstockError, SettingsError
 from penstock.leases import Lease
-from penstock.nats.buckets import Bucket, BucketEntry, WrongRevision
+from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 
@@ -160,7 +160,7 @@ def _value(lease: Lease) -> bytes:
     return orjson.dumps({"owner": lease.owner, "continuation": lease.continuation})
 
 
-def _lease(entry: BucketEntry) -> Lease:
+def _lease(entry: KeyValue) -> Lease:
     try:
         fields = orjson.loads(entry.value or b"")
         owner, continuation = str(fields["owner"]), str(fields["continuation"])

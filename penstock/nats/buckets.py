@@ -16,7 +16,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
 from penstock.nats.swap import WRONG_SEQUENCE
 
-__all__ = ["Bucket", "BucketEntry", "WrongRevision"]
+__all__ = ["Bucket", "KeyValue", "WrongRevision"]
 
 
 _OPERATION = "KV-Operation"
@@ -29,7 +29,7 @@ class WrongRevision(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class BucketEntry:
+class KeyValue:
     """A revision of a key. Revisions rise over the whole bucket. `value` None: it was deleted."""
 
     key: str
@@ -63,12 +63,12 @@ class Bucket:
             "max_age": 0,
         })  # fmt: skip
 
-    def get(self, key: str) -> BucketEntry | None:
+    def get(self, key: str) -> KeyValue | None:
         """The key's value now, as the leader of the bucket has it; None if there is none."""
         found = self.last(key)
         return found if found is not None and found.value is not None else None
 
-    def last(self, key: str) -> BucketEntry | None:
+    def last(self, key: str) -> KeyValue | None:
         """The key's last revision, which may be that of its deletion."""
         found = self._api.last(self.stream, self._subject(key))
         return None if found is None else self._entry(found)
@@ -103,16 +103,16 @@ class Bucket:
                     found[number] = self._write([(key, value, last.revision)])[0]
         return found
 
-    def entries(self, keys: str = ">") -> list[BucketEntry]:
+    def entries(self, keys: str = ">") -> list[KeyValue]:
         """The values of all keys that match a pattern, in the order of their revisions."""
         found = self._read(self._consumer(keys, {"deliver_policy": "last_per_subject"}))
         return [entry for entry in found if entry.value is not None]
 
-    def history(self, key: str) -> list[BucketEntry]:
+    def history(self, key: str) -> list[KeyValue]:
         """The revisions of a key that the bucket keeps, the oldest first."""
         return self._read(self._consumer(key, {"deliver_policy": "all"}))
 
-    def watch(self, keys: str = ">", *, after: int | None = None) -> Iterator[BucketEntry | None]:
+    def watch(self, keys: str = ">", *, after: int | None = None) -> Iterator[KeyValue | None]:
         """The values of keys that match a pattern, and then each of their new revisions. None each
         time when all that there is has been given, after waiting for up to a second; without an
         end. With `after`: the revisions after this one alone. When it raises Unavailable, call it
@@ -130,10 +130,10 @@ class Bucket:
     def _subject(self, key: str) -> str:
         return f"$KV.{self.name}.{key}"
 
-    def _entry(self, found: Stored) -> BucketEntry:
+    def _entry(self, found: Stored) -> KeyValue:
         deleted = found.headers.get(_OPERATION) in ("DEL", "PURGE")
         key = found.subject.removeprefix(self._subject(""))
-        return BucketEntry(key, found.sequence, None if deleted else found.payload)
+        return KeyValue(key, found.sequence, None if deleted else found.payload)
 
     @staticmethod
     def _revision(found: "int | WrongRevision") -> int:
@@ -185,14 +185,14 @@ class Bucket:
             },
         )
 
-    def _read(self, consumer: str) -> list[BucketEntry]:
+    def _read(self, consumer: str) -> list[KeyValue]:
         """All that there is for the consumer now."""
-        found: list[BucketEntry] = []
+        found: list[KeyValue] = []
         while some := self._next(consumer, {"batch": _TOGETHER, "no_wait": True}):
             found += some
         return found
 
-    def _next(self, consumer: str, asked: dict[str, Any]) -> list[BucketEntry]:
+    def _next(self, consumer: str, asked: dict[str, Any]) -> list[KeyValue]:
         """The next messages of a consumer."""
         answers = self._api.pull(self.stream, consumer, asked)
         return [self._entry(message) for message in answers]

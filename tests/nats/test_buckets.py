@@ -10,7 +10,7 @@ import pytest
 
 from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
-from penstock.nats.buckets import Bucket, BucketEntry, WrongRevision
+from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 
@@ -50,7 +50,7 @@ def test_a_key_that_was_never_set_has_no_value(bucket: Bucket) -> None:
 
 def test_what_was_put_is_got(bucket: Bucket) -> None:
     revision = bucket.put("a", b"1")
-    assert bucket.get("a") == BucketEntry("a", revision, b"1")
+    assert bucket.get("a") == KeyValue("a", revision, b"1")
     assert bucket.put("a", b"") > revision
     assert bucket.get("a").value == b""  # type: ignore[union-attr]
 
@@ -66,7 +66,7 @@ def test_a_deleted_key_can_be_inserted_again(bucket: Bucket) -> None:
     bucket.insert("a", b"1")
     deleted = bucket.delete("a")
     assert bucket.get("a") is None
-    assert bucket.last("a") == BucketEntry("a", deleted, None)
+    assert bucket.last("a") == KeyValue("a", deleted, None)
     assert bucket.insert("a", b"2") > deleted
 
 
@@ -87,7 +87,7 @@ def test_many_keys_are_swapped_each_by_itself(bucket: Bucket) -> None:
     assert [n for n, one in enumerate(found) if isinstance(one, WrongRevision)] == [7]
     entries = bucket.entries()
     assert len(entries) == 1200
-    assert BucketEntry("k7", taken, b"taken") in entries
+    assert KeyValue("k7", taken, b"taken") in entries
     assert [entry.revision for entry in entries] == sorted(entry.revision for entry in entries)
 
 
@@ -166,7 +166,7 @@ def test_another_client_reads_the_same_bucket(nats: Nats, bucket: Bucket) -> Non
     bucket.put("ours", b"1")
     value, keys, revision = asyncio.run(read())
     assert (value, sorted(keys)) == (b"1", ["ours", "theirs"])
-    assert bucket.get("theirs") == BucketEntry("theirs", revision, b"2")
+    assert bucket.get("theirs") == KeyValue("theirs", revision, b"2")
 
 
 def test_a_bucket_that_exists_stays_as_it_is(connection: Connection, bucket: Bucket) -> None:

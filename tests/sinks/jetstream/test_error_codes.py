@@ -145,7 +145,7 @@ def test_10210_too_many_batches_of_others_are_waited_for(
     assert raw.codes(50) == [0] * 50
     told: list[Any] = []
     settings = settings_of(
-        nats.url, delivery="exactly-once", subject=f"{stream}.{SHARDED}", breaker=BREAKER
+        nats.url, delivery="exactly-once", durability="fsync", assume_synced=True, breaker=BREAKER
     )
     receipt = JetStreamSink(settings).write([batch_of(count, 1)], told.append)
     assert receipt.numbers["resent"] > 0
@@ -161,7 +161,8 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
     settings = settings_of(
         f"nats://127.0.0.1:{proxy.port}",
         delivery="exactly-once",
-        subject=f"{stream}.{SHARDED}",
+        durability="fsync",
+        assume_synced=True,
         timeout="30s",
     )
     sink = JetStreamSink(settings)
