@@ -114,7 +114,8 @@ def stored(nats: Nats, stream: str) -> dict[str, list[int]]:
     """The ids of each table's rows, in their order in the stream."""
     found: dict[str, list[int]] = {name: [] for name in NAMES}
     for body in json_messages(nats, stream):
-        found[body["collection"]].append(body["data"]["id"])
+        if body["operation"] == "INSERT":  # not the message that a table is suspended
+            found[body["collection"]].append(body["data"]["id"])
     return found
 
 
