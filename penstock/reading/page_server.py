@@ -106,27 +106,26 @@ class PageServer:
                 return
 
     def _attend(self, connection: Connection) -> None:
-        sending: threading.Thread | None = None
+        line = _Line(connection)
+        answering: threading.Thread | None = None
         while True:
             message = connection.recv_bytes()
-            if sending is not None and message[:1] in (REQUEST, DONE):
-                sending.join()  # its end was sent: the task is done with it
-                sending = None
+            if answering is not None and message[:1] in (REQUEST, DONE):
+                answering.join()  # its end was sent: the task is done with it
+                answering = None
             if message[:1] not in (STORED, DONE, BOOKMARKS, GAP):
                 # What is stored is taken in while pages go out: it makes room for more.
-                sending = threading.Thread(
-                    target=self._answer, args=(connection, message), daemon=True
-                )
-                sending.start()
+                answering = threading.Thread(target=self._answer, args=(line, message), daemon=True)
+                answering.start()
                 continue
             try:
                 self._take(message)
                 if message[:1] == DONE:
-                    connection.send_bytes(END)
+                    line.send(END)
                 elif message[:1] == GAP:
-                    connection.send_bytes(RECORDED)
+                    line.send(RECORDED)
             except PenstockError as error:
-                connection.send_bytes(FAILED + pickle.dumps(error))
+                line.send(FAILED + pickle.dumps(error))
 
     def _take(self, message: bytes) -> None:
         if message[:1] == BOOKMARKS:
@@ -136,32 +135,48 @@ class PageServer:
         else:
             self._stored(read_stored(message))
 
-    def _answer(self, connection: Connection, message: bytes) -> None:
+    def _answer(self, line: "_Line", message: bytes) -> None:
         with suppress(OSError):
             try:
-                self._serve(connection, Request.unpack(message))
-                connection.send_bytes(END)
+                self._serve(line, Request.unpack(message))
+                line.send(END)
             except PenstockError as error:
-                connection.send_bytes(FAILED + pickle.dumps(error))
+                line.send(FAILED + pickle.dumps(error))
 
-    def _serve(self, connection: Connection, request: Request) -> None:
+    def _serve(self, line: "_Line", request: Request) -> None:
         begun = time.monotonic()
         deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
         is_open, over = not request.ranges, False
         with closing(self._draw(request)) as draw:
-            while not over:
+            while not over and not line.is_closed:
                 wait = max(0.0, min(LOOK, deadline - time.monotonic())) if is_open else LOOK
-                pages, over = draw.next(wait)
-                for page in pages:
-                    if isinstance(page, Page):
-                        connection.send_bytes(PAGE + head_of(page))
-                        connection.send_bytes(page.payload)
+                drawn, over = draw.next(wait)
+                for each in drawn:
+                    if isinstance(each, Page):
+                        line.send(PAGE + head_of(each), each.payload)
                     else:
-                        connection.send_bytes(page.pack())
+                        line.send(each.pack())
                 if self._failure is not None:
                     raise self._failure
                 if is_open:
-                    ends = latest if pages else deadline
+                    ends = latest if drawn else deadline
                     over = over or self._stopping() or time.monotonic() >= ends
-                elif not pages and connection.closed:
-                    return
+
+
+class _Line:
+    """A connection over which two threads send: one message, or a page's two, at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is gone: the thread that receives has closed it."""
+        return self._connection.closed
+
+    def send(self, *messages: bytes) -> None:
+        """Sends messages that belong together."""
+        with self._lock:
+            for message in messages:
+                self._connection.send_bytes(message)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LeaseLost, Malformed, PositionLost, Unavailable
-from penstock.feeds import Following
+from penstock.feeds import Following, Gap
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.handover.conversation import Request
+from penstock.handover.conversation import PAGE, RECORDED, FoundGap, Request
 from penstock.handover.split import Range
 from penstock.handover.ticket import Ticket, punch, tickets
 from penstock.page import Page
-from penstock.position import PartitionId, Place, Position
+from penstock.position import Bookmark, PartitionId, Place, Position
 from penstock.reading.draw import OpenDraw, PlannedDraw
 from penstock.reading.page_server import PageServer
 from penstock.tasks.page_client import PageClient
@@ -324,3 +324,60 @@ def test_a_ticket_of_several_partitions_gets_the_pages_of_each_in_order() -> Non
         for name in names:
             mine = [page.first for page in pages if page.partition == name]
             assert mine == sorted(mine)
+
+
+def test_a_client_that_died_is_served_no_longer() -> None:
+    """Its epoch may have an hour left."""
+    closed = threading.Event()
+
+    class Waiting(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            time.sleep(0.01)
+            return [], False
+
+        def close(self) -> None:
+            closed.set()
+
+    server = PageServer("unix:", lambda _: Waiting(0))
+    server.open()
+    path = server.address.removeprefix("unix:")
+    with Client(path, "AF_UNIX", authkey=server.key) as connection:
+        connection.send_bytes(Request((), 0, 1, 3600.0, 3600.0).pack())
+        assert not closed.wait(0.3)
+    assert closed.wait(60)
+    server.close()
+
+
+def test_an_answer_does_not_come_between_a_pages_head_and_its_payload() -> None:
+    class Large(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            self.number += 1
+            place = Place("p0", self.number)
+            made = Page(
+                partition=P0,
+                first=place,
+                last=place,
+                count=1,
+                captured_at=0,
+                context=b"",
+                payload=b"x" * 300_000,
+            )
+            return [made], self.number >= 60
+
+    server = PageServer("unix:", lambda _: Large(60), lost=lambda _: None)
+    server.open()
+    path = server.address.removeprefix("unix:")
+    gap = Gap(cause="c", after="")
+    with Client(path, "AF_UNIX", authkey=server.key) as connection:
+        connection.send_bytes(Request((), 0, 1, 3600.0, 3600.0).pack())
+        for _ in range(40):
+            connection.send_bytes(FoundGap(P0, gap, Bookmark(), "").pack())
+        pages = recorded = 0
+        while pages < 60 or recorded < 40:
+            message = connection.recv_bytes()
+            if message == RECORDED:
+                recorded += 1
+            elif message[:1] == PAGE:
+                assert connection.recv_bytes() == b"x" * 300_000
+                pages += 1
+    server.close()
