@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.position import PartitionId, Place
 
-__all__ = ["Decoder", "Page"]
+__all__ = ["Decoder", "Fetches", "Page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,4 +48,13 @@ class Decoder(Protocol):
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """The page's changes in order, as batches of `change.schema(...)`, `page.count` rows or
         fewer (a feed's own filter may drop some; ordinals are counted before it)."""
+        ...
+
+
+class Fetches(Protocol):
+    """A decoder whose pages are instructions (a chunk of a table, a range of a file): the task that
+    decodes a page first reads what it names."""
+
+    def fetch(self, page: Page) -> Page:
+        """The page with its payload. Does I/O; raises Unavailable, PositionLost, SettingsError."""
         ...

@@ -7,6 +7,7 @@ partitions with any lineage, ends, trims and supersedes them, and fails on deman
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
@@ -66,6 +67,8 @@ class MemoryFeedSettings(Settings):
     supersede: bool = False
     """Only the newest change of each key is kept, as by a source that gives the latest version: a
     replay leaves out what a later change has replaced, and no change is identified by counting."""
+    fetched: bool = False
+    """Whether pages are instructions, whose payload the task that decodes them makes up."""
     polled: bool = False
     """Whether tasks read it by themselves in open micro-batches: a source that anyone may poll."""
     on_gap: GapPolicy = "fail"
@@ -196,7 +199,8 @@ class MemoryFeed:
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`. What it makes up can be read."""
-        return MemoryDecoder(self.settings, images)
+        kind = FetchingDecoder if self.settings.fetched else MemoryDecoder
+        return kind(self.settings, images)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
@@ -265,7 +269,7 @@ class MemoryFollowing:
             count=len(numbers),
             captured_at=time.time_ns() // 1000,
             context=b"",
-            payload=orjson.dumps(list(numbers)),
+            payload=b"" if settings.fetched else orjson.dumps(list(numbers)),
         )
 
     @property
@@ -313,7 +317,7 @@ class MemoryDecoder:
         self._keys = pa.array([self._image({"id": n}) for n in range(_KEYS)], self._image_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MemoryDecoder, (self._settings, self._images)
+        return type(self), (self._settings, self._images)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""
@@ -370,6 +374,15 @@ class MemoryDecoder:
 
     def _image(self, image: dict[str, Any]) -> str | bytes:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
+
+
+class FetchingDecoder(MemoryDecoder):
+    """A `page.Fetches`: makes up, in the task, what a page names by its first and last place."""
+
+    def fetch(self, page: Page) -> Page:
+        """See `page.Fetches`."""
+        first, last = (number_of(self._settings, each) for each in (page.first, page.last))
+        return replace(page, payload=orjson.dumps(list(range(first, last + 1))))
 
 
 # With their types: to guess one, pyarrow looks for pandas, each time.

@@ -245,7 +245,8 @@ def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
 
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
-    batches = decoder.decode(page)
+    fetch: Any = getattr(decoder, "fetch", None)  # see `page.Fetches`
+    batches = decoder.decode(page if fetch is None else fetch(page))
     for name in decoder.unknown_types - _told:
         _told.add(name)
         if board is None:
