@@ -54,6 +54,7 @@ class Write:
         # Times of commit at the source, of what was published since `_told`.
         self._committed: list[pa.Array[Any]] = []
         self._latency: dict[str, float] = {}
+        self._slowest: dict[str, float] = {}
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `JetStreamSink.write`."""
@@ -199,8 +200,11 @@ class Write:
         self._publisher.poll()
 
     def _answers(self) -> dict[str, float]:
+        """The longest answer since the last report that had one."""
         slowest = self._flow.slowest()
-        return {} if slowest is None else {"answer_ms": slowest}
+        if slowest is not None:
+            self._slowest = {"answer_ms": slowest}
+        return self._slowest
 
     def _retried(self, step: Callable[[], None]) -> None:
         """Does a step, which asks for the publisher itself: stepping down makes another."""
