@@ -43,10 +43,12 @@ def test_a_frozen_server_is_seen_while_it_is_frozen(
             try:
                 frozen = time.monotonic()
                 eventually(
-                    lambda: run.status()["sinks"][0]["pressure"] == "critical", seconds=6, run=run
+                    lambda: run.status()["sinks"][0]["pressure"] == "critical", seconds=60, run=run
                 )
                 assert run.status()["sinks"][0]["pressure_transitions"] > before
-                time.sleep(max(0.0, frozen + 6 - time.monotonic()))  # it stays frozen for 6 s
+                time.sleep(
+                    max(0.0, frozen + 6 - time.monotonic())
+                )  # it stays frozen for 6 s, at least
             finally:
                 server.daemon.signal(signal.SIGCONT)
             eventually(lambda: run.status()["sinks"][0]["pressure"] == "normal", run=run)
