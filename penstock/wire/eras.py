@@ -48,18 +48,18 @@ class EraDecoder:
 
     def __init__(self, decoder: Decoder) -> None:
         self.unknown_types = decoder.unknown_types  # the same set, which only grows
-        self._decoder = decoder
+        self.decoder = decoder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EraDecoder, (self._decoder,)
+        return EraDecoder, (self.decoder,)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""
         era = era_of(page.first.cursor)
         if not era:
-            return self._decoder.decode(page)
+            return self.decoder.decode(page)
         plain = replace(page, first=_plain(page.first), last=_plain(page.last))
-        return [_renamed(batch, era) for batch in self._decoder.decode(plain)]
+        return [_renamed(batch, era) for batch in self.decoder.decode(plain)]
 
 
 def _plain(place: Place) -> Place:

@@ -42,6 +42,6 @@ def test_the_decoder_knows_database_tenant_and_tables() -> None:
         connection=URL, slot="s", publication="p", tenant="database", tables=("a", "x.b")
     )
     decoder = PostgresFeed(settings).decoder("json")
-    known = decoder.settings  # type: ignore[attr-defined]
+    known = decoder.decoder.settings  # type: ignore[attr-defined]
     assert (known.backend, known.database, known.tenant) == ("default", "shop", "database")
     assert known.tables == {("public", "a"), ("x", "b")}
