@@ -94,9 +94,9 @@ def latency(
         _fill_log(postgres, files)
         table.create(database)
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
-        with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
+        with run_pipeline(folder, table.backend(database, "bench"), nats, extra=extra) as running:
             usage = Usage(
-                service=running.pid, postgres=postgres.pid, nats=nats.pid, pss_every=_SELDOM
+                service=running.pid, source=postgres.pid, nats=nats.pid, pss_every=_SELDOM
             )
             usage.start()
             table.write_backlog(database, rows=1000)

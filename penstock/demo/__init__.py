@@ -5,4 +5,5 @@ __all__ = ["SOURCES"]
 # Each is a module with a class `Demo`, see `demo.sources`.
 SOURCES = {
     "postgres": "penstock.demo.sources.postgres",
+    "mongodb": "penstock.demo.sources.mongodb",
 }
