@@ -6,6 +6,8 @@ import sys
 import click
 from rich.console import Console
 
+from penstock.demo import SOURCES
+
 __all__ = ["command"]
 
 
@@ -18,21 +20,25 @@ __all__ = ["command"]
     "--rate", type=click.FloatRange(min=1), default=500, show_default=True,
     help="Row changes a second.",
 )  # fmt: skip
+@click.option(
+    "--source", type=click.Choice(sorted(SOURCES)), default="postgres", show_default=True,
+    help="The database that the shop writes to.",
+)  # fmt: skip
 @click.option("--keep", is_flag=True, help="Leave everything up afterwards and say how to connect.")
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
-def command(*, seconds: float, rate: float, keep: bool, quiet: bool) -> None:
-    """Run PostgreSQL, Spark and NATS on this machine and check what arrives.
+def command(*, seconds: float, rate: float, source: str, keep: bool, quiet: bool) -> None:
+    """Run a database, Spark and NATS on this machine and check what arrives.
 
-    A small shop writes to a real PostgreSQL; `penstock run` publishes every change to a real
-    nats-server; a consumer keeps a copy of the tables from the stream alone. In the end every
-    committed change must have arrived exactly once and in order per key, and the copy must equal
-    the tables row by row: exit code 0, else 1 and what differs.
+    A small shop writes to a real PostgreSQL (or another --source); `penstock run` publishes every
+    change to a real nats-server; a consumer keeps a copy of the tables from the stream alone. In
+    the end every committed change must have arrived exactly once and in order per key, and the copy
+    must equal the tables row by row: exit code 0, else 1 and what differs.
     """
     from penstock.demo.run import Options, run
 
     # Terminated is ended in order: the servers must not outlive us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    options = Options(seconds=seconds, rate=rate, keep=keep, quiet=quiet)
+    options = Options(seconds=seconds, rate=rate, source=source, keep=keep, quiet=quiet)
     try:
         sys.exit(run(options, Console()))
     except KeyboardInterrupt:

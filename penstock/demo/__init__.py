@@ -1,0 +1,8 @@
+"""The demo: a shop on an embedded database, the pipeline, a consumer, and a verdict."""
+
+__all__ = ["SOURCES"]
+
+# Each is a module with a class `Demo`, see `demo.sources`.
+SOURCES = {
+    "postgres": "penstock.demo.sources.postgres",
+}

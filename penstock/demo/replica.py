@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.demo.ledger import Key
+from penstock.demo.ledger import Key, alone
 from penstock.position import Place
 from penstock.tail.message import Message
 
@@ -67,13 +67,14 @@ class Replica:
     def _received(self, message: Message, table: str) -> Received:
         columns = self._keys[table]
         data, before = message.body.get("data"), message.body.get("before")
-        rows = [row for row in (before, data) if row and all(name in row for name in columns)]
+        images = (before, data) if before or data else (message.body.get("key"),)
+        rows = [row for row in images if row and all(name in row for name in columns)]
         keys = [tuple(row[name] for name in columns) for row in rows]
         return Received(
             sequence=message.sequence,
             event_id=message.event_id,
             place=message.place,
-            transaction=str(message.body.get("transaction")),
+            transaction=message.body.get("transaction") or alone(table, keys[-1] if keys else ()),
             operation=message.operation,
             table=table,
             keys=tuple(dict.fromkeys(keys)),
@@ -87,7 +88,7 @@ class Replica:
                 return ""
             case "INSERT":
                 return self._insert(rows, received, body)
-            case "UPDATE":
+            case "UPDATE" | "REPLACE":
                 return self._update(rows, received, body)
             case "DELETE":
                 return self._delete(rows, received, body)
@@ -106,7 +107,8 @@ class Replica:
         self, rows: dict[Key, dict[str, Any]], received: Received, body: Mapping[str, Any]
     ) -> str:
         old = rows.pop(received.keys[0], None)
-        new = dict(body["data"])
+        # No data: the document was gone when the source looked it up for us.
+        new = dict(body["data"] or old or {})
         missing = [name for name in body["unchanged"] if old is None or name not in old]
         if old is not None:
             # Unchanged is not null: a column that the source did not send keeps its value.

@@ -13,32 +13,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psycopg
-from psycopg.rows import dict_row
 from rich.console import Console
 
-from penstock.demo import shop
 from penstock.demo.consumer import Consumer
 from penstock.demo.ledger import Ledger
+from penstock.demo.nats_server import Nats
 from penstock.demo.pipeline import STREAM, DemoPipeline
 from penstock.demo.screen import Scene, Screen
-from penstock.demo.servers import Database, Nats, Postgres
-from penstock.demo.verdict import TableRows, Verdict, judge
+from penstock.demo.sources import DemoSource, source
+from penstock.demo.verdict import Verdict, judge
 from penstock.demo.workload import Workload
 from penstock.errors import PenstockError, Unavailable
 
 __all__ = ["Options", "run"]
 
-_DATABASE = "shop"
-_START = 180.0  # seconds that the pipeline may take to follow the slot
+_START = 180.0  # seconds until the pipeline is ready
 _STALL = 30.0  # seconds without a new event after which draining gives up
 _FINISH = 60.0  # seconds that reading to the stream's end may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`seconds` is how long the shop is open, `rate` its changes a second."""
+    """`seconds` is how long the shop is open, `rate` its changes a second, `source` a name of
+    `SOURCES`."""
 
+    source: str = "postgres"
     seconds: float = 30.0
     rate: float = 500.0
     keep: bool = False
@@ -51,22 +50,24 @@ def run(options: Options, console: Console) -> int:
     Raises Unavailable when a server or the pipeline does not come up, or the pipeline ends.
     """
     with ExitStack() as stack:
+        made = source(options.source)
+        if made.notice:
+            console.print(made.notice, highlight=False, soft_wrap=True)
         folder = stack.enter_context(_Folder())
         with Screen(console, quiet=options.quiet) as screen:
             screen.show(Scene(phase="setting up"))
-            postgres = stack.enter_context(Postgres())
+            shop = stack.enter_context(made)
             nats = stack.enter_context(Nats())
-            database = stack.enter_context(postgres.database(_DATABASE))
-            database.execute(shop.CREATE)
-            pipeline = DemoPipeline(folder.path, postgres=database.url, nats=nats.url)
+            variables = {**shop.environment, "NATS_URL": nats.url}
+            pipeline = DemoPipeline(folder.path, shop.backend, variables)
             stack.callback(pipeline.kill)
-            demo = _Demo(options, screen, database, nats, pipeline)
+            demo = _Demo(options, screen, shop, nats, pipeline)
             verdict, code = demo.play()
         ok = verdict.ok and code == 0
         folder.keep = not ok
         _say(console, options, demo, verdict, code)
         if options.keep:
-            _keep(console, postgres, nats, pipeline)
+            _keep(console, shop, nats, pipeline)
             pipeline.stop()
         if not ok:
             console.print(f"the pipeline's log: {pipeline.log}", highlight=False, soft_wrap=True)
@@ -100,26 +101,25 @@ class _Demo:
         self,
         options: Options,
         screen: Screen,
-        database: Database,
+        source: DemoSource,
         nats: Nats,
         pipeline: DemoPipeline,
     ) -> None:
-        self.consumer = Consumer(nats.url, STREAM, shop.KEYS)
+        self.consumer = Consumer(nats.url, STREAM, source.keys)
         self.ledger = Ledger()
         self._options = options
         self._screen = screen
-        self._database = database
+        self._source = source
         self._pipeline = pipeline
         self._started = time.monotonic()
-        self._slot_lag: int | None = None
-        self._lag_at = 0.0
 
     def play(self) -> tuple[Verdict, int]:
         """The verdict, and the pipeline's exit code."""
         self._pipeline.start()
-        self._wait("starting Spark", self._follows, _START)
+        self._wait("starting Spark", self._pipeline.ready, _START)
         self.consumer.start()
-        workload = Workload(self._database.url, self.ledger, rate=self._options.rate)
+        rate = self._options.rate
+        workload = Workload(self._source.writer(self.ledger, rate), self.ledger, rate=rate)
         try:
             # The clock starts when the first change has arrived.
             workload.open()
@@ -131,7 +131,7 @@ class _Demo:
             self.consumer.finish(_FINISH)
         finally:
             self.consumer.stop()
-        return judge(self.ledger, self.consumer.replica, self._tables()), code
+        return judge(self.ledger, self.consumer.replica, self._source.tables()), code
 
     def _stream(self, workload: Workload) -> None:
         self._started = time.monotonic()
@@ -173,12 +173,6 @@ class _Demo:
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
-    def _follows(self) -> bool:
-        [(active,)] = self._database.execute(
-            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active", [shop.SLOT]
-        )
-        return bool(active)
-
     def _show(self, phase: str) -> None:
         now, meter, replica = time.monotonic(), self.consumer.meter, self.consumer.replica
         self._screen.show(
@@ -192,35 +186,11 @@ class _Demo:
                 rate=meter.rate(now),
                 p50=meter.recent(now, 0.5),
                 p99=meter.recent(now, 0.99),
-                slot_lag=self._lag(),
+                title=self._source.title,
+                source_lag=self._source.lag(),
                 latest=list(self.consumer.latest),
             )
         )
-
-    def _lag(self) -> int | None:
-        """Bytes of log that the slot still holds for us; asked once a second."""
-        if time.monotonic() - self._lag_at < 1.0:
-            return self._slot_lag
-        self._lag_at = time.monotonic()
-        rows = self._database.execute(
-            """
-            SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint
-            FROM pg_replication_slots WHERE slot_name = %s""",
-            [shop.SLOT],
-        )
-        self._slot_lag = rows[0][0] if rows else None
-        return self._slot_lag
-
-    def _tables(self) -> dict[str, TableRows]:
-        with psycopg.connect(self._database.url, row_factory=dict_row) as connection:
-            connection.execute("SET intervalstyle = 'iso_8601'")
-            return {
-                table: {
-                    tuple(row[column] for column in shop.KEYS[table]): row
-                    for row in connection.execute(select.encode())
-                }
-                for table, select in shop.SELECTS.items()
-            }
 
 
 def _say(console: Console, options: Options, demo: _Demo, verdict: Verdict, code: int) -> None:
@@ -245,17 +215,18 @@ def _say(console: Console, options: Options, demo: _Demo, verdict: Verdict, code
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
-def _keep(console: Console, postgres: Postgres, nats: Nats, pipeline: DemoPipeline) -> None:
+def _keep(console: Console, source: DemoSource, nats: Nats, pipeline: DemoPipeline) -> None:
     """Starts the pipeline again and says how to reach everything, until Ctrl-C."""
     pipeline.start()
+    variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
     lines = (
         "",
         "Everything stays up until Ctrl-C:",
-        f"  {postgres.bin}/psql {postgres.url_of(_DATABASE)}",
+        *(f"  {each}" for each in source.hints()),
         f"  penstock tail --url {nats.url} --stream {STREAM}",
         f"  {pipeline.ops}/status",
         # Its file names the servers by variables.
-        f"  PG_URL={postgres.url_of(_DATABASE)} NATS_URL={nats.url} penstock check {pipeline.file}",
+        f"  {variables} penstock check {pipeline.file}",
     )
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     try:

@@ -39,7 +39,8 @@ class Scene:
     rate: float = 0.0
     p50: float | None = None
     p99: float | None = None
-    slot_lag: int | None = None
+    title: str = "PostgreSQL"
+    source_lag: str = ""
     latest: Sequence[Message] = ()
 
 
@@ -83,7 +84,7 @@ def draw(scene: Scene, rates: Sequence[float]) -> RenderableType:
         parts.append(_progress(scene))
     parts += [_numbers(scene, rates), Text()]
     parts += [line(message) for message in scene.latest]
-    title = "penstock  PostgreSQL → Spark → NATS JetStream"
+    title = f"penstock  {scene.title} → Spark → NATS JetStream"
     return Panel(Group(*parts), title=title, border_style="blue")
 
 
@@ -125,12 +126,11 @@ def _numbers(scene: Scene, rates: Sequence[float]) -> Table:
         _number("latency p99", _ms(scene.p99)),
         _number("in flight", f"{max(0, lag):,} changes"),
     )
-    slot = "-" if scene.slot_lag is None else f"{scene.slot_lag / 1024:,.0f} KiB"
     table.add_row(
         _number("committed", f"{scene.committed:,}"),
         _number("received", f"{scene.received:,}"),
         _number("twice", f"{scene.duplicates}", "bold red" if scene.duplicates else "bold"),
-        _number("slot lag", slot),
+        _number("source lag", scene.source_lag or "-"),
     )
     table.add_row(Text(_sparkline(rates), style="blue"))
     return table

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.demo import shop
 from penstock.demo.run import Options, run
+from penstock.demo.sources.postgres import shop
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -33,7 +33,7 @@ BUSY = Scene(
     rate=499.6,
     p50=0.0411,
     p99=0.0985,
-    slot_lag=2048,
+    source_lag="2 KiB",
     latest=[MESSAGE],
 )
 

@@ -7,10 +7,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import boto3
 import psycopg
+import pymongo
 import pytest
 
+from penstock.demo.moto import Moto
 from penstock.demo.programs import free_port, postgres_bin, reachable
+from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
 
@@ -133,3 +137,24 @@ def test_a_private_folder_on_the_way_is_not_reachable(tmp_path: Path) -> None:
 def _info(server: Nats) -> str:
     with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
         return connection.recv(65536).decode()
+
+
+def test_a_killed_mongodb_stand_in_starts_again_with_its_data_on_its_port() -> None:
+    with Secantus() as server, pymongo.MongoClient(server.url) as client:
+        assert client.admin.command("hello")["setName"] == "secantus"
+        client.shop.users.insert_one({"_id": 1})
+        port, pid = server.port, server.pid
+        server.kill()
+        server.start()
+        assert (server.port, server.pid != pid) == (port, True)
+        assert client.shop.users.find_one() == {"_id": 1}
+    assert not server.folder.exists()
+
+
+def test_the_dynamodb_stand_in_serves_streams() -> None:
+    with Moto() as server:
+        login = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
+        where = {"endpoint_url": server.url, "region_name": "us-east-1"}
+        client = boto3.client("dynamodbstreams", **where, **login)
+        assert client.list_streams()["Streams"] == []
+    assert not server.folder.exists()

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.demo import shop
-from penstock.demo.actions import ACTIONS, Shop, abandon
 from penstock.demo.ledger import Ledger
 from penstock.demo.servers import Database
+from penstock.demo.sources.postgres import shop
+from penstock.demo.sources.postgres.actions import ACTIONS, Shop, abandon
+from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.workload import Workload
 from penstock.errors import Unavailable
 
@@ -29,7 +30,9 @@ def opened(database: Database) -> Iterator[Database]:
 
 def run(database: Database, *, rate: float, changes: int, seed: int = 1) -> Ledger:
     ledger = Ledger()
-    workload = Workload(database.url, ledger, rate=rate, seed=seed)
+    workload = Workload(
+        PostgresWriter(database.url, ledger, rate=rate, seed=seed).connected, ledger, rate=rate
+    )
     workload.start()
     deadline = time.monotonic() + 60
     while ledger.count < changes and time.monotonic() < deadline and workload.running:
@@ -83,7 +86,7 @@ def test_a_run_has_everything_that_a_change_can_be(opened: Database) -> None:
 
 def test_the_rate_is_kept(opened: Database) -> None:
     ledger = Ledger()
-    workload = Workload(opened.url, ledger, rate=200)
+    workload = Workload(PostgresWriter(opened.url, ledger, rate=200).connected, ledger, rate=200)
     started = time.monotonic()
     workload.start()
     while ledger.count < 300 and time.monotonic() < started + 60:
@@ -109,7 +112,8 @@ def test_an_action_reports_every_row_it_wrote(opened: Database, action) -> None:
 
 
 def test_what_ends_the_writer_is_raised(database: Database) -> None:
-    workload = Workload(database.url, Ledger(), rate=10)
+    ledger = Ledger()
+    workload = Workload(PostgresWriter(database.url, ledger, rate=10).connected, ledger, rate=10)
     workload.start()
     with pytest.raises(Unavailable, match="customers"):
         workload.stop()
