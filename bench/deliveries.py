@@ -196,6 +196,7 @@ def _batch(commit: int, size: int) -> pa.RecordBatch:
         "transaction": [str(commit)] * size,
         "committed_at": [now] * size,
         "captured_at": [now] * size,
+        **{name: [None] * size for name in ("delta", "mark", "route")},
     }
     return pa.RecordBatch.from_pydict(values, schema=schema("msgpack"))
 

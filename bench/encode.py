@@ -55,7 +55,7 @@ def changes(count: int, images: Images) -> pa.RecordBatch:
         "tenant": None, "database": "postgres", "namespace": "public", "collection": "bench",
         "relation_id": 16385, "document_id": "1000", "key": pack({"id": 1000}), "before": None,
         "after": pack(ROW), "unchanged": [], "transaction": "7461", "committed_at": now,
-        "captured_at": now,
+        "captured_at": now, "delta": None, "mark": None, "route": None,
     }  # fmt: skip
     columns: dict[str, list[Any]] = {name: [value] * count for name, value in values.items()}
     columns["ordinal"] = list(range(count))

@@ -30,6 +30,9 @@ class Operation(StrEnum):
     known; `after` is {"reason": a slug, "error": text without row data, "raw": the source's bytes
     of it, "context": what a page that holds only it has as context} (bytes are base64 in JSON).
     SUSPEND: the table is not followed from here to its next change; `after` says why.
+    DROP, RENAME, DROP_DATABASE, INVALIDATE: of a collection, of a database, and of the source's
+    change stream itself. No document: `document_id` and `key` are null, and `after` is what the
+    source says about it (RENAME: {"to": {"database", "collection"}}).
     """
 
     INSERT = "INSERT"
@@ -41,6 +44,10 @@ class Operation(StrEnum):
     MESSAGE = "MESSAGE"
     ERROR = "ERROR"
     SUSPEND = "SUSPEND"
+    DROP = "DROP"
+    RENAME = "RENAME"
+    DROP_DATABASE = "DROP_DATABASE"
+    INVALIDATE = "INVALIDATE"
 
 
 ERROR = Operation.ERROR
@@ -72,6 +79,9 @@ def _columns(image: pa.DataType) -> list["pa.Field[Any]"]:
         pa.field("transaction", pa.string()),
         pa.field("committed_at", _TIMESTAMP),
         pa.field("captured_at", _TIMESTAMP),
+        pa.field("delta", image),
+        pa.field("mark", pa.string()),
+        pa.field("route", pa.int32()),
     ]
 
 
@@ -83,7 +93,7 @@ _SCHEMAS: dict[Images, pa.Schema] = {
 COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
 
 # Those with row images.
-IMAGES: tuple[str, ...] = ("key", "before", "after")
+IMAGES: tuple[str, ...] = ("key", "before", "after", "delta")
 
 
 def schema(images: Images = "json") -> pa.Schema:
@@ -92,6 +102,12 @@ def schema(images: Images = "json") -> pa.Schema:
     `key`, `before` and `after` are one map each (column name -> value), or null for "no image".
     `unchanged` lists columns that the source did not send: absent is not null. `namespace` is the
     schema (PostgreSQL) or the database (MongoDB). `relation_id` is PostgreSQL's table OID.
+    `event_id` is unique in its backend and the same on every replay; its form is the feed's.
+
+    `delta` is what an update changed, from sources that say so: an image `{"updated": {path:
+    value}, "removed": [path], "truncated": [{"field": path, "new_size": number}]}`. `mark` is JSON
+    text of the feed's mark for a bookmark exactly at this change, null where the place alone is
+    enough to resume. `route` is the change's hash partition; decoders leave it null.
     """
     return _SCHEMAS[images]
 
@@ -113,5 +129,6 @@ def unreadable(batch: pa.RecordBatch) -> list[int]:
 
 
 def event_id(backend: str, place: Place) -> str:
-    """`backend:cursor:ordinal`, the same on every replay; the NATS message id."""
+    """`backend:cursor:ordinal`: the event id of sources whose places are the same on every replay.
+    Others make it from what the source itself calls the change."""
     return f"{backend}:{place.cursor}:{place.ordinal}"

@@ -10,7 +10,7 @@
 
 EXPORT int32_t penstock_page_export(struct page *page, struct ArrowArray *out);
 
-enum { COLUMNS = 19, CURSOR = 17 };
+enum { COLUMNS = 22, CURSOR = 17 };
 
 /* Everything that a batch consists of; freed when the last of its arrays is. */
 struct holder {
@@ -249,6 +249,14 @@ static void unchanged(struct build *b) {
     h->names.buffers[2] = own(h, &p->unchanged.data);
 }
 
+/* A column of `buffers` buffers in which every row is null: zeros serve as its bitmap, its offsets
+ * and its numbers, and all such columns share them. */
+static void nulls(struct build *b, const void *zeros, int64_t buffers) {
+    struct ArrowArray *array = next(b, buffers);
+    array->null_count = b->rows;
+    for (int64_t i = 0; i < buffers; i++) array->buffers[i] = zeros;
+}
+
 static void columns(struct build *b) {
     static const struct text nothing = {(const uint8_t *)"", 0};
     struct page *p = b->page;
@@ -277,6 +285,12 @@ static void columns(struct build *b) {
     numbers(b, committed_at);
     numbers(b, captured_at);
     free(start.data);
+    void *zeros = calloc((size_t)b->rows + 1, 4);
+    if (!zeros) b->said |= FULL;
+    b->holder->owned[b->holder->owned_count++] = zeros;
+    nulls(b, zeros, 3); /* delta */
+    nulls(b, zeros, 3); /* mark */
+    nulls(b, zeros, 2); /* route */
 }
 
 /* All rows of the page, once: what was written is the batch's then. */

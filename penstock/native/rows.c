@@ -209,7 +209,7 @@ int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows)
 }
 
 /* What one has to know of a batch before it is encoded. `slots` are backend, partition, cursor,
- * ordinal and the three images. `simple`: one origin, in order. `texts` are backend, partition, the
+ * ordinal and the four images. `simple`: one origin, in order. `texts` are backend, partition, the
  * first and the last cursor; `weight` the bytes of the images. There is a row at least. */
 void penstock_weave_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                            struct survey *out) {
@@ -224,5 +224,5 @@ void penstock_weave_survey(const struct column *columns, const int32_t *slots, i
     out->first = (int32_t)integer(ordinal, 0, 4);
     out->last = (int32_t)integer(ordinal, rows - 1, 4);
     out->weight = 0;
-    for (int i = 4; i < 7; i++) out->weight += penstock_weave_span(columns + slots[i], 0, rows);
+    for (int i = 4; i < 8; i++) out->weight += penstock_weave_span(columns + slots[i], 0, rows);
 }

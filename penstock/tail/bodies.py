@@ -74,8 +74,9 @@ def _tabular(data: bytes) -> list[Mapping[str, Any]]:
     changes: list[Mapping[str, Any]] = []
     for row in table.to_pylist():
         row["position"] = f"{row.pop('cursor')}:{row.pop('ordinal')}"
-        for name in ("key", "data", "before"):
-            row[name] = None if row[name] is None else load(row[name])
+        for name in ("key", "data", "before", "delta"):
+            image = row.get(name)
+            row[name] = None if image is None else load(image)
         for name in ("committed_at", "captured_at"):
             row[name] = None if row[name] is None else _iso(row[name])
         changes.append(shared | row)
@@ -104,6 +105,7 @@ def _of_debezium(body: Mapping[str, Any]) -> Mapping[str, Any]:
         "transaction": None if transaction is None else str(transaction),
         "committed_at": _of_milliseconds(source["ts_ms"]),
         "captured_at": _of_milliseconds(body["ts_ms"]),
+        "delta": None,
     }
 
 

@@ -28,8 +28,8 @@ class Message:
 
     @property
     def place(self) -> Place:
-        """The change's place in its partition, taken from its identity."""
-        return Place.parse(self.event_id.removeprefix(f"{self.body['backend']}:"))
+        """The change's place in its partition."""
+        return Place.parse(str(self.body["position"]))
 
     @property
     def operation(self) -> str:

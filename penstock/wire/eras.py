@@ -40,7 +40,8 @@ def next_era(era: str) -> str:
 
 
 class EraDecoder:
-    """A `page.Decoder` for a feed with eras, around one that does not know them.
+    """A `page.Decoder` for a feed with eras, around one that does not know them: of a feed whose
+    event ids are `backend:cursor:ordinal`.
 
     A page of a later era is decoded as one of the first, then its changes are renamed. Pages of the
     first era, which are nearly all, pass as they are.

@@ -22,6 +22,7 @@ KEYS = {"users": ("id",)}
 def insert(number: int) -> bytes:
     body: dict[str, Any] = {
         "event_id": f"default:00000000/{number:08X}:0",
+        "position": f"00000000/{number:08X}:0",
         "backend": "default",
         "operation": "INSERT",
         "collection": "users",

@@ -19,6 +19,7 @@ def message(number: int, operation: str, *, collection: str = "users", **body: A
         headers={},
         body={
             "event_id": f"default:00000000/{number:08X}:0",
+            "position": f"00000000/{number:08X}:0",
             "backend": "default",
             "transaction": str(number),
             "collection": collection,

@@ -22,6 +22,7 @@ def change(
     place = f"00000000/{lsn:08X}:{ordinal}"
     return {
         "event_id": f"default:{place}",
+        "position": place,
         "backend": "default",
         "collection": "users",
         "operation": operation,
@@ -97,7 +98,7 @@ def test_any_change_that_is_stored_twice_is_found_and_nothing_else(again: int) -
 
 
 def test_a_change_with_a_new_id_is_not_taken_for_the_old_one() -> None:
-    renamed = {**CHANGES[4], "event_id": "default:00000000/0000001E:7"}
+    renamed = change(30, 7, DELETE, None, {"id": 1})
     assert "never committed" in kinds(verdict([*CHANGES, renamed]))
 
 
@@ -125,8 +126,9 @@ def test_changes_of_different_keys_may_pass_each_other() -> None:
 
 
 def test_two_writes_of_one_transaction_in_another_order_are_found() -> None:
-    first = {**CHANGES[0], "event_id": CHANGES[1]["event_id"]}
-    second = {**CHANGES[1], "event_id": CHANGES[0]["event_id"]}
+    names = ("event_id", "position")
+    first = CHANGES[0] | {name: CHANGES[1][name] for name in names}
+    second = CHANGES[1] | {name: CHANGES[0][name] for name in names}
     assert "another order" in verdict([second, first, *CHANGES[2:]]).problems[0]
 
 

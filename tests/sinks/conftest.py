@@ -76,6 +76,9 @@ def batch_of() -> MakeBatch:
             "transaction": str(commit),
             "committed_at": COMMITTED,
             "captured_at": CAPTURED,
+            "delta": None,
+            "mark": None,
+            "route": None,
             **columns,
         }
         listed = {k: v if isinstance(v, list) else [v] * count for k, v in values.items()}

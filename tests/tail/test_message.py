@@ -4,7 +4,10 @@ from datetime import UTC, datetime
 
 from penstock.tail.message import Message
 
-CHANGE = {"event_id": "shop:00000000/016B3748:12", "backend": "shop", "operation": "MESSAGE"}
+CHANGE = {
+    "event_id": "shop:any-text", "backend": "shop", "operation": "MESSAGE",
+    "position": "00000000/016B3748:12",
+}  # fmt: skip
 
 
 def message(**fields: object) -> Message:
@@ -17,13 +20,13 @@ def message(**fields: object) -> Message:
     )
 
 
-def test_the_place_is_read_from_the_event_id() -> None:
+def test_the_place_is_the_changes_position_whatever_its_id_is() -> None:
     assert message().place == ("00000000/016B3748", 12)
+    assert message(event_id="shop:00000000/00000001:0").place == ("00000000/016B3748", 12)
 
 
-def test_a_backend_with_a_colon_does_not_confuse_the_place() -> None:
-    odd = message(event_id="a:b:00000000/016B3748:12", backend="a:b")
-    assert odd.place == ("00000000/016B3748", 12)
+def test_a_cursor_with_a_colon_does_not_confuse_the_place() -> None:
+    assert message(position="a:b:12").place == ("a:b", 12)
 
 
 def test_a_change_without_a_table_has_an_empty_collection() -> None:

@@ -24,6 +24,7 @@ Publish = Callable[..., None]
 def change(number: int, **fields: object) -> dict[str, object]:
     return {
         "event_id": f"default:00000000/{number:08X}:0",
+        "position": f"00000000/{number:08X}:0",
         "backend": "default",
         "operation": "INSERT",
         "collection": "users",

@@ -29,8 +29,9 @@ COLUMNS: Mapping[str, str] = {
     "event_id": "event_id", "cursor": "cursor", "ordinal": "ordinal", "document_id": "document_id",
     "key": "key", "data": "after", "before": "before", "unchanged": "unchanged",
     "transaction": "transaction", "committed_at": "committed_at", "captured_at": "captured_at",
+    "delta": "delta",
 }  # fmt: skip
-_TEXTS = ("event_id", "cursor", "document_id", "key", "after", "before", "transaction")
+_TEXTS = ("event_id", "cursor", "document_id", "key", "after", "before", "transaction", "delta")
 _EACH = 96  # bytes of a row beside its texts: offsets, validity, times
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
 _KEPT = 10_000
@@ -56,7 +57,7 @@ class Tabular:
             where.kinds, where.tables, _sizes(batch), most=self._most, largest=self._largest
         )
         shown = pa.RecordBatch.from_arrays(
-            [batch.column(name) for name in COLUMNS.values()], names=list(COLUMNS)
+            [_shown(batch, name) for name in COLUMNS.values()], names=list(COLUMNS)
         )
         bodies = [self._body(shown, group, where) for group in groups]
         return fitting(
@@ -72,7 +73,7 @@ class Tabular:
     def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
         values = where.routes[group.kind].values
         images = images_of_column(shown)
-        key = images, *values.values()
+        key = images, shown.schema.field("delta").type, *values.values()
         if key not in self._schemas:
             if len(self._schemas) >= _KEPT:
                 self._schemas.clear()
@@ -81,6 +82,13 @@ class Tabular:
             schema = shown.schema.with_metadata({**said, "images": images})
             self._schemas[key] = schema.serialize().to_pybytes()
         return self._schemas[key]
+
+
+def _shown(batch: pa.RecordBatch, name: str) -> Any:
+    column = batch.column(name)
+    if name == "delta" and column.null_count == len(column):
+        return pa.array([None] * len(column), pa.null())  # which takes no bytes
+    return column
 
 
 def images_of_column(shown: pa.RecordBatch) -> str:

@@ -33,6 +33,8 @@ class Unconvertible(Exception):
 def converted(column: Column, wanted: Images) -> Column:
     """A column of images that have the other encoding; raises Unconvertible."""
     column = column.cast(BINARY)
+    if column.null_count == len(column):
+        return column
     if wanted == "msgpack":
         found = _by_kernel(column)
         if found is not None:

@@ -25,7 +25,7 @@ __all__ = ["EACH", "FIELDS", "SHARED", "Layout", "Penstock", "schema_of"]
 SHARED = ("backend", "tenant", "database", "schema", "collection", "operation", "relation_id")
 EACH = (
     "event_id", "document_id", "key", "data", "before", "unchanged", "position", "transaction",
-    "committed_at", "captured_at",
+    "committed_at", "captured_at", "delta",
 )  # fmt: skip
 FIELDS = (EACH[0], *SHARED, *EACH[1:])
 
@@ -62,7 +62,7 @@ class Layout(Protocol):
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """What the pieces need beside the change's own columns: each of `extra_names`, in that
-        order. `images` are `key`, `before` and `after` in the encoding of the dialect, if the
+        order. `images` are those of `IMAGES` in the encoding of the dialect, if the
         columns' own are not."""
         ...
 
@@ -92,6 +92,7 @@ class Penstock:
             "transaction": TextPiece("transaction", form, nil),
             "committed_at": Time("committed_at", form, nil),
             "captured_at": Time("captured_at", form, nil),
+            "delta": RawPiece("delta", null=nil),
         }
 
     def shared(self, route: Mapping[str, Any]) -> bytes:

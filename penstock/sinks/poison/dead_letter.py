@@ -149,7 +149,9 @@ def row_of(letter: Letter) -> pa.RecordBatch:
             row[name] = None if row[name] is None else datetime.fromisoformat(row[name])
         if images_of(target) == "msgpack":
             for name in IMAGES:
-                row[name] = None if row[name] is None else base64.b64decode(row[name])
+                # A letter of an older version lacks the newest images.
+                image = row.get(name)
+                row[name] = None if image is None else base64.b64decode(image)
         return pa.RecordBatch.from_pylist([row], schema=target)
     except (ValueError, TypeError, KeyError, pa.ArrowInvalid) as error:
         raise Malformed("a dead letter does not hold its change") from error

@@ -24,7 +24,7 @@ BROKEN_RELATION = "broken-relation"
 # A table that shows one of these cannot be followed: there is no use in waiting for more.
 IMMEDIATE = frozenset({NO_KEY, BROKEN_RELATION})
 
-_ROWS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+_ROWS = (Operation.INSERT, Operation.UPDATE, Operation.REPLACE, Operation.DELETE)
 _IDENTIFIED: Any = pa.array([Operation.UPDATE, Operation.DELETE])
 _NO_KEY_TEXT = (
     "{} comes without a key and without its old row, so nobody can tell which row it is "
@@ -166,5 +166,6 @@ def _marker(batch: pa.RecordBatch, row: int, record: Suspension) -> pa.RecordBat
         "before": None,
         "after": ormsgpack.packb(why) if packed else orjson.dumps(why).decode(),
         "unchanged": [],
+        "delta": None,
     }
     return pa.RecordBatch.from_pylist([values], schema=batch.schema)

@@ -134,8 +134,14 @@ def _batch(
         _gather(constants.transactions, unit, text),
         _gather(constants.committed_at, unit, time),
         pa.repeat(pa.scalar(page.captured_at, time), size),
+        *(_nulls(size, target.field(name).type) for name in ("delta", "mark", "route")),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _nulls(size: int, kind: pa.DataType) -> Any:
+    made: Any = pa.nulls
+    return made(size, kind)
 
 
 def _gather(constants: Sequence[Any], index: tuple[int, ...], kind: pa.DataType) -> Any:

@@ -36,7 +36,7 @@ _INT64 = range(-(2**63), 2**63)
 _WRITTEN = (
     "backend", "partition", "cursor", "ordinal", "event_id", "operation", "tenant", "database",
     "namespace", "collection", "relation_id", "document_id", "key", "before", "after", "unchanged",
-    "transaction", "committed_at", "captured_at",
+    "transaction", "committed_at", "captured_at", "delta", "mark", "route",
 )  # fmt: skip
 
 

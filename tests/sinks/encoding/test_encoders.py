@@ -5,6 +5,9 @@ The reader is `penstock.tail.bodies`, which shares no code with the sink.
 
 from typing import Any
 
+import orjson
+import ormsgpack
+import pyarrow as pa
 import pytest
 
 from penstock.errors import Malformed
@@ -47,6 +50,23 @@ def test_every_form_holds_the_same_changes(fields: Any, images: Any, batch_of: A
         tenant="acme", transaction=["7", None, *["8"] * 5],
     )  # fmt: skip
     assert read_back(batch, **fields) == read_back(batch)
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_a_delta_is_in_every_encoding(images: Any, encoding: str, batch_of: Any) -> None:
+    delta = {"updated": {"a.b": 1}, "removed": ["c"], "truncated": [{"field": "d", "new_size": 2}]}
+    packed = ormsgpack.packb(delta) if images == "msgpack" else orjson.dumps(delta).decode()
+    batch = batch_of(3, images=images, delta=[None, packed, None])
+    found = read_back(batch, encoding=encoding, messages="batch")
+    assert [change["delta"] for change in found] == [None, delta, None]
+
+
+def test_an_arrow_message_without_a_delta_has_no_bytes_for_it(batch_of: Any) -> None:
+    settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
+    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch_of(3)))
+    schema = pa.ipc.open_stream(messages.bodies[0].as_py()).schema
+    assert schema.field("delta").type == pa.null()
 
 
 @pytest.mark.parametrize("packing", ["change", "batch"])

@@ -77,6 +77,7 @@ def test_a_message_has_every_field_of_the_change(encoding: Encoding, batch_of: A
         "transaction": str(0x16B3748),
         "committed_at": "2026-11-21T10:02:03.000004Z",
         "captured_at": "2026-11-21T10:02:04.000000Z",
+        "delta": None,
     }
     assert list(bodies(messages, encoding)[0]) == list(FIELDS)
 

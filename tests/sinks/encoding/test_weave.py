@@ -82,7 +82,8 @@ def batches(draw: Any, images: Literal["msgpack", "json"]) -> pa.RecordBatch:
         "relation_id": maybe(st.integers(-5, 2**40)), "key": image, "before": image,
         "after": image, "unchanged": maybe(st.lists(TEXT, max_size=20)),
         "transaction": maybe(TEXT), "committed_at": maybe(TIMES), "captured_at": maybe(TIMES),
-        "event_id": WORD.filter(_plain),
+        "event_id": WORD.filter(_plain), "delta": image, "mark": maybe(TEXT),
+        "route": maybe(st.integers(0, 1023)),
     }  # fmt: skip
     columns = {
         name: draw(st.lists(one, min_size=count, max_size=count)) for name, one in each.items()

@@ -53,6 +53,14 @@ def test_a_change_reads_back_as_it_was(images: Any, batch_of: Callable[..., Any]
     assert kept.table == "public.items"
 
 
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_a_letter_of_an_older_version_reads_back(images: Any, batch_of: Callable[..., Any]) -> None:
+    batch: pa.RecordBatch = batch_of(1, images=images)
+    (row,) = batch.to_pylist()
+    old = {name: row[name] for name in row if name not in ("delta", "mark", "route")}
+    assert row_of(row_letter(old, images, "too-large", "e")).equals(batch)
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"replayed": "x"}', b"\xff"])
 def test_what_is_no_letter_is_malformed(body: bytes) -> None:
     with pytest.raises(Malformed):

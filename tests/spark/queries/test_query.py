@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.change import COLUMNS
+from penstock.change import COLUMNS, IMAGES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import SettingsError
 from penstock.sinks.memory import MemorySinkSettings, stored
@@ -179,10 +179,11 @@ def test_columns_that_a_transform_drops_or_doubles_are_named(
 @pytest.mark.parametrize(
     ("sink", "late", "meant"),
     [
-        ({"type": "memory"}, {"key", "before", "after"}, "json"),
-        (JETSTREAM, {"key", "before", "after", "cursor"}, "msgpack"),
+        ({"type": "memory"}, set(IMAGES), "json"),
+        (JETSTREAM, {*IMAGES, "cursor"}, "msgpack"),
         (JETSTREAM, {"key", "after"}, "json"),
-        ({**JETSTREAM, "encoding": "json"}, {"key", "before", "after"}, "json"),
+        (JETSTREAM, {"key", "before", "after"}, "json"),
+        ({**JETSTREAM, "encoding": "json"}, set(IMAGES), "json"),
     ],
 )
 def test_images_are_as_the_sink_wants_them_where_no_transform_sees_them(

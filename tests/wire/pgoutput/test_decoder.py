@@ -70,6 +70,9 @@ def test_an_insert_is_a_whole_change() -> None:
             "transaction": "77",
             "committed_at": datetime(2026, 1, 2, 0, 0, 0, 3, UTC),
             "captured_at": datetime(2026, 1, 2, 0, 0, 0, 9, UTC),
+            "delta": None,
+            "mark": None,
+            "route": None,
         }
     ]
 
