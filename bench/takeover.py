@@ -54,7 +54,6 @@ def takeover(folder: Path, *, standby: str, extra: dict[str, Any], version: int)
         table.create(database)
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         writer = table.Writer(database, rate=_RATE, per_transaction=_SIZE)
-        backend = table.backend(database, "bench")
         first = stack.enter_context(
             run_pipeline(
                 _made(folder / "first"), table.backend(database, "bench"), nats, extra=shared

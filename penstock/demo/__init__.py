@@ -6,4 +6,5 @@ __all__ = ["SOURCES"]
 SOURCES = {
     "postgres": "penstock.demo.sources.postgres",
     "mongodb": "penstock.demo.sources.mongodb",
+    "dynamodb": "penstock.demo.sources.dynamodb",
 }
