@@ -11,7 +11,7 @@ import pytest
 
 from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Feed, Following
+from penstock.feeds import At, Feed, Following, FollowsMany
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
@@ -51,12 +51,14 @@ _CHANGES = 12 + 5 + 1 + 5 + 4 + 1 + 2
 _begun: dict[Feed, Bookmarks] = {}
 
 
-@pytest.fixture(scope="module", params=["memory", "postgres-15", "postgres-16", "postgres-18"])
+@pytest.fixture(
+    scope="module", params=["memory", "memory-shared", "postgres-15", "postgres-16", "postgres-18"]
+)
 def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed with some thirty changes, nothing acknowledged; its pages are small."""
     kind, _, version = request.param.partition("-")
     if kind == "memory":
-        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4))
+        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, shared=bool(version)))
         _begun[made] = made.begin()
         yield made
         return
@@ -88,10 +90,11 @@ def _only(feed: Feed) -> PartitionId:
 @contextmanager
 def following(feed: Feed, after: Place | Bookmark | None) -> Iterator[Following]:
     """A following, once the reader before is gone."""
+    shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = feed.follow(
+            found = (shared or feed).follow(
                 _only(feed), after if isinstance(after, Bookmark) else Bookmark(after)
             )
         except Unavailable:
