@@ -16,7 +16,7 @@ from rich.console import Console
 from . import show
 from .deliveries import deliveries
 from .drain import Drain, drain, drain_source
-from .latency import Load, latency
+from .latency import Latency, Load, latency, latency_source
 from .outage import outage
 from .peer import parse_peer
 from .sources import SOURCES, open_source
@@ -119,6 +119,14 @@ def _measured(
         with open_source(options["source"], rows) as source:
             return drain_source(fresh(), source, rows=rows, extra=extra)
 
+    def waited(load: Load) -> Latency:
+        times = {"seconds": options["seconds"], "warm_up": options["warm_up"]}
+        if not other:
+            return latency(fresh(), load=load, extra=extra, version=options["version"], **times)
+        rows = 1000 + load.rate * (options["seconds"] + options["warm_up"])
+        with open_source(options["source"], rows) as source:
+            return latency_source(fresh(), source, load=load, extra=extra, **times)
+
     other = options["source"] != "postgres"
     results: dict[str, Any] = {}
     if what in ("all", "drain"):
@@ -134,10 +142,7 @@ def _measured(
     if what in ("all", "latency"):
         results["latency"] = []
         for load in options["loads"]:
-            measured = latency(
-                fresh(), load=load, seconds=options["seconds"], warm_up=options["warm_up"],
-                extra=extra, version=options["version"],
-            )  # fmt: skip
+            measured = waited(load)
             show.show_latency(console, measured)
             results["latency"].append(asdict(measured))
     if what == "scaling":

@@ -1,12 +1,13 @@
 """Sources other than PostgreSQL: a server, a backlog in it, and a bare client that reads it."""
 
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from .mongodb import MongoDB
 
-__all__ = ["SOURCES", "Source", "open_source"]
+__all__ = ["SOURCES", "PacedWriter", "Source", "open_source"]
 
 
 class Source(Protocol):
@@ -34,6 +35,31 @@ class Source(Protocol):
     def read(self, rows: int) -> float:
         """The seconds in which a bare client reads so many changes from the beginning."""
         ...
+
+
+class PacedWriter:
+    """Writes `rate` rows a second into a source, in requests of `size`.
+
+    `late` is the longest delay after the schedule, in seconds: if it is not small, the rate was not
+    reached.
+    """
+
+    def __init__(self, source: Source, *, rate: int, size: int) -> None:
+        self._source, self._rate, self._size = source, rate, size
+        self.rows = 0
+        self.late = 0.0
+
+    def write(self, seconds: float) -> None:
+        """Writes for so long."""
+        began, rows = time.monotonic(), 0
+        while rows < seconds * self._rate:
+            ahead = began + rows / self._rate - time.monotonic()
+            if ahead > 0:
+                time.sleep(ahead)
+            self.late = max(self.late, -ahead)
+            self._source.write(self._size, self._size)
+            rows += self._size
+        self.rows += rows
 
 
 SOURCES = ("postgres", "mongodb")
