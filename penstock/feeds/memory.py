@@ -69,6 +69,9 @@ class MemoryFeedSettings(Settings):
     replay leaves out what a later change has replaced, and no change is identified by counting."""
     fetched: bool = False
     """Whether pages are instructions, whose payload the task that decodes them makes up."""
+    tokens: bool = False
+    """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
+    not enough to resume, a bookmark's mark must have the token of its change."""
     polled: bool = False
     """Whether tasks read it by themselves in open micro-batches: a source that anyone may poll."""
     on_gap: GapPolicy = "fail"
@@ -151,7 +154,8 @@ class MemoryFeed:
             return at
         roots = [each.partition for each in self.lineage.values() if not each.parents]
         if at is None:
-            return {name: Bookmark(self.acknowledged.get(name), {}) for name in roots}
+            known = ((name, self.acknowledged.get(name)) for name in roots)
+            return {name: bookmark_at(self.settings, place) for name, place in known}
         number = 0
         if at == "now":
             number = self.settings.changes
@@ -159,7 +163,9 @@ class MemoryFeed:
             number = max(0, -((_COMMITTED - at) // timedelta(milliseconds=1)))
         number = min(number, self.settings.changes)
         return {
-            name: Bookmark(place_of(self.settings, name, number - 1) if number else None, {})
+            name: bookmark_at(
+                self.settings, place_of(self.settings, name, number - 1) if number else None
+            )
             for name in roots
         }
 
@@ -179,7 +185,7 @@ class MemoryFeed:
         """See `feeds.Feed`."""
         if partition not in self.lineage or partition in self._unlisted:
             raise SettingsError(f"there is no partition {partition}")
-        after = bookmark.place or self.acknowledged.get(partition)
+        after = self._resumed(partition, bookmark)
         following = MemoryFollowing(self, partition, after)
         first = self.settings.trimmed if partition == "p0" else 0
         if following.next >= first:
@@ -196,6 +202,18 @@ class MemoryFeed:
         following.next = first
         following.begins = str(first)
         return following
+
+    def _resumed(self, partition: PartitionId, bookmark: Bookmark) -> Place | None:
+        """After which change to follow: with `tokens` the one that the mark names."""
+        if bookmark.place is None:
+            return self.acknowledged.get(partition)
+        if not self.settings.tokens:
+            return bookmark.place
+        token = str((bookmark.mark or {}).get("token", ""))
+        number = _number_of_token(token)
+        if number is None:
+            raise Malformed(f"the bookmark of {partition} at {bookmark.place} has no token")
+        return place_of(self.settings, partition, number)
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`. What it makes up can be read."""
@@ -289,7 +307,7 @@ class MemoryFollowing:
 
     def bookmark(self, place: Place | None) -> Bookmark:
         """See `feeds.Following`: there is one history only."""
-        return Bookmark(place, {})
+        return bookmark_at(self._feed.settings, place)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""
@@ -340,6 +358,11 @@ class MemoryDecoder:
              for n in numbers.tolist()],
             self._image_type,
         )  # fmt: skip
+        identity: tuple[Any, ...] = cursor, _scalar(":"), _text(ordinals)
+        tokens: Any = None
+        if self._settings.tokens:
+            tokens = pa.array([_token(number) for number in numbers.tolist()], pa.string())
+            identity = _scalar(f"{page.partition}-"), tokens
         committed = int(_COMMITTED.timestamp() * 1e6) + numbers * 1000
         captured = np.full(rows, page.captured_at, np.int64)
         made: dict[str, Any] = {
@@ -347,9 +370,7 @@ class MemoryDecoder:
             "partition": _same(page.partition, rows),
             "cursor": cursor,
             "ordinal": pa.array(ordinals, pa.int64()).cast(pa.int32()),
-            "event_id": _joined(
-                _scalar(f"{self._settings.name}:"), cursor, _scalar(":"), _text(ordinals)
-            ),
+            "event_id": _joined(_scalar(f"{self._settings.name}:"), *identity),
             "operation": _KINDS.take(pa.array(kinds, pa.int64())),
             "namespace": _same("memory", rows),
             "collection": _same("items", rows),
@@ -362,6 +383,8 @@ class MemoryDecoder:
             "committed_at": pa.array(committed, pa.int64()).cast(_TIME),
             "captured_at": pa.array(captured, pa.int64()).cast(_TIME),
         }
+        if tokens is not None:
+            made["mark"] = _joined(_scalar('{"token":"'), tokens, _scalar('"}'))
         chosen = schema(self._images)
         columns = [
             made[each.name] if each.name in made else _nothing(rows, each.type) for each in chosen
@@ -422,6 +445,29 @@ def number_of(settings: MemoryFeedSettings, place: Place) -> int:
     if not unit.isdecimal():
         raise Malformed(f"{place} is no place of the memory feed")
     return int(unit) * settings.unit + place.ordinal
+
+
+def bookmark_at(settings: MemoryFeedSettings, place: Place | None) -> Bookmark:
+    """What to store when everything up to a place is durable."""
+    if place is None or not settings.tokens:
+        return Bookmark(place, {})
+    return Bookmark(place, {"token": _token(number_of(settings, place))})
+
+
+# Numbers are scrambled, so that the order of tokens says nothing.
+_TOKENS, _FACTOR = 1 << 48, 0x5DEECE66D
+
+
+def _token(number: int) -> str:
+    return f"{number * _FACTOR % _TOKENS:012x}"
+
+
+def _number_of_token(token: str) -> int | None:
+    """The inverse; None for what is no token."""
+    try:
+        return int(token, 16) * pow(_FACTOR, -1, _TOKENS) % _TOKENS
+    except ValueError:
+        return None
 
 
 PLUGIN = FeedPlugin(settings=MemoryFeedSettings, build=MemoryFeed)
