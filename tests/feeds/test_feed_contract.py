@@ -12,7 +12,7 @@ import pytest
 
 from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Feed, Following
+from penstock.feeds import At, Feed, Following, FollowsMany
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
@@ -53,14 +53,22 @@ _begun: dict[Feed, Bookmarks] = {}
 
 
 @pytest.fixture(
-    scope="module", params=["memory", "memory-tokens", "postgres-15", "postgres-16", "postgres-18"]
+    scope="module",
+    params=[
+        "memory",
+        "memory-shared",
+        "memory-tokens",
+        "postgres-15",
+        "postgres-16",
+        "postgres-18",
+    ],
 )
 def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed with some thirty changes, nothing acknowledged; its pages are small."""
     kind, _, version = request.param.partition("-")
     if kind == "memory":
-        tokens = version == "tokens"
-        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, tokens=tokens))
+        how = {version: True} if version else {}
+        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, **how))
         _begun[made] = made.begin()
         yield made
         return
@@ -92,10 +100,11 @@ def _only(feed: Feed) -> PartitionId:
 @contextmanager
 def following(feed: Feed, after: Bookmark | None) -> Iterator[Following]:
     """A following, once the reader before is gone."""
+    shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = feed.follow(_only(feed), after or Bookmark())
+            found = (shared or feed).follow(_only(feed), after or Bookmark())
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
