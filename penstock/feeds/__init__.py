@@ -21,6 +21,7 @@ __all__ = [
     "Feed",
     "FeedPlugin",
     "Following",
+    "FollowsMany",
     "Gap",
     "GapPolicy",
     "HistoryLost",
@@ -28,6 +29,7 @@ __all__ = [
     "Lineage",
     "Mark",
     "Polled",
+    "SharedConnection",
     "TellsItsReader",
     "TellsNewest",
     "TellsOfTables",
@@ -212,6 +214,37 @@ class Polled(Protocol):
     @property
     def polled(self) -> bool:
         """Whether that is wanted."""
+        ...
+
+
+class SharedConnection(Protocol):
+    """One connection over which several partitions are read; used by one thread.
+
+    Making one does no I/O: the first `follow` connects, and the first after a loss connects again.
+    It closes with the last of its followings.
+    """
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+    ) -> Following:
+        """As `Feed.follow`, over this connection."""
+        ...
+
+    def read(self, followings: Sequence[Following], timeout: float) -> Sequence[Page]:
+        """The next pages of any of these followings, in order for each, all together about as much
+        as one `Following.read` returns, none of them left out for long; waits at most `timeout`
+        seconds for the first. Raises Unavailable when the connection is lost, or the position of
+        one of them: all of its followings have ended, and to follow again says what was lost."""
+        ...
+
+
+@runtime_checkable
+class FollowsMany(Protocol):
+    """A feed that reads several partitions over one connection. Without it, each following has its
+    own."""
+
+    def shared_connection(self) -> SharedConnection | None:
+        """A new one; None where that is not wanted."""
         ...
 
 

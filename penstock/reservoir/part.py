@@ -4,13 +4,13 @@ One reader thread at a time calls `turn`. The buffer's fields are guarded by the
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.feeds import Feed, Following, Gap, HistoryLost
+from penstock.feeds import Feed, Following, Gap, HistoryLost, SharedConnection
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 
@@ -38,7 +38,11 @@ class PartitionReader:
     """A partition that is followed after `bookmark`."""
 
     def __init__(
-        self, feed: Feed, partition: PartitionId, bookmark: Bookmark, gaps: GapRecorder
+        self,
+        feed: Feed | SharedConnection,
+        partition: PartitionId,
+        bookmark: Bookmark,
+        gaps: GapRecorder,
     ) -> None:
         self.partition = partition
         self.pages: deque[Page] = deque()
@@ -62,12 +66,16 @@ class PartitionReader:
 
     # Reader threads.
 
-    def turn(self, timeout: float, *, full: bool) -> tuple[Sequence[Page], float]:
-        """Connects if need be and reads once, or keeps the connection alive if the buffer is
-        `full`; the pages, and seconds until the next turn. Raises what cannot be retried."""
+    def turn(
+        self, read: Callable[[Following], Sequence[Page]] | None
+    ) -> tuple[Sequence[Page], float]:
+        """Connects if need be, and reads once (None: not yet); the pages, and after a lost
+        connection seconds until the next turn. Raises what cannot be retried."""
         try:
             following = self._following or self._connect()
-            pages = following.keep_alive() if full else self._read(following, timeout)
+            if read is None:
+                return (), 0.0
+            pages = self._read(following, read)
         except Unavailable as error:
             self._last_error = str(error)
             self._reconnects += 1
@@ -75,6 +83,11 @@ class PartitionReader:
             return (), next(self._waits)
         self._waits = delays()
         return pages, 0.0
+
+    @property
+    def following(self) -> Following | None:
+        """The connection; None while there is none."""
+        return self._following
 
     @property
     def ends_here(self) -> bool:
@@ -105,9 +118,11 @@ class PartitionReader:
         self._gaps.lost(self.partition, gap, resume, to=following.begins)
         return following
 
-    def _read(self, following: Following, timeout: float) -> Sequence[Page]:
+    def _read(
+        self, following: Following, read: Callable[[Following], Sequence[Page]]
+    ) -> Sequence[Page]:
         try:
-            return following.read(timeout)
+            return read(following)
         except PositionLost as error:
             if self._is_in_doubt:
                 raise

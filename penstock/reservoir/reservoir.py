@@ -13,30 +13,20 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import PenstockError, PositionLost
-from penstock.feeds import Feed
+from penstock.feeds import Feed, FollowsMany
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.reservoir.arrivals import Arrivals
 from penstock.reservoir.part import BLOCKED, GapRecorder, PartitionReader
+from penstock.reservoir.turns import FIRST_IDLE, Turn, turn_alone, turn_together
 
-__all__ = ["Arrivals", "Reservoir"]
+__all__ = ["Reservoir"]
 
 # Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
 READ_TIMEOUT = 0.25
 # Seconds between two keep-alives while the buffer is full.
 KEEP_ALIVE = 1.0
-# Seconds between two looks at a partition that has nothing, while threads have others to look at.
-FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
 THREADS = 8
-
-
-class Arrivals:
-    """Which partitions have pages that one consumer has not taken yet, oldest arrival first, and
-    how far it took each. `wants` chooses the consumer's partitions."""
-
-    def __init__(self, wants: Callable[[PartitionId], bool] = lambda _: True) -> None:
-        self.wants = wants
-        self.fresh: dict[PartitionId, None] = {}
-        self.taken: dict[PartitionId, Place] = {}
 
 
 class Reservoir:
@@ -56,11 +46,12 @@ class Reservoir:
         watch: Callable[[], None] = lambda: None,
         threads: int = THREADS,
     ) -> None:
-        self._feed = feed
+        self._shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
+        self._source = self._shared or feed
         self._limit = limit
         self._gaps = gaps
         self._watch = watch
-        self._most_threads = threads
+        self._most_threads = 1 if self._shared else threads
         lock = threading.RLock()
         self.wake = threading.Condition(lock)  # consumers wait for it
         self._work = threading.Condition(lock)  # and reader threads for this
@@ -87,7 +78,7 @@ class Reservoir:
             if partition in self._parts or self._stopping:
                 return
             part = self._parts[partition] = PartitionReader(
-                self._feed, partition, bookmark, self._gaps
+                self._source, partition, bookmark, self._gaps
             )
             self._plan(part, 0.0)
             if len(self._threads) < min(self._most_threads, len(self._parts)):
@@ -224,17 +215,14 @@ class Reservoir:
     # Reader threads.
 
     def _run(self) -> None:
-        while (part := self._next()) is not None:
-            full = part in self._held
-            # With a thread for each, a thread may wait for its partition.
-            timeout = READ_TIMEOUT if len(self._parts) <= len(self._threads) else 0.0
-            try:
-                pages, wait = part.turn(timeout, full=full)
-            except Exception as error:
-                self._failed(part, PenstockError.of(error, f"reading {part.partition}"))
-            else:
-                self._count(pages, lost=wait > 0)
-                self._turned(part, pages, self._pause(part, pages, wait, timeout))
+        while parts := self._next():
+            turns = self._turn(parts)
+            self._count(turns)
+            for turn in turns:
+                if turn.failure is not None:
+                    self._failed(turn.part, turn.failure)
+                else:
+                    self._turned(turn.part, turn.pages, turn.wait)
             self._watch()
         with self.wake:
             mine = [part for part in self._parts.values() if part not in self._turning]
@@ -243,40 +231,62 @@ class Reservoir:
             part.disconnect()
         self._watch()
 
-    def _count(self, pages: Sequence[Page], *, lost: bool) -> None:
+    def _turn(self, parts: Sequence[PartitionReader]) -> Sequence[Turn]:
+        # A thread may wait for its partitions while no other could have its turn meanwhile.
+        if self._shared is None:
+            (part,) = parts
+            timeout = READ_TIMEOUT if len(self._parts) <= len(self._threads) else 0.0
+            return [turn_alone(part, timeout, full=part in self._held)]
+        reading = [part for part in parts if part not in self._held]
+        held = [part for part in parts if part in self._held]
+        timeout = READ_TIMEOUT if len(self._parts) <= len(reading) else 0.0
+        turns = turn_together(self._shared, reading, held, timeout)
+        if any(turn.is_lost for turn in turns):
+            self._disconnect_others()
+        return turns
+
+    def _disconnect_others(self) -> None:
+        """The shared connection is lost for those, too, that were not read just now."""
+        with self.wake:
+            for part in self._parts.values():
+                if part not in self._turning:
+                    part.disconnect()
+
+    def _count(self, turns: Sequence[Turn]) -> None:
+        pages = [page for turn in turns for page in turn.pages]
+        lost = any(turn.is_lost for turn in turns)
         if pages or lost:
             with self.wake:
                 self.counts["events"] += sum(page.count for page in pages)
                 self.counts["pages"] += len(pages)
                 self.counts["reconnects"] += lost
 
-    def _pause(
-        self, part: PartitionReader, pages: Sequence[Page], wait: float, timeout: float
-    ) -> float:
-        """Seconds until the next turn of a partition that is fine."""
-        if wait or pages or timeout:
-            part.idle = 0.0
-            return wait
-        part.idle = min(max(FIRST_IDLE, 2 * part.idle), LONGEST_IDLE)
-        return part.idle
-
-    def _next(self) -> PartitionReader | None:
-        """The next partition whose turn it is; None when reading has stopped."""
+    def _next(self) -> Sequence[PartitionReader]:
+        """The next partitions whose turn it is: one, or with a shared connection all; none when
+        reading has stopped."""
+        # A shared connection is not read once more for those who are due a little later.
+        early = FIRST_IDLE if self._shared else 0.0
+        found: list[PartitionReader] = []
         with self.wake:
             while not self._stopping:
                 now = time.monotonic()
-                while self._schedule and self._schedule[0][0] <= now:
+                while self._schedule and self._schedule[0][0] <= now + early:
                     _, _, number, part = heapq.heappop(self._schedule)
                     if number != part.turn_number:
                         continue
                     if part in self._held or self._has_room(part):
                         self._turning.add(part)
-                        return part
+                        found.append(part)
+                        if self._shared is None:
+                            return found
+                        continue
                     self._held[part] = None
                     self._plan(part, KEEP_ALIVE)
+                if found:
+                    return found
                 left = self._schedule[0][0] - now if self._schedule else None
                 self._work.wait(left)
-            return None
+            return ()
 
     def _turned(self, part: PartitionReader, pages: Sequence[Page], wait: float) -> None:
         with self.wake:

@@ -26,7 +26,8 @@ from penstock.handover.conversation import (
 from penstock.handover.ticket import Ticket
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place, Position
-from penstock.reservoir.reservoir import Arrivals, Reservoir
+from penstock.reservoir.arrivals import Arrivals
+from penstock.reservoir.reservoir import Reservoir
 from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 
 __all__ = ["Follower"]

@@ -14,8 +14,8 @@ import pytest
 
 from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
 from penstock.demo.servers import Nats
-from penstock.position import PartitionId, Place
-from penstock.sinks import Receipt, Sink
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.sinks import Receipt, Record, Sink, TellsPlaces
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.tail.bodies import changes_of
@@ -50,6 +50,12 @@ def any_case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(params=EXACT)
 def case(request: pytest.FixtureRequest) -> Case:
+    return _case(request, request.param)
+
+
+@pytest.fixture(params=[kind for kind in EXACT if kind != "example"])
+def telling_case(request: pytest.FixtureRequest) -> Case:
+    """A sink that knows how far it is."""
     return _case(request, request.param)
 
 
@@ -126,6 +132,26 @@ def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case, batch
         receipt = case.sink.write([batch_of(5, 1), batch_of(7, 2)])
         assert receipt.position == {PartitionId("shop"): Place("00000000/00000002", 6)}
         assert pickle.loads(pickle.dumps(receipt)) == receipt
+
+
+def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of: Any) -> None:
+    """The place and the mark of the last change that is stored, as another process sees it."""
+    case, shop, other = telling_case, PartitionId("shop"), PartitionId("other")
+    case.sink.prepare()
+    assert isinstance(case.sink, TellsPlaces)
+    assert case.sink.records("default", [shop]) == {shop: Record()}
+    for commit in (1, 2):
+        marks = [None, *(f'{{"token":"{commit}-{n}"}}' for n in range(1, 5))]
+        case.sink.write([batch_of(5, commit, mark=marks)])
+        sink = case.again()
+        assert isinstance(sink, TellsPlaces)
+        last = Bookmark(Place(f"00000000/{commit:08X}", 4), {"token": f"{commit}-4"})
+        exact = getattr(case.sink.settings, "delivery", "auto") in ("auto", "exactly-once")
+        expected = Record(bookmark=last if exact else None, begun=True)
+        assert sink.records("default", [shop, other]) == {shop: expected, other: Record()}
+    case.sink.write([batch_of(1, 3)])
+    record = case.again().records("default", [shop])[shop]
+    assert record.bookmark in (None, Bookmark(Place("00000000/00000003", 0), {}))
 
 
 def test_a_crash_between_write_and_commit_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:

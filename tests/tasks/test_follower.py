@@ -104,8 +104,9 @@ def events(partition: str, count: int = 100) -> list[str]:
     return [f"memory:{place(n, partition)}" for n in range(count)]
 
 
-def test_a_task_reads_all_partitions_of_its_group_in_order() -> None:
-    with world({"partitions": 30}) as made:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_task_reads_all_partitions_of_its_group_in_order(shared: bool) -> None:
+    with world({"partitions": 30, "shared": shared}) as made:
         made.task(3_000)
         assert sorted(made.got) == sorted(e for n in range(30) for e in events(f"p{n}"))
         for n in range(30):

@@ -82,15 +82,17 @@ def collected(
     bodies: Sequence[bytes], headers: Headers,
 ) -> Messages:  # fmt: skip
     """Messages of groups and their bodies."""
-    event_id, cursor, ordinal = (
+    event_id, cursor, ordinal, mark = (
         _taken(part.batch.column(name), [group.last for group in groups])
-        for name in ("event_id", "cursor", "ordinal")
+        for name in ("event_id", "cursor", "ordinal", "mark")
     )
     count = _binary([b"%d" % group.count for group in groups])
     runs = tuple(_runs(groups, where, cursor, ordinal))
     woven = headers.of(
         runs,
-        Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count),
+        Columns(
+            len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
+        ),
     )
     return Messages(
         runs, cursor, ordinal, event_id,

@@ -1,0 +1,59 @@
+"""What the memory feed is asked to make up."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from penstock.feeds import GapPolicy
+from penstock.settings import Duration, Settings
+
+__all__ = ["MemoryFeedSettings"]
+
+
+class MemoryFeedSettings(Settings):
+    """What the feed makes up."""
+
+    name: str = "memory"
+    """The backend: part of every event id."""
+    type: Literal["memory"] = "memory"
+    changes: int = Field(1_000, ge=0)
+    """Changes of each partition."""
+    partitions: int = Field(1, ge=1)
+    """Partitions without a parent, called `p0`, `p1` and so on."""
+    chained: bool = False
+    """Each partition is the parent of the next, and ends; else they are side by side, endless."""
+    generations: int = Field(0, ge=0)
+    """How often each partition ends: it splits into two (`p0.0`, `p0.1`), and at the next end the
+    two merge into one (`p0.m`), which splits again."""
+    page: int = Field(100, ge=1)
+    """Changes per page."""
+    unit: int = Field(10, ge=1)
+    """Changes per cursor, as in a transaction; a page may end inside."""
+    fail_at: tuple[int, ...] = ()
+    """Numbers of changes that can't be read the first time: `read` raises Unavailable once."""
+    latency: Duration = Field(0.0, ge=0)
+    """How long each read takes."""
+    trimmed: int = Field(0, ge=0)
+    """The source has no changes of `p0` before this number any more."""
+    unlisted: tuple[str, ...] = ()
+    """Partitions that the source no longer lists."""
+    supersede: bool = False
+    """Only the newest change of each key is kept, as by a source that gives the latest version: a
+    replay leaves out what a later change has replaced, and no change is identified by counting."""
+    fetched: bool = False
+    """Whether pages are instructions, whose payload the task that decodes them makes up."""
+    shared: bool = False
+    """Whether all partitions are read over one connection, which is lost with any failure."""
+    tokens: bool = False
+    """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
+    not enough to resume, a bookmark's mark must have the token of its change."""
+    polled: bool = False
+    """Whether tasks read it by themselves in open micro-batches: a source that anyone may poll."""
+    on_gap: GapPolicy = "fail"
+
+    @field_validator("on_gap", mode="before")
+    @classmethod
+    def _has_no_snapshots(cls, value: Any) -> Any:
+        if value == "resnapshot":
+            raise ValueError("the memory feed has no snapshots: write `fail` or `continue`")
+        return value
