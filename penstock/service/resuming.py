@@ -28,7 +28,7 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     if begun:
         _warn_of_no_position(backend, begun)
         bookmarks: Bookmarks = {
-            name: Bookmark(record.place, mark={}) for name, record in begun.items()
+            name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()
         }
     else:
         bookmarks = backend.feed().begin()
@@ -55,12 +55,12 @@ def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> N
 
 def _warn_of_no_position(backend: Backend, begun: dict[PartitionId, Record]) -> None:
     for partition, record in begun.items():
-        if record.place is not None:
+        if record.bookmark is not None:
             log.warning(
                 "no position is stored, and the sink has changes: resuming behind them",
                 backend=backend.name,
                 partition=partition,
-                place=str(record.place),
+                place=str(record.bookmark.place),
             )
         else:
             log.warning(

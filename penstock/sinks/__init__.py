@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.finding import Finding
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.settings import Settings
 
 __all__ = [
@@ -134,11 +134,12 @@ class Announces(Protocol):
 class Record:
     """What a sink knows of a partition by what it has stored.
 
-    `place`: everything up to it is stored; None if that can't be told. `begun`: something was
-    stored, ever. `emptied`: and nothing is left of it (it expired, or was purged).
+    `bookmark`: everything up to its place is stored, and its mark is that of the change there;
+    None if that can't be told. `begun`: something was stored, ever. `emptied`: and nothing is left
+    of it (it expired, or was purged).
     """
 
-    place: Place | None = None
+    bookmark: Bookmark | None = None
     begun: bool = False
     emptied: bool = False
 

@@ -7,7 +7,7 @@ import base64
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +20,9 @@ import pyarrow as pa
 from penstock.change import IMAGES, images_of
 from penstock.errors import SettingsError
 from penstock.finding import Finding
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.settings import Settings
-from penstock.sinks import Notify, Receipt, SinkPlugin, ignore
+from penstock.sinks import Notify, Receipt, Record, SinkPlugin, ignore
 
 __all__ = ["PLUGIN", "MemorySink", "MemorySinkSettings", "forget", "stored"]
 
@@ -105,6 +105,20 @@ class MemorySink:
                 f"{error.strerror}",
                 hint="give a folder that may be written",
             ) from None
+
+    def records(
+        self, backend: str, partitions: Sequence[PartitionId]
+    ) -> Mapping[PartitionId, Record]:
+        """See `TellsPlaces`: the last change of each partition, by its place."""
+        last: dict[PartitionId, Bookmark] = {}
+        with _opened(self.settings) as store:
+            for row in store.changes:
+                partition = PartitionId(row["partition"])
+                place = Place(row["cursor"], row["ordinal"])
+                known = last.get(partition)
+                if row["backend"] == backend and (known is None or place > (known.place or place)):
+                    last[partition] = Bookmark(place, orjson.loads(row.get("mark") or "{}"))
+        return {name: Record(bookmark=last.get(name), begun=name in last) for name in partitions}
 
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""

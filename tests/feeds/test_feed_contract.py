@@ -1,4 +1,5 @@
-"""What every feed promises, proven on each: memory, and PostgreSQL 15, 16 and 18."""
+"""What every feed promises, proven on each: memory (also with marks that resuming needs), and
+PostgreSQL 15, 16 and 18."""
 
 import json
 import pickle
@@ -52,13 +53,22 @@ _begun: dict[Feed, Bookmarks] = {}
 
 
 @pytest.fixture(
-    scope="module", params=["memory", "memory-shared", "postgres-15", "postgres-16", "postgres-18"]
+    scope="module",
+    params=[
+        "memory",
+        "memory-shared",
+        "memory-tokens",
+        "postgres-15",
+        "postgres-16",
+        "postgres-18",
+    ],
 )
 def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed with some thirty changes, nothing acknowledged; its pages are small."""
     kind, _, version = request.param.partition("-")
     if kind == "memory":
-        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, shared=bool(version)))
+        how = {version: True} if version else {}
+        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, **how))
         _begun[made] = made.begin()
         yield made
         return
@@ -88,15 +98,13 @@ def _only(feed: Feed) -> PartitionId:
 
 
 @contextmanager
-def following(feed: Feed, after: Place | Bookmark | None) -> Iterator[Following]:
+def following(feed: Feed, after: Bookmark | None) -> Iterator[Following]:
     """A following, once the reader before is gone."""
     shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = (shared or feed).follow(
-                _only(feed), after if isinstance(after, Bookmark) else Bookmark(after)
-            )
+            found = (shared or feed).follow(_only(feed), after or Bookmark())
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -108,7 +116,7 @@ def following(feed: Feed, after: Place | Bookmark | None) -> Iterator[Following]
         found.close()
 
 
-def read(feed: Feed, after: Place | Bookmark | None, count: int) -> list[Page]:
+def read(feed: Feed, after: Bookmark | None, count: int) -> list[Page]:
     """Pages until there are `count` changes."""
     pages: list[Page] = []
     deadline = time.monotonic() + 20
@@ -132,9 +140,14 @@ def changes(feed: Feed, pages: list[Page]) -> list[Change]:
 
 def places(feed: Feed, pages: list[Page]) -> list[Place]:
     """Every change's place."""
+    return [place for place, _, _ in bookmarks(feed, pages) if place is not None]
+
+
+def bookmarks(feed: Feed, pages: list[Page]) -> list[Bookmark]:
+    """What each change says of itself: its place, and its mark if that is needed."""
     decoder = feed.decoder("json")
     return [
-        Place(row["cursor"], row["ordinal"])
+        Bookmark(Place(row["cursor"], row["ordinal"]), json.loads(row["mark"] or "{}"))
         for page in pages
         for batch in decoder.decode(page)
         for row in batch.to_pylist()
@@ -174,14 +187,14 @@ def test_a_page_says_its_first_and_last_place_and_its_count(
 def test_resuming_after_every_place_gives_exactly_the_rest(
     feed: Feed, everything: list[Page]
 ) -> None:
-    expected, marks = changes(feed, everything), places(feed, everything)
-    for number, place in enumerate(marks[:-1], start=1):
-        rest = read(feed, place, len(marks) - number)
-        assert changes(feed, rest) == expected[number:], f"after {place}"
+    expected, marks = changes(feed, everything), bookmarks(feed, everything)
+    for number, bookmark in enumerate(marks[:-1], start=1):
+        rest = read(feed, bookmark, len(marks) - number)
+        assert changes(feed, rest) == expected[number:], f"after {bookmark.place}"
 
 
 def test_resuming_after_the_last_place_gives_nothing(feed: Feed, everything: list[Page]) -> None:
-    with following(feed, everything[-1].last) as found:
+    with following(feed, bookmarks(feed, everything)[-1]) as found:
         assert list(found.read(0.3)) == []
 
 
@@ -211,7 +224,7 @@ def test_a_feed_pickles_and_the_copy_reads_the_same(feed: Feed, everything: list
 
 
 def test_a_read_that_finds_nothing_returns_in_time(feed: Feed, everything: list[Page]) -> None:
-    with following(feed, everything[-1].last) as found:
+    with following(feed, bookmarks(feed, everything)[-1]) as found:
         found.read(0.1)
         began = time.monotonic()
         assert list(found.read(0.2)) == []
@@ -323,14 +336,14 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
     feed: Feed, everything: list[Page]
 ) -> None:
     """Last in this file, because a source may forget what was acknowledged."""
-    expected, marks = changes(feed, everything), places(feed, everything)
+    expected, marks = changes(feed, everything), bookmarks(feed, everything)
     middle = marks[len(marks) // 2]
     with following(feed, None) as found:
         pages: list[Page] = []
         while sum(page.count for page in pages) < _CHANGES:
             pages += found.read(0.2)
-        found.acknowledge(Bookmark(middle))
-        found.acknowledge(Bookmark(marks[0]))  # never back
+        found.acknowledge(Bookmark(middle.place))
+        found.acknowledge(Bookmark(marks[0].place))  # never back
         found.read(0.0)
     rest = read(feed, middle, len(marks) // 2 - 1)
     assert changes(feed, rest) == expected[len(marks) // 2 + 1 :]

@@ -14,8 +14,8 @@ import pytest
 
 from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
 from penstock.demo.servers import Nats
-from penstock.position import PartitionId, Place
-from penstock.sinks import Receipt, Sink
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.sinks import Receipt, Record, Sink, TellsPlaces
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.tail.bodies import changes_of
@@ -50,6 +50,12 @@ def any_case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture(params=EXACT)
 def case(request: pytest.FixtureRequest) -> Case:
+    return _case(request, request.param)
+
+
+@pytest.fixture(params=[kind for kind in EXACT if kind != "example"])
+def telling_case(request: pytest.FixtureRequest) -> Case:
+    """A sink that knows how far it is."""
     return _case(request, request.param)
 
 
@@ -128,6 +134,26 @@ def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case, batch
         assert pickle.loads(pickle.dumps(receipt)) == receipt
 
 
+def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of: Any) -> None:
+    """The place and the mark of the last change that is stored, as another process sees it."""
+    case, shop, other = telling_case, PartitionId("shop"), PartitionId("other")
+    case.sink.prepare()
+    assert isinstance(case.sink, TellsPlaces)
+    assert case.sink.records("default", [shop]) == {shop: Record()}
+    for commit in (1, 2):
+        marks = [None, *(f'{{"token":"{commit}-{n}"}}' for n in range(1, 5))]
+        case.sink.write([batch_of(5, commit, mark=marks)])
+        sink = case.again()
+        assert isinstance(sink, TellsPlaces)
+        last = Bookmark(Place(f"00000000/{commit:08X}", 4), {"token": f"{commit}-4"})
+        exact = getattr(case.sink.settings, "delivery", "auto") in ("auto", "exactly-once")
+        expected = Record(bookmark=last if exact else None, begun=True)
+        assert sink.records("default", [shop, other]) == {shop: expected, other: Record()}
+    case.sink.write([batch_of(1, 3)])
+    record = case.again().records("default", [shop])[shop]
+    assert record.bookmark in (None, Bookmark(Place("00000000/00000003", 0), {}))
+
+
 def test_a_crash_between_write_and_commit_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
     case.sink.prepare()
     case.sink.write([batch_of(1200, 1)])
@@ -165,7 +191,7 @@ def test_a_generator_is_written_as_a_list_is(any_case: Case, batch_of: Any, ids_
 def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, ids_of: Any) -> None:
     if isinstance(any_case.sink, JetStreamSink):
         settings = any_case.sink.settings
-        subject = f"{settings.stream}.{{backend}}.{{partition}}.{{collection}}"
+        subject = f"{settings.stream}.{{backend}}.{{source_partition}}.{{collection}}"
         any_case.sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
     any_case.sink.prepare()
     parts = [[batch_of(300, n, partition=p) for n in range(1, 9)] for p in ("a", "b")]

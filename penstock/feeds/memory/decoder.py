@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.change import Images, schema
 from penstock.errors import Malformed
-from penstock.feeds.memory.places import COMMITTED, KEYS, number_of
+from penstock.feeds.memory.places import COMMITTED, KEYS, number_of, token_of
 from penstock.feeds.memory.settings import MemoryFeedSettings
 from penstock.page import Page
 
@@ -56,6 +56,11 @@ class MemoryDecoder:
              for n in numbers.tolist()],
             self._image_type,
         )  # fmt: skip
+        identity: tuple[Any, ...] = cursor, _scalar(":"), _text(ordinals)
+        tokens: Any = None
+        if self._settings.tokens:
+            tokens = pa.array([token_of(number) for number in numbers.tolist()], pa.string())
+            identity = _scalar(f"{page.partition}-"), tokens
         committed = int(COMMITTED.timestamp() * 1e6) + numbers * 1000
         captured = np.full(rows, page.captured_at, np.int64)
         made: dict[str, Any] = {
@@ -63,9 +68,7 @@ class MemoryDecoder:
             "partition": _same(page.partition, rows),
             "cursor": cursor,
             "ordinal": pa.array(ordinals, pa.int64()).cast(pa.int32()),
-            "event_id": _joined(
-                _scalar(f"{self._settings.name}:"), cursor, _scalar(":"), _text(ordinals)
-            ),
+            "event_id": _joined(_scalar(f"{self._settings.name}:"), *identity),
             "operation": _KINDS.take(pa.array(kinds, pa.int64())),
             "namespace": _same("memory", rows),
             "collection": _same("items", rows),
@@ -78,6 +81,8 @@ class MemoryDecoder:
             "committed_at": pa.array(committed, pa.int64()).cast(_TIME),
             "captured_at": pa.array(captured, pa.int64()).cast(_TIME),
         }
+        if tokens is not None:
+            made["mark"] = _joined(_scalar('{"token":"'), tokens, _scalar('"}'))
         chosen = schema(self._images)
         columns = [
             made[each.name] if each.name in made else _nothing(rows, each.type) for each in chosen

@@ -7,11 +7,17 @@ from functools import cached_property
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import SettingsError
+from penstock.errors import Malformed, SettingsError
 from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, SharedConnection
 from penstock.feeds.memory.decoder import FetchingDecoder, MemoryDecoder
 from penstock.feeds.memory.following import MemoryConnection, MemoryFollowing
-from penstock.feeds.memory.places import COMMITTED, number_of, place_of
+from penstock.feeds.memory.places import (
+    COMMITTED,
+    bookmark_at,
+    number_of,
+    number_of_token,
+    place_of,
+)
 from penstock.feeds.memory.settings import MemoryFeedSettings
 from penstock.finding import Finding
 from penstock.page import Decoder
@@ -92,7 +98,8 @@ class MemoryFeed:
             return at
         roots = [each.partition for each in self.lineage.values() if not each.parents]
         if at is None:
-            return {name: Bookmark(self.acknowledged.get(name), {}) for name in roots}
+            known = ((name, self.acknowledged.get(name)) for name in roots)
+            return {name: bookmark_at(self.settings, place) for name, place in known}
         number = 0
         if at == "now":
             number = self.settings.changes
@@ -100,7 +107,9 @@ class MemoryFeed:
             number = max(0, -((COMMITTED - at) // timedelta(milliseconds=1)))
         number = min(number, self.settings.changes)
         return {
-            name: Bookmark(place_of(self.settings, name, number - 1) if number else None, {})
+            name: bookmark_at(
+                self.settings, place_of(self.settings, name, number - 1) if number else None
+            )
             for name in roots
         }
 
@@ -137,7 +146,7 @@ class MemoryFeed:
         """A partition that is read, over a connection that is counted elsewhere."""
         if partition not in self.lineage or partition in self._unlisted:
             raise SettingsError(f"there is no partition {partition}")
-        after = bookmark.place or self.acknowledged.get(partition)
+        after = self._resumed(partition, bookmark)
         following = MemoryFollowing(self, partition, after)
         first = self.settings.trimmed if partition == "p0" else 0
         if following.next >= first:
@@ -154,6 +163,17 @@ class MemoryFeed:
         following.next = first
         following.begins = str(first)
         return following
+
+    def _resumed(self, partition: PartitionId, bookmark: Bookmark) -> Place | None:
+        """After which change to follow: with `tokens` the one that the mark names."""
+        if bookmark.place is None:
+            return self.acknowledged.get(partition)
+        if not self.settings.tokens:
+            return bookmark.place
+        number = number_of_token(str((bookmark.mark or {}).get("token", "")))
+        if number is None:
+            raise Malformed(f"the bookmark of {partition} at {bookmark.place} has no token")
+        return place_of(self.settings, partition, number)
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`. What it makes up can be read."""

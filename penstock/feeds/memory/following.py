@@ -10,7 +10,7 @@ import orjson
 
 from penstock.errors import Unavailable
 from penstock.feeds import Following, Gap
-from penstock.feeds.memory.places import KEYS, number_of, place_of
+from penstock.feeds.memory.places import KEYS, bookmark_at, number_of, place_of
 from penstock.page import Page
 from penstock.position import START, Bookmark, PartitionId, Place
 
@@ -113,7 +113,7 @@ class MemoryFollowing:
 
     def bookmark(self, place: Place | None) -> Bookmark:
         """See `feeds.Following`: there is one history only."""
-        return Bookmark(place, {})
+        return bookmark_at(self._feed.settings, place)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""

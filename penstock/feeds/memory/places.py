@@ -4,9 +4,11 @@ from datetime import UTC, datetime
 
 from penstock.errors import Malformed
 from penstock.feeds.memory.settings import MemoryFeedSettings
-from penstock.position import Place
+from penstock.position import Bookmark, Place
 
-__all__ = ["COMMITTED", "KEYS", "number_of", "place_of"]
+__all__ = [
+    "COMMITTED", "KEYS", "bookmark_at", "number_of", "number_of_token", "place_of", "token_of",
+]  # fmt: skip
 
 KEYS = 7  # documents per partition
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)  # change 0; each further one a millisecond later
@@ -24,3 +26,27 @@ def number_of(settings: MemoryFeedSettings, place: Place) -> int:
     if not unit.isdecimal():
         raise Malformed(f"{place} is no place of the memory feed")
     return int(unit) * settings.unit + place.ordinal
+
+
+def bookmark_at(settings: MemoryFeedSettings, place: Place | None) -> Bookmark:
+    """What to store when everything up to a place is durable."""
+    if place is None or not settings.tokens:
+        return Bookmark(place, {})
+    return Bookmark(place, {"token": token_of(number_of(settings, place))})
+
+
+# Numbers are scrambled, so that the order of tokens says nothing.
+_TOKENS, _FACTOR = 1 << 48, 0x5DEECE66D
+
+
+def token_of(number: int) -> str:
+    """A change's opaque token."""
+    return f"{number * _FACTOR % _TOKENS:012x}"
+
+
+def number_of_token(token: str) -> int | None:
+    """The inverse; None for what is no token."""
+    try:
+        return int(token, 16) * pow(_FACTOR, -1, _TOKENS) % _TOKENS
+    except ValueError:
+        return None

@@ -44,6 +44,9 @@ class MemoryFeedSettings(Settings):
     """Whether pages are instructions, whose payload the task that decodes them makes up."""
     shared: bool = False
     """Whether all partitions are read over one connection, which is lost with any failure."""
+    tokens: bool = False
+    """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
+    not enough to resume, a bookmark's mark must have the token of its change."""
     polled: bool = False
     """Whether tasks read it by themselves in open micro-batches: a source that anyone may poll."""
     on_gap: GapPolicy = "fail"

@@ -2,7 +2,8 @@
 
 The headers are `Nats-Msg-Id` (the event id; the server drops a repeated one inside its duplicate
 window), `Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in
-subjects: what a restarted sink reads back), `Penstock-Schema` and `Content-Type`.
+subjects: what a restarted sink reads back), `Penstock-Mark` (of a change that has a mark: with the
+position a bookmark), `Penstock-Schema` and `Content-Type`.
 """
 
 import re
@@ -11,22 +12,26 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import Malformed, Rejected
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks.encoding.columns import Column, Columns, Values
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.weave import LineBreak, Weave
 from penstock.sinks.subject import escape, unescape
 
 __all__ = [
-    "COUNT", "EVENT_ID", "MSG_ID", "POSITION", "REPLAYED", "SCHEMA", "Headers", "Messages",
-    "Origin", "OriginRun", "read_position", "unstored",
+    "COUNT", "EVENT_ID", "MARK", "MSG_ID", "POSITION", "REPLAYED", "SCHEMA", "Headers", "Messages",
+    "Origin", "OriginRun", "read_bookmark", "read_position", "unstored",
 ]  # fmt: skip
 
 MSG_ID = "Nats-Msg-Id"
 EVENT_ID = "Penstock-Event-Id"  # instead of Nats-Msg-Id where the server shall not look at it
 POSITION = "Penstock-Position"
+MARK = "Penstock-Mark"
 SCHEMA = "Penstock-Schema"
 COUNT = "Penstock-Count"
 REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
@@ -194,7 +199,8 @@ def _first_after(run: OriginRun, known: Place, place: Callable[[int], Place]) ->
 
 
 class Headers:
-    """Weaves headers from the columns `event_id`, `cursor` and `ordinal`, and `count` if any."""
+    """Weaves headers from the columns `event_id`, `cursor`, `ordinal` and `mark`, and `count` if
+    any."""
 
     def __init__(self, *, ids: bool, version: bytes, content_type: bytes, counted: bool) -> None:
         self._id = f"{MSG_ID if ids else EVENT_ID}: ".encode()
@@ -204,19 +210,23 @@ class Headers:
             content_type,
         )
         self._counted = counted
-        self._weaves: dict[Origin, Weave] = {}
+        self._weaves: dict[tuple[Origin | None, bool], Weave] = {}
         self._names: dict[Origin, bytes] = {}
-        self._any: Weave | None = None
 
     def of(self, runs: Sequence[OriginRun], columns: Columns) -> Column:
         """The headers of all rows, which have these origins. Raises Rejected."""
+        origin = runs[0].origin if len(runs) == 1 else None
+        extras = {} if origin is not None else self._owners(runs)
+        marks = columns["mark"]
+        marked = marks.null_count < len(marks)
         try:
-            if len(runs) == 1:
-                return self._weave(runs[0].origin).run(columns)
-            return self._mixed().run(columns.with_extras(**self._owners(runs)))
+            if marked:
+                extras["mark_line"] = _mark_lines(marks)
+            weave = self._weave(origin, marked=marked)
+            return weave.run(columns.with_extras(**extras) if extras else columns)
         except LineBreak:
             raise Rejected(
-                f"{runs[0].origin.partition} has a cursor or event id with a line break",
+                f"{runs[0].origin.partition} has a cursor, event id or mark with a line break",
                 hint="no feed of penstock makes one: look at the transform",
             ) from None
 
@@ -236,33 +246,47 @@ class Headers:
             known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
         return known
 
-    def _weave(self, origin: Origin) -> Weave:
-        """For rows of one origin, which most batches have: its name is a constant."""
-        weave = self._weaves.get(origin)
+    def _weave(self, origin: Origin | None, *, marked: bool) -> Weave:
+        """For rows of one origin, which most batches have: its name is a constant. None: of
+        several."""
+        weave = self._weaves.get((origin, marked))
         if weave is None:
             if len(self._weaves) >= _KEPT:
                 self._weaves.clear()
-            weave = self._weaves[origin] = self._made(self._owner(origin), ())
+            weave = self._weaves[origin, marked] = self._made(origin, marked=marked)
         return weave
 
-    def _mixed(self) -> Weave:
-        if self._any is None:
-            self._any = self._made(Pick("owner", "owners"), ("owner", "owners"))
-        return self._any
-
-    def _made(self, owner: Piece | bytes, names: tuple[str, ...]) -> Weave:
-        place = PlacePiece("cursor", "ordinal", "line")
+    def _made(self, origin: Origin | None, *, marked: bool) -> Weave:
+        owner = Pick("owner", "owners") if origin is None else self._owner(origin)
         pieces: list[Piece | bytes] = [
             _VERSION + self._id,
             RawPiece("event_id", "line"),
             owner,
-            place,
+            PlacePiece("cursor", "ordinal", "line"),
         ]
+        names: tuple[str, ...] = ("owner", "owners") if origin is None else ()
+        if marked:
+            pieces.append(RawPiece("mark_line"))
+            names = (*names, "mark_line")
         if not self._counted:
             return Weave([*pieces, self._rest], names)
-        names = ("event_id", "cursor", "ordinal", "count", *names)
+        names = (*_OF_GROUPS, *names)
         count = f"\r\n{COUNT}: ".encode()
         return Weave([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
+
+
+# The columns of messages that may have several changes.
+_OF_GROUPS = ("event_id", "cursor", "ordinal", "mark", "count")
+_MARK_NAME = pa.scalar(f"\r\n{MARK}: ", pa.string())
+_EMPTY = pa.scalar("", pa.string())
+
+
+def _mark_lines(marks: Column) -> Column:
+    """The header's name before each mark; null where there is none. Raises LineBreak."""
+    broken: Any = pc.match_substring_regex(marks, r"[\r\n]")
+    if pc.any(broken).as_py():
+        raise LineBreak(broken.index(True).as_py())
+    return pc.binary_join_element_wise(_MARK_NAME, marks.cast(pa.string()), _EMPTY)
 
 
 _POSITION = re.compile(r"(\S+) (\S+) (.+)")
@@ -278,3 +302,16 @@ def read_position(headers: Mapping[str, str]) -> tuple[Origin, Place] | None:
     except Malformed:
         return None
     return Origin(unescape(match[1]), PartitionId(unescape(match[2]))), place
+
+
+def read_bookmark(headers: Mapping[str, str]) -> tuple[Origin, Bookmark] | None:
+    """What `Penstock-Position` and `Penstock-Mark` say: a bookmark exactly after the message, with
+    an empty mark where its change has none. None when the message is not one of ours."""
+    position = read_position(headers)
+    if position is None:
+        return None
+    try:
+        mark = orjson.loads(headers.get(MARK, "{}"))
+    except orjson.JSONDecodeError:
+        return None
+    return (position[0], Bookmark(position[1], mark)) if isinstance(mark, dict) else None

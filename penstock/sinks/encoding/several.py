@@ -41,6 +41,7 @@ class Several:
         self._headers = Headers(
             ids=ids, version=layout.version, content_type=layout.content_type, counted=True
         )
+        self._joints = template.joints
         separator = layout.dialect.separator
         self._skip = len(separator)
         self._rows = body_weaves(layout, (separator, *layout.element()))
@@ -50,7 +51,7 @@ class Several:
         routed = self._routes.of(part.columns)
         columns, images = routed_columns(part.columns, routed, self._layout)
         rows = self._rows[images].run(columns)
-        where = destinations(part, routed)
+        where = destinations(part, routed, self._joints)
         groups = grouped(
             where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
         )
@@ -82,15 +83,17 @@ def collected(
     bodies: Sequence[bytes], headers: Headers,
 ) -> Messages:  # fmt: skip
     """Messages of groups and their bodies."""
-    event_id, cursor, ordinal = (
+    event_id, cursor, ordinal, mark = (
         _taken(part.batch.column(name), [group.last for group in groups])
-        for name in ("event_id", "cursor", "ordinal")
+        for name in ("event_id", "cursor", "ordinal", "mark")
     )
     count = _binary([b"%d" % group.count for group in groups])
     runs = tuple(_runs(groups, where, cursor, ordinal))
     woven = headers.of(
         runs,
-        Columns(len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, count=count),
+        Columns(
+            len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
+        ),
     )
     return Messages(
         runs, cursor, ordinal, event_id,

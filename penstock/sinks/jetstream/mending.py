@@ -2,7 +2,8 @@
 
 A replayed change is published behind everything that is in the stream, not where it belonged, with
 the event id that it always had. It does not move the record of how far the stream is: its
-`Penstock-Position` is that of the message before it, and a running pipeline goes on undisturbed.
+`Penstock-Position` and `Penstock-Mark` are those of the message before it, and a running pipeline
+goes on undisturbed.
 """
 
 import re
@@ -18,6 +19,7 @@ from penstock.page import Page
 from penstock.position import Place
 from penstock.sinks.encoding.message import (
     EVENT_ID,
+    MARK,
     MSG_ID,
     POSITION,
     REPLAYED,
@@ -41,6 +43,7 @@ _ATTEMPTS = 20
 # Before every place of every feed: a stream that lost its last message is still nowhere.
 _NOWHERE = Place("0", 0)
 _PLACE = re.compile(rb"(\r\n%b: \S+ \S+) [^\r\n]+" % POSITION.encode())
+_MARK = re.compile(rb"\r\n%b: [^\r\n]+" % MARK.encode())
 
 
 class Mending:
@@ -173,8 +176,11 @@ def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
     """Headers that say how far the stream is, and not where their change belongs."""
     if mark is None:
         return headers
-    place = str(mark.place or _NOWHERE).encode()
-    return _PLACE.sub(rb"\1 " + place, headers, count=1)
+    said = str(mark.place or _NOWHERE).encode()
+    if mark.mark:
+        said += b"\r\n%b: %b" % (MARK.encode(), orjson.dumps(mark.mark))
+    own = _MARK.sub(b"", headers, count=1)
+    return _PLACE.sub(lambda found: found[1] + b" " + said, own, count=1)
 
 
 def _shown(kept: Kept) -> dict[str, Any]:

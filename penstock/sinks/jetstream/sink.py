@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.finding import Finding
 from penstock.page import Page
-from penstock.position import PartitionId
+from penstock.position import Bookmark, PartitionId
 from penstock.sinks import Notify, Receipt, Record, ignore
 from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
@@ -67,7 +67,7 @@ class JetStreamSink:
             exact = session.delivery == "exactly-once"
             found = {
                 origin.partition: Record(
-                    place=shard.place if exact else None,
+                    bookmark=Bookmark(shard.place, shard.mark) if exact and shard.place else None,
                     begun=shard.place is not None or state.emptied,
                     emptied=state.emptied,
                 )

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from penstock.change import schema
 from penstock.errors import Rejected
 from penstock.nats.protocol import headers_of, hpub
-from penstock.position import PartitionId, Place
-from penstock.sinks.encoding import kernel
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.sinks.encoding import encoders, kernel
 from penstock.sinks.encoding.columns import Values
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.encoding.encode import Singles
 from penstock.sinks.encoding.layout import FIELDS, Penstock
-from penstock.sinks.encoding.message import Messages, Origin, read_position
+from penstock.sinks.encoding.message import Messages, Origin, read_bookmark, read_position
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick
+from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.publisher import framed, framing
 from penstock.sinks.subject import parse_template
 
@@ -102,6 +103,40 @@ def test_without_ids_the_event_id_is_in_a_header_of_ours(batch_of: Any) -> None:
 def test_a_position_header_reads_back() -> None:
     read = read_position({"Penstock-Position": "my%20db slot%201 0/1 2:3:4"})
     assert read == (Origin("my db", PartitionId("slot 1")), Place("0/1 2:3", 4))
+
+
+def test_a_mark_is_in_a_header_of_the_change_that_has_one(batch_of: Any) -> None:
+    batch = batch_of(3, 7, mark=['{"token":"ü1"}', None, '{"token":"3"}'])
+    messages = encoder().encode(Part.of(batch))
+    found = [headers_of(one + b"\r\n") for one in messages.headers.to_pylist()]
+    assert [one.get("Penstock-Mark") for one in found] == batch.column("mark").to_pylist()
+    origin = Origin("default", PartitionId("shop"))
+    for number, (headers, mark) in enumerate(
+        zip(found, ({"token": "ü1"}, {}, {"token": "3"}), strict=True)
+    ):
+        bookmark = Bookmark(Place("00000000/00000007", number), mark)
+        assert read_bookmark(headers) == (origin, bookmark)
+
+
+def test_a_message_of_several_changes_has_the_mark_of_the_last(batch_of: Any) -> None:
+    batch = batch_of(4, 7, mark=["{}", '{"n":1}', None, '{"n":3}'], tenant=["a", "a", "b", "b"])
+    packing = JetStreamSettings(url="nats://h", messages="batch")
+    made = encoders.encoder(packing, parse_template("cdc.{tenant}"), ids=True, limit=1 << 20)
+    messages = made.encode(Part.of(batch))
+    found = [headers_of(one + b"\r\n") for one in messages.headers.to_pylist()]
+    assert [(one["Penstock-Count"], one["Penstock-Mark"]) for one in found] == [
+        ("2", '{"n":1}'), ("2", '{"n":3}'),
+    ]  # fmt: skip
+
+
+def test_a_mark_with_a_line_break_is_rejected(batch_of: Any) -> None:
+    with pytest.raises(Rejected, match="mark with a line break"):
+        encoder().encode(Part.of(batch_of(2, mark=[None, "{}\nX: y"])))
+
+
+@pytest.mark.parametrize("mark", ["", "[]", "{", "7"])
+def test_what_is_no_mark_makes_the_message_none_of_ours(mark: str) -> None:
+    assert read_bookmark({"Penstock-Position": "b p c:1", "Penstock-Mark": mark}) is None
 
 
 @pytest.mark.parametrize("value", ["", "a b", "a b c", "a b c:x"])

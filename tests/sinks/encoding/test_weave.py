@@ -82,7 +82,7 @@ def batches(draw: Any, images: Literal["msgpack", "json"]) -> pa.RecordBatch:
         "relation_id": maybe(st.integers(-5, 2**40)), "key": image, "before": image,
         "after": image, "unchanged": maybe(st.lists(TEXT, max_size=20)),
         "transaction": maybe(TEXT), "committed_at": maybe(TIMES), "captured_at": maybe(TIMES),
-        "event_id": WORD.filter(_plain), "delta": image, "mark": maybe(TEXT),
+        "event_id": WORD.filter(_plain), "delta": image, "mark": maybe(WORD.filter(_plain)),
         "route": maybe(st.integers(0, 1023)),
     }  # fmt: skip
     columns = {

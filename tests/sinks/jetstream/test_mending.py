@@ -87,6 +87,23 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
         assert stored(read, nats, stream)[3][1] == "00000002:0"
 
 
+def test_a_replayed_change_does_not_move_the_mark_either(
+    sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+) -> None:
+    sink = sink_of()
+    bad = spoilt(batch_of)
+    marks = pa.array(['{"token":"0"}', '{"token":"1"}', '{"token":"2"}'])
+    bad = bad.set_column(bad.schema.get_field_index("mark"), bad.schema.field("mark"), marks)
+    sink.write([bad])
+    before = sink.records("default", ["shop"])
+    (letter,) = sink.dead_letters()
+    good = batch_of(3, mark=marks.to_pylist()).slice(1, 1)
+    sink.replay(letter["event_id"], Feed(good).decode)
+    assert len(read(nats.url, stream)) == 3
+    assert sink.records("default", ["shop"]) == before
+    assert before["shop"].bookmark.mark == {"token": "2"}
+
+
 def test_what_was_replayed_is_not_set_aside_again(
     sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.demo.servers import Nats
-from penstock.position import PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks import Record, TellsPlaces
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.sinks.jetstream.raw import Raw
@@ -44,7 +44,7 @@ def test_the_last_message_says_how_far_a_partition_is(
 ) -> None:
     sink.write([batch_of(3, 7)])
     place = Place("00000000/00000007", 2)
-    assert record_of(sink) == Record(place=place, begun=True)
+    assert record_of(sink) == Record(bookmark=Bookmark(place, {}), begun=True)
     assert record_of(sink, "another") == Record(), "the stream is not its own"
 
 

@@ -10,12 +10,12 @@ order before changing it from deduplicated to exactly-once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.errors import SettingsError
 from penstock.nats.api import JetStream, Stored
-from penstock.position import Place
-from penstock.sinks.encoding.message import Origin, read_position
+from penstock.position import Mark, Place
+from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.subject import Template
 
 __all__ = ["NotAlone", "ShardState", "StreamState", "read_shard", "read_shards", "shared"]
@@ -28,10 +28,12 @@ class NotAlone(SettingsError):
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """The last message of a shard. `sequence` 0: the stream has none; then `place` is None."""
+    """The last message of a shard. `sequence` 0: the stream has none; then `place` is None.
+    `mark`: of the message's last change; empty where it has none."""
 
     sequence: int = 0
     place: Place | None = None
+    mark: Mark = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,16 +86,17 @@ def read_shards(
 def _state(stream: str, subject: str, origin: Origin, last: Stored | None) -> ShardState:
     if last is None:
         return ShardState()
-    position = read_position(last.headers)
-    if position is None:
+    found = read_bookmark(last.headers)
+    if found is None:
         raise NotAlone(
             f"the last message of {stream} under {subject} ({last.subject}, sequence "
             f"{last.sequence}) is not from penstock",
             hint="give the sink a stream or subjects of its own, or use delivery: deduplicated",
         )
-    if position[0] != origin:
-        raise shared(stream, subject, position[0], origin)
-    return ShardState(last.sequence, position[1])
+    owner, (place, mark, _) = found
+    if owner != origin:
+        raise shared(stream, subject, owner, origin)
+    return ShardState(last.sequence, place, mark or {})
 
 
 def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
@@ -101,6 +104,6 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
     return NotAlone(
         f"{one.backend}/{one.partition} and {other.backend}/{other.partition} both write to "
         f"{subject} of {stream}, so its last message is no record of either",
-        hint="put {backend} and {partition} into the subject, each in a token of its own, or use "
-        "delivery: deduplicated",
+        hint="put {backend} and {source_partition} into the subject, each in a token of its own, "
+        "or use delivery: deduplicated",
     )

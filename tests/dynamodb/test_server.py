@@ -1,0 +1,135 @@
+"""The scripted server speaks boto3's language and does what its script says."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.dynamodb.server import StreamsServer
+from tests.dynamodb.streams import Shard, Stream
+
+
+@pytest.fixture
+def server() -> Iterator[StreamsServer]:
+    with StreamsServer() as found:
+        yield found
+
+
+@pytest.fixture
+def client(server: StreamsServer) -> Any:
+    return boto3.client(
+        "dynamodbstreams",
+        endpoint_url=server.url,
+        region_name="eu-central-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def iterator(client: Any, stream: Stream, shard: Shard, kind: str, **more: Any) -> str:
+    answer = client.get_shard_iterator(
+        StreamArn=stream.arn, ShardId=shard.id, ShardIteratorType=kind, **more
+    )
+    return str(answer["ShardIterator"])
+
+
+def code(error: pytest.ExceptionInfo[ClientError]) -> str:
+    return str(error.value.response["Error"]["Code"])
+
+
+def test_records_are_read_page_by_page_to_the_end_of_a_closed_shard(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    numbers = [stream.put(shard, n, new={"n": n}, at=server.now) for n in range(1500)]
+    first = client.get_records(ShardIterator=iterator(client, stream, shard, "TRIM_HORIZON"))
+    second = client.get_records(ShardIterator=first["NextShardIterator"])
+    found = [*first["Records"], *second["Records"]]
+    assert [each["dynamodb"]["SequenceNumber"] for each in found] == numbers
+    assert found[7]["dynamodb"]["NewImage"] == {"id": {"N": "7"}, "n": {"N": "7"}}
+    left, right = stream.split(shard)
+    last = client.get_records(ShardIterator=second["NextShardIterator"])
+    assert "NextShardIterator" not in last
+    described = client.describe_stream(StreamArn=stream.arn)["StreamDescription"]["Shards"]
+    assert [each.get("ParentShardId") for each in described] == [None, shard.id, shard.id]
+    assert {left.id, right.id} == {each["ShardId"] for each in described[1:]}
+
+
+def test_an_answer_holds_a_megabyte_at_most(server: StreamsServer, client: Any) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    for n in range(5):
+        stream.put(shard, n, new={"text": "x" * 400_000}, at=server.now)
+    first = client.get_records(ShardIterator=iterator(client, stream, shard, "TRIM_HORIZON"))
+    assert len(first["Records"]) == 2
+
+
+def test_shards_are_listed_in_pages_that_may_overlap_and_be_shuffled(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    shards = [stream.shard() for _ in range(250)]
+    server.shuffles, server.repeats_shards = Random(1), True
+    found: list[str] = []
+    more: dict[str, str] = {}
+    while True:
+        answer = client.describe_stream(StreamArn=stream.arn, **more)["StreamDescription"]
+        found += [each["ShardId"] for each in answer["Shards"]]
+        if "LastEvaluatedShardId" not in answer:
+            break
+        more = {"ExclusiveStartShardId": answer["LastEvaluatedShardId"]}
+    assert set(found) == {each.id for each in shards}
+    assert len(found) > len(set(found))
+    assert server.counts["DescribeStream"] == 3
+
+
+def test_iterators_expire_and_old_places_are_trimmed(server: StreamsServer, client: Any) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    numbers = [stream.put(shard, n, at=server.now) for n in range(3)]
+    old = iterator(client, stream, shard, "TRIM_HORIZON")
+    server.advance(16 * 60)
+    with pytest.raises(ClientError) as error:
+        client.get_records(ShardIterator=old)
+    assert code(error) == "ExpiredIteratorException"
+    stream.trim(shard, 2)
+    with pytest.raises(ClientError) as error:
+        iterator(client, stream, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=numbers[0])
+    assert code(error) == "TrimmedDataAccessException"
+    server.trims_at = "GetRecords"
+    place = iterator(client, stream, shard, "AFTER_SEQUENCE_NUMBER", SequenceNumber=numbers[0])
+    with pytest.raises(ClientError) as error:
+        client.get_records(ShardIterator=place)
+    assert code(error) == "TrimmedDataAccessException"
+
+
+def test_at_timestamp_and_scripted_failures(server: StreamsServer, client: Any) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    for n in range(3):
+        stream.put(shard, n, at=1_000_000 + n)
+    time = datetime.fromtimestamp(1_000_001, UTC)
+    found = client.get_records(
+        ShardIterator=iterator(client, stream, shard, "AT_TIMESTAMP", Timestamp=time)
+    )
+    assert len(found["Records"]) == 2
+    server.fail("GetShardIterator", "InternalServerError", status=500)
+    with pytest.raises(ClientError) as error:
+        iterator(client, stream, shard, "LATEST")
+    assert code(error) == "InternalServerError"
+    assert iterator(client, stream, shard, "LATEST")
+
+
+def test_a_new_stream_of_a_table_disables_the_old_one(server: StreamsServer, client: Any) -> None:
+    old = server.stream("users")
+    shard = old.shard()
+    server.stream("users")
+    assert (old.status, shard.closed) == ("DISABLED", True)
+    assert len(client.list_streams(TableName="users")["Streams"]) == 2
