@@ -15,7 +15,7 @@ from penstock.demo.sources.dynamodb.writer import DynamoWriter
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 
-__all__ = ["Demo"]
+__all__ = ["DEMO", "DynamoDemo"]
 
 # Of the stand-in, which takes any.
 _LOGIN = {
@@ -25,7 +25,7 @@ _LOGIN = {
 }
 
 
-class Demo(Closes):
+class DynamoDemo(Closes):
     """A `DemoSource`."""
 
     title = "moto's DynamoDB"
@@ -122,3 +122,6 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case _:
             return value
+
+
+DEMO = DynamoDemo

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.demo.ledger import Written
 
-__all__ = ["ACTIONS", "KEYS", "TABLE", "Action", "Shop", "place_order"]
+__all__ = ["ACTIONS", "KEYS", "TABLE", "ItemAction", "ItemShop", "place_order"]
 
 TABLE = "orders"
 KEYS: dict[str, tuple[str, ...]] = {TABLE: ("customer", "number")}
@@ -18,7 +18,7 @@ Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Shop:
+class ItemShop:
     """The keys of the items that exist."""
 
     random: Random
@@ -36,10 +36,10 @@ class Shop:
 
 
 # The table is a resource of boto3, which is made at run time and has no type.
-Action = Callable[[Shop, Any], list[Written]]
+ItemAction = Callable[[ItemShop, Any], list[Written]]
 
 
-def place_order(shop: Shop, table: Any) -> list[Written]:
+def place_order(shop: ItemShop, table: Any) -> list[Written]:
     """A new item."""
     key = shop.next_key()
     table.put_item(Item=_item(shop, key))
@@ -47,7 +47,7 @@ def place_order(shop: Shop, table: Any) -> list[Written]:
     return [_written("INSERT", key)]
 
 
-def place_orders(shop: Shop, table: Any) -> list[Written]:
+def place_orders(shop: ItemShop, table: Any) -> list[Written]:
     """Several new items in one request."""
     keys = [shop.next_key() for _ in range(shop.random.randint(5, 25))]
     with table.batch_writer() as batch:
@@ -57,14 +57,14 @@ def place_orders(shop: Shop, table: Any) -> list[Written]:
     return [_written("INSERT", key) for key in keys]
 
 
-def replace(shop: Shop, table: Any) -> list[Written]:
+def replace(shop: ItemShop, table: Any) -> list[Written]:
     """An item that exists is put again."""
     key = shop.some()
     table.put_item(Item=_item(shop, key))
     return [_written("UPDATE", key)]
 
 
-def pay(shop: Shop, table: Any) -> list[Written]:
+def pay(shop: ItemShop, table: Any) -> list[Written]:
     """A number is added to, and an attribute is set."""
     key = shop.some()
     table.update_item(
@@ -75,7 +75,7 @@ def pay(shop: Shop, table: Any) -> list[Written]:
     return [_written("UPDATE", key)]
 
 
-def cancel(shop: Shop, table: Any) -> list[Written]:
+def cancel(shop: ItemShop, table: Any) -> list[Written]:
     """An item is deleted."""
     key = shop.some()
     table.delete_item(Key=_key(key))
@@ -84,7 +84,7 @@ def cancel(shop: Shop, table: Any) -> list[Written]:
 
 
 # action -> how often, relative to the others
-ACTIONS: dict[Action, int] = {place_order: 10, place_orders: 3, replace: 5, pay: 15, cancel: 5}
+ACTIONS: dict[ItemAction, int] = {place_order: 10, place_orders: 3, replace: 5, pay: 15, cancel: 5}
 
 
 def _key(key: Key) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _written(operation: str, key: Key) -> Written:
     return Written(operation, TABLE, (key[0], str(key[1])))
 
 
-def _item(shop: Shop, key: Key) -> dict[str, Any]:
+def _item(shop: ItemShop, key: Key) -> dict[str, Any]:
     number = shop.random.getrandbits(90)  # 28 digits: more would be rounded here
     return {
         **_key(key),

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from penstock.demo.ledger import Ledger
-from penstock.demo.sources.dynamodb.shop import ACTIONS, Action, Shop, place_order
+from penstock.demo.sources.dynamodb.shop import ACTIONS, ItemAction, ItemShop, place_order
 
 __all__ = ["DynamoWriter"]
 
@@ -18,7 +18,7 @@ class DynamoWriter:
     def __init__(self, table: Any, ledger: Ledger, *, seed: int = 1) -> None:
         self._table = table
         self._ledger = ledger
-        self._shop = Shop(random=Random(seed))  # noqa: S311 - a demo
+        self._shop = ItemShop(random=Random(seed))  # noqa: S311 - a demo
 
     @contextmanager
     def connected(self) -> Iterator["DynamoWriter"]:
@@ -38,6 +38,6 @@ class DynamoWriter:
     def finish(self) -> None:
         """See `Writer`: nothing stays open."""
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: ItemAction) -> None:
         for change in action(self._shop, self._table):
             self._ledger.write(change)

@@ -15,12 +15,12 @@ from penstock.demo.sources.mongodb.writer import MongoWriter
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 
-__all__ = ["Demo"]
+__all__ = ["DEMO", "MongoDemo"]
 
 _DATABASE = "shop"
 
 
-class Demo(Closes):
+class MongoDemo(Closes):
     """A `DemoSource`."""
 
     title = "SecantusDB"
@@ -90,3 +90,6 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case _:
             return value
+
+
+DEMO = MongoDemo

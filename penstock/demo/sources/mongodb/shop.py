@@ -18,7 +18,16 @@ from pymongo.database import Database
 
 from penstock.demo.ledger import Written
 
-__all__ = ["ACTIONS", "KEYS", "Action", "Documents", "Shop", "abandon", "place_order", "sign_up"]
+__all__ = [
+    "ACTIONS",
+    "KEYS",
+    "DocumentAction",
+    "DocumentShop",
+    "Documents",
+    "abandon",
+    "place_order",
+    "sign_up",
+]
 
 KEYS: dict[str, tuple[str, ...]] = {
     "customers": ("_id",),
@@ -31,7 +40,7 @@ Session = ClientSession | None
 
 
 @dataclass(slots=True)
-class Shop:
+class DocumentShop:
     """The ids of the documents that exist."""
 
     random: Random
@@ -51,17 +60,17 @@ class Shop:
                 self.orders.remove(int(str(id)))
 
 
-Action = Callable[[Shop, Documents, Session], list[Written]]
+DocumentAction = Callable[[DocumentShop, Documents, Session], list[Written]]
 
 
-def sign_up(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def sign_up(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """One to five new customers, in one command."""
     made = [_customer(shop) for _ in range(shop.random.randint(1, 5))]
     documents.customers.insert_many(made, session=session)
     return [Written("INSERT", "customers", (str(each["_id"]),)) for each in made]
 
 
-def place_order(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def place_order(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """An order with its lines inside, and the customer's credit."""
     shop.last_order += 1
     customer, order = shop.random.choice(shop.customers), shop.last_order
@@ -85,7 +94,7 @@ def place_order(shop: Shop, documents: Documents, session: Session) -> list[Writ
     return [Written("INSERT", "orders", (order,)), Written("UPDATE", "customers", (str(customer),))]
 
 
-def ship(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def ship(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """A document of an array changes, and a field goes."""
     order = shop.random.choice(shop.orders)
     documents.orders.update_one(
@@ -97,7 +106,7 @@ def ship(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     return [Written("UPDATE", "orders", (order,))]
 
 
-def write_letter(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def write_letter(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """A customer's letters: the newest three are kept."""
     customer = shop.random.choice(shop.customers)
     letter = {"at": _now(), "text": "Ünïque 🛒 " * shop.random.randint(1, 50)}
@@ -106,7 +115,7 @@ def write_letter(shop: Shop, documents: Documents, session: Session) -> list[Wri
     return [Written("UPDATE", "customers", (str(customer),))]
 
 
-def fill_cart(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def fill_cart(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """A cart is made, or replaced as a whole."""
     cart = shop.random.randint(1, 40)
     document = {"_id": cart, "items": [shop.random.random(), None, "x"], "touched_at": _now()}
@@ -116,14 +125,14 @@ def fill_cart(shop: Shop, documents: Documents, session: Session) -> list[Writte
     return [Written("REPLACE" if there else "INSERT", "carts", (cart,))]
 
 
-def cancel(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def cancel(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """An order is deleted."""
     order = shop.random.choice(shop.orders)
     documents.orders.delete_one({"_id": order}, session=session)
     return [Written("DELETE", "orders", (order,))]
 
 
-def clean_up(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def clean_up(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """Three kinds of writes in one command, in order."""
     old, new = shop.random.choice(shop.orders), shop.last_order + 1
     shop.last_order = new
@@ -137,13 +146,13 @@ def clean_up(shop: Shop, documents: Documents, session: Session) -> list[Written
     return [Written(operation, "orders", (id,)) for operation, id in kinds]
 
 
-def abandon(shop: Shop, documents: Documents, session: Session) -> list[Written]:
+def abandon(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
     """What a transaction that is rolled back would have written."""
     return [*sign_up(shop, documents, session), *place_order(shop, documents, session)]
 
 
 # action -> how often, relative to the others
-ACTIONS: dict[Action, int] = {
+ACTIONS: dict[DocumentAction, int] = {
     sign_up: 10,
     place_order: 30,
     ship: 15,
@@ -154,7 +163,7 @@ ACTIONS: dict[Action, int] = {
 }
 
 
-def _customer(shop: Shop) -> dict[str, Any]:
+def _customer(shop: DocumentShop) -> dict[str, Any]:
     number = shop.random.getrandbits(64)
     return {
         "_id": ObjectId(),

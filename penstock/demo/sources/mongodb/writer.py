@@ -13,7 +13,7 @@ from penstock.demo.ledger import Ledger
 from penstock.demo.sources.mongodb.shop import (
     ACTIONS,
     Documents,
-    Shop,
+    DocumentShop,
     abandon,
     place_order,
     sign_up,
@@ -33,7 +33,7 @@ class MongoWriter:
         self._url = url
         self._database = database
         self._ledger = ledger
-        self._shop = Shop(random=Random(seed))  # noqa: S311 - a demo
+        self._shop = DocumentShop(random=Random(seed))  # noqa: S311 - a demo
 
     @contextmanager
     def connected(self) -> Iterator["MongoWriter"]:
