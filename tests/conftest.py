@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.demo.etcd import Etcd
 from penstock.demo.programs import postgres_bin
+from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
 
@@ -100,7 +102,7 @@ def stream() -> str:
 
 
 # Who starts one of these needs a server.
-_SERVERS = {Postgres, Nats}
+_SERVERS = {Postgres, Nats, Etcd, Secantus}
 
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
