@@ -15,9 +15,10 @@ from penstock.sinks.encoding.weave import Weave
 from penstock.sinks.subject import Template, escape
 from penstock.wire.hash_partitions import MOST
 
-__all__ = ["Destinations", "Subjects", "destinations"]
+__all__ = ["HASHES", "Destinations", "Subjects", "destinations", "hashes_of"]
 
-_HASHES = Values([b"%d" % number for number in range(MOST)])
+# The numbers of all hash partitions, as text.
+HASHES = Values([b"%d" % number for number in range(MOST)])
 
 
 class Subjects:
@@ -39,7 +40,7 @@ class Subjects:
         extras: dict[str, Any] = dict(zip(self._parts, routed.subjects, strict=True))
         for joint in dict.fromkeys(self._joints):
             if joint == "partition":
-                extras |= {"hash": _hashes(part), "hashes": _HASHES}
+                extras |= {"hash": hashes_of(part.batch.column("route")), "hashes": HASHES}
                 continue
             extras |= {
                 "owner": np.repeat(np.arange(len(part.runs), dtype=np.int32), _lengths(part.runs)),
@@ -52,9 +53,9 @@ class Subjects:
 _PICKED = {"source_partition": ("owner", "partitions"), "partition": ("hash", "hashes")}
 
 
-def _hashes(part: Part) -> Numbers:
-    """Each row's hash partition; 0 where none is set."""
-    column: Any = part.batch.column("route")
+def hashes_of(column: Column) -> Numbers:
+    """Each row's hash partition, of the column `route`; 0 where none is set. Raises
+    SettingsError."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int32)
     numbers: Numbers = np.asarray(column.fill_null(0) if column.null_count else column, np.int32)
@@ -108,7 +109,7 @@ def destinations(part: Part, routed: Routed, joints: Sequence[str]) -> Destinati
     owners = [numbers.setdefault(run.origin, len(numbers)) for run in part.runs]
     combined = np.repeat(owners, _lengths(part.runs)) * MOST
     if hashed:
-        combined += _hashes(part)
+        combined += hashes_of(part.batch.column("route"))
     combined = combined * len(routes) + routed.kinds
     found, kinds = np.unique(combined, return_inverse=True)
     origins, known = list(numbers), found.tolist()
