@@ -18,6 +18,8 @@ from penstock.demo.workload import Writer
 __all__ = ["DEMO", "MongoDemo"]
 
 _DATABASE = "shop"
+# Beyond it, a number of JSON is not exact everywhere.
+_EXACT = 2**53
 
 
 class MongoDemo(Closes):
@@ -83,7 +85,7 @@ def _plain(value: Any) -> Any:
         case Decimal128():
             return value.to_decimal()
         case Int64():
-            return int(value)
+            return int(value) if abs(value) < _EXACT else str(value)
         case dict():
             return {name: _plain(each) for name, each in value.items()}
         case list():
