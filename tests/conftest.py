@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.demo.etcd import Etcd
 from penstock.demo.programs import postgres_bin
+from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
+from tests.mongo import Shop, mongodb, shop_on
 
 # An example is slow only when the machine is. Before any test is imported, which takes what is set.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -77,6 +80,20 @@ def nats() -> Iterator[Nats]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def mongo() -> Iterator[str]:
+    """The URL of a MongoDB: the stand-in, with fail points, or PENSTOCK_MONGO_URL."""
+    with mongodb() as url:
+        yield url
+
+
+@pytest.fixture
+def shop(mongo: str) -> Iterator[Shop]:
+    """A fresh database of MongoDB: `.url`, `.name`, `.db`, `.feed(**settings)`."""
+    with shop_on(mongo) as fresh:
+        yield fresh
+
+
 @pytest.fixture
 def own_nats() -> Iterator[Callable[..., Nats]]:
     """`own_nats(config)`: a server that this test may kill."""
@@ -100,7 +117,7 @@ def stream() -> str:
 
 
 # Who starts one of these needs a server.
-_SERVERS = {Postgres, Nats}
+_SERVERS = {Postgres, Nats, Etcd, Secantus}
 
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")

@@ -1,4 +1,4 @@
-"""What every feed promises, proven on each: memory (also with marks that resuming needs),
+"""What every feed promises, proven on each: memory (also with marks that resuming needs), MongoDB,
 DynamoDB, and PostgreSQL 15, 16 and 18."""
 
 import json
@@ -15,6 +15,7 @@ from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import At, Feed, Following, FollowsMany
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
 from penstock.position import (
@@ -27,6 +28,7 @@ from penstock.position import (
 )
 from penstock.settings import Settings
 from tests.dynamodb.server import StreamsServer, settings_of
+from tests.mongo import Shop, mongodb, shop_on
 
 Change = tuple[str, ...]
 
@@ -61,6 +63,7 @@ _begun: dict[Feed, Bookmarks] = {}
         "memory",
         "memory-shared",
         "memory-tokens",
+        "mongodb",
         "dynamodb",
         "postgres-15",
         "postgres-16",
@@ -78,7 +81,11 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
         return
     if kind == "dynamodb":
         with StreamsServer() as streams:
-            yield _dynamodb(streams)
+            yield _on_dynamodb(streams)
+        return
+    if kind == "mongodb":
+        with mongodb() as url, shop_on(url) as shop:
+            yield _on_mongodb(shop)
         return
     try:
         server = Postgres(version=int(version))
@@ -101,8 +108,8 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
         yield feed
 
 
-def _dynamodb(server: StreamsServer) -> Feed:
-    """Pages of a few records, some of them empty."""
+def _on_dynamodb(server: StreamsServer) -> Feed:
+    """Pages of a few records."""
     stream = server.stream("users")
     shard = stream.shard()
     feed = DynamodbFeed(settings_of(server, reads=1000, poll=0.01))
@@ -112,6 +119,34 @@ def _dynamodb(server: StreamsServer) -> Feed:
         kind = ("INSERT", "UPDATE", "DELETE")[n % 3]
         stream.put(shard, f"k{n % 5}", kind, new={"n": n}, old={"n": n - 1}, at=server.now)
     return feed
+
+
+def _on_mongodb(shop: Shop) -> Feed:
+    """A feed with as many changes as the others have."""
+    one, two = shop.db["one"], shop.db["two"]
+    made = shop.feed(page_rows=3)
+    _begun[made] = made.begin()
+    one.insert_many([{"_id": number, "text": f"row {number}"} for number in range(1, 13)])
+    one.insert_one({"_id": 100, "text": "x"})
+    one.update_many({"_id": {"$lt": 4}}, {"$set": {"text": "y"}})
+    one.delete_one({"_id": 12})
+    with shop.client.start_session() as session, session.start_transaction():
+        two.insert_many([{"_id": number} for number in (1, 2)], session=session)
+        one.update_many({"_id": {"$lt": 4}}, {"$unset": {"text": 1}}, session=session)
+    one.replace_one({"_id": 5}, {"text": "replaced"})
+    one.rename("three")
+    shop.db["three"].drop()
+    two.delete_many({})
+    two.insert_many([{"_id": number} for number in (7, 8, 9)])
+    return made
+
+
+def _start(feed: Feed) -> Bookmark:
+    """Where it begins that forgets nothing: at the source, or in the bookmark of `begin`."""
+    if not isinstance(feed, MongoFeed):
+        return Bookmark()
+    begun = next(begun for each, begun in _begun.items() if isinstance(each, MongoFeed))
+    return begun[_only(feed)]
 
 
 def _only(feed: Feed) -> PartitionId:
@@ -125,7 +160,7 @@ def following(feed: Feed, after: Bookmark | None) -> Iterator[Following]:
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = (shared or feed).follow(_only(feed), after or Bookmark())
+            found = (shared or feed).follow(_only(feed), after or _start(feed))
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -337,13 +372,17 @@ def test_a_feed_says_its_policy_for_gaps(feed: Feed) -> None:
 
 
 def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
-    kind: type[Settings] = MemoryFeedSettings
+    kind: type[Settings]
     given: dict[str, str] = {}
     if isinstance(feed, PostgresFeed):
         kind = PostgresSettings
         given = {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
-    if isinstance(feed, DynamodbFeed):
+    elif isinstance(feed, DynamodbFeed):
         kind, given = DynamodbSettings, {"table": "t"}
+    elif isinstance(feed, MongoFeed):
+        kind, given = MongoSettings, {"connection": "mongodb://h", "database": "d"}
+    else:
+        kind = MemoryFeedSettings
     with pytest.raises(ValueError, match="snapshots"):
         kind.model_validate({**given, "on_gap": "resnapshot"})
 
@@ -372,6 +411,6 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
     again = changes(feed, read(feed, None, len(marks) // 2 - 1))
     # From the acknowledged place, or from the start of its transaction; never from behind it.
     start = expected.index(again[0])
-    # DynamoDB Streams remembers no reader.
-    assert (start > 0 or isinstance(feed, DynamodbFeed)) and start <= len(marks) // 2 + 1
+    remembers = not isinstance(feed, (MongoFeed, DynamodbFeed))  # which go by bookmarks alone
+    assert int(remembers) <= start <= len(marks) // 2 + 1
     assert again == expected[start : start + len(again)]
