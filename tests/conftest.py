@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.demo.etcd import Etcd
 from penstock.demo.programs import postgres_bin
 from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Database, Nats, Postgres
@@ -116,7 +117,7 @@ def stream() -> str:
 
 
 # Who starts one of these needs a server.
-_SERVERS = {Postgres, Nats, Secantus}
+_SERVERS = {Postgres, Nats, Etcd, Secantus}
 
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
