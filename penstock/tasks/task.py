@@ -29,6 +29,7 @@ from penstock.tasks.late.depot import Depot, as_changes
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.measures import Measures
 from penstock.tasks.page_client import PageClient
+from penstock.wire.hash_partitions import hashing
 
 __all__ = [
     "UNKNOWN_TYPES",
@@ -73,7 +74,7 @@ def settle_worker() -> None:
 @cache
 def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
     source, feed = read_source(dict(options))
-    decoder = feed.decoder(source.images, source.on_error)
+    decoder = hashing(feed.decoder(source.images, source.on_error), source.hash_partitions)
     return pickle.dumps(decoder), decoder, source.reports.reporter(source.runtime)
 
 
