@@ -24,7 +24,7 @@ __all__ = ["command", "stored"]
 def command(*, file: Path, as_json: bool, state: Path | None) -> None:
     """Show the stored positions of the pipeline in FILE.
 
-    Everything up to a place is durable in the sink, and a start resumes behind it.
+    Everything up to a place is durable in the sink, and a start resumes after it.
     """
     rows = stored(load_pipeline(file, overrides={"state": str(state)} if state else {}))
     if as_json:

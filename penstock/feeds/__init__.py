@@ -57,7 +57,7 @@ class Lineage:
 class Gap:
     """Changes that the source cannot give us any more, or that it took back.
 
-    `cause` is machine-readable. The hole is behind `after` (a place, or "" for nothing stored yet)
+    `cause` is machine-readable. The hole is after `after` (a place, or "" for nothing stored yet)
     and ends at `to`, a position of the source; "" as long as nobody knows. `detail` says it for
     people. `policy` is what the feed's settings say to do about it.
     """
@@ -70,7 +70,7 @@ class Gap:
 
 
 class HistoryLost(PositionLost):
-    """The changes behind a position are gone, or the source is another one: `gap` says which."""
+    """The changes after a position are gone, or the source is another one: `gap` says which."""
 
     def __init__(self, gap: Gap, *, hint: str = "") -> None:
         super().__init__(gap.detail, hint=hint)

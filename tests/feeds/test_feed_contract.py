@@ -348,7 +348,7 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
     rest = read(feed, middle, len(marks) // 2 - 1)
     assert changes(feed, rest) == expected[len(marks) // 2 + 1 :]
     again = changes(feed, read(feed, None, len(marks) // 2 - 1))
-    # From the acknowledged place, or from the start of its transaction; never from behind it.
+    # From the acknowledged place, or from the start of its transaction; never from after it.
     start = expected.index(again[0])
     assert 0 < start <= len(marks) // 2 + 1
     assert again == expected[start : start + len(again)]
