@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Where the conftest finds the modules of the tests.
+ROOT = str(Path(__file__).parents[1])
+
 SKIPPED = {
     "test": "import pytest\ndef test_it(): pytest.skip('not here')",
     "mark": "import pytest\n@pytest.mark.skip\ndef test_it(): pass",
@@ -47,7 +50,7 @@ def run(folder: Path, cases: dict[str, str], *arguments: str, strict: bool = Fal
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *arguments, folder],
         cwd=folder,
-        env={**os.environ, "PENSTOCK_TEST_NO_SKIP": "1" if strict else ""},
+        env={**os.environ, "PYTHONPATH": ROOT, "PENSTOCK_TEST_NO_SKIP": "1" if strict else ""},
         capture_output=True,
         text=True,
         check=False,

@@ -14,6 +14,7 @@ from penstock.config import Pipeline, load_pipeline
 from penstock.errors import Malformed, Rejected, SettingsError
 from penstock.sinks import SetsAside
 from penstock.tail.start import Since, parse_start
+from penstock.wire.hash_partitions import hashing
 
 __all__ = ["command"]
 
@@ -108,7 +109,8 @@ def _decoder(pipeline: Pipeline, backend: str) -> Any:
     for each in pipeline.backends:
         if each.name == backend:
             packed = getattr(pipeline.sink.settings, "encoding", "json") == "msgpack"
-            return each.feed().decoder("msgpack" if packed else "json", "stop")
+            decoder = each.feed().decoder("msgpack" if packed else "json", "stop")
+            return hashing(decoder, pipeline.partitions)
     known = ", ".join(each.name for each in pipeline.backends)
     raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")
 

@@ -26,6 +26,7 @@ __all__ = [
     "check_java",
     "check_machine",
     "check_master",
+    "check_partitions",
     "check_port",
     "check_positions",
     "check_state",
@@ -48,6 +49,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_native()
     yield check_class_archive(environment)
     yield from check_transform(pipeline)
+    yield from check_partitions(pipeline)
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
@@ -140,6 +142,26 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
         " dead letter",
         remedy="let them through: WHERE operation = 'ERROR' OR ...",
     )
+
+
+def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
+    """Hash partitions that no subject has, or a subject that has them without any."""
+    subject, count = getattr(pipeline.sink.settings, "subject", ""), pipeline.partitions
+    used = "{partition}" in subject
+    if used and count == 1:
+        yield Finding(
+            level="warning",
+            subject="partitions",
+            message="there is one hash partition: {partition} is 0 in every subject",
+            remedy="set `partitions`; the source's partition is {source_partition}",
+        )
+    elif count > 1 and subject and not used and not pipeline.transform:
+        yield Finding(
+            level="warning",
+            subject="partitions",
+            message=f"there are {count} hash partitions, and the subject does not have them",
+            remedy="put {partition} into sink.subject, or leave `partitions` out",
+        )
 
 
 def check_state(state: Path) -> Finding:

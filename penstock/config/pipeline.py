@@ -155,6 +155,8 @@ class Pipeline(Settings):
 
     name: Name = "penstock"
     backends: tuple[Backend, ...] = Field(min_length=1)
+    # How many hash partitions the changes of all backends have.
+    partitions: int = Field(default=1, ge=1, le=1024)
     transform: tuple[Transform, ...] = ()
     sink: SinkChoice
     state: Path = Field(default_factory=lambda data: state_folder(data["name"]))

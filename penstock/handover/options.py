@@ -71,6 +71,8 @@ class SourceOptions(Settings):
     # After a change that cannot be decoded the query fails (`stop`), or the change is a row
     # with the operation ERROR. `penstock run` has another default: dead-letter.
     on_error: OnError = "stop"
+    # How many hash partitions there are; with 1 the column `route` stays null.
+    hash_partitions: int = Field(default=1, ge=1, le=1024)
     # Bounds of one micro-batch and partition; at least one page always passes.
     max_events: int = 50_000
     max_bytes: Size = 16 * 2**20

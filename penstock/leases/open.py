@@ -10,7 +10,7 @@ __all__ = ["open_store"]
 
 _KNOWN = (
     "known: sqlite:///relative.db, sqlite:////absolute.db, postgresql://..., "
-    "nats://host:4222/BUCKET, memory:"
+    "nats://host:4222/BUCKET, etcd://host:2379/PREFIX, mongodb://host:27017/DATABASE, memory:"
 )
 
 
@@ -31,5 +31,13 @@ def open_store(url: str) -> LeaseStore:
         return PostgresStore(url)
     if scheme in ("nats", "tls") and rest.startswith("//"):
         return NatsStore(url)
+    if scheme in ("etcd", "etcds") and rest.startswith("//"):
+        from penstock.leases.etcd import EtcdStore
+
+        return EtcdStore(url)
+    if scheme in ("mongodb", "mongodb+srv") and rest.startswith("//"):
+        from penstock.leases.mongodb import MongoStore
+
+        return MongoStore(url)
     # The rest of the URL may hold a password.
     raise SettingsError(f"no store for positions URL {scheme + colon!r}", hint=_KNOWN)

@@ -19,7 +19,7 @@ __all__ = [
 
 Encoding = Literal["msgpack", "json", "arrow"]
 Packing = Literal["change", "batch"]
-LayoutName = Literal["penstock", "debezium", "cloudevents"]
+LayoutName = Literal["penstock", "debezium", "cloudevents", "puller"]
 
 
 class BatchSettings(Settings):

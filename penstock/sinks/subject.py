@@ -14,9 +14,13 @@ from penstock.errors import SettingsError
 
 __all__ = ["FIELDS", "Template", "escape", "parse_template", "unescape"]
 
-FIELDS = ("backend", "tenant", "namespace", "collection", "operation", "partition")
+FIELDS = (
+    "backend", "tenant", "namespace", "collection", "operation", "source_partition", "partition",
+)  # fmt: skip
+# What a route does not determine: the source's partition, and the document's hash partition.
+_JOINTS = re.compile(r"\{(source_partition|partition)\}")
 # What tells the writers of a stream apart: a shard fixes these and leaves the rest open.
-_OWNERS = frozenset({"backend", "partition"})
+_OWNERS = frozenset({"backend", "source_partition"})
 
 # White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.
 _FORBIDDEN = re.compile(r"[\s\x00-\x20\x7f-\xa0.*>%]")
@@ -57,17 +61,23 @@ class Template:
 
     @property
     def segments(self) -> "tuple[Template, ...]":
-        """What is before, between and after the places of `{partition}`."""
-        return tuple(Template(text) for text in self.text.split("{partition}"))
+        """What is before, between and after the `joints`."""
+        return tuple(Template(text) for text in _JOINTS.split(self.text)[::2])
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """The fields, in their order, that a route does not determine: `source_partition` and
+        `partition`."""
+        return tuple(_JOINTS.findall(self.text))
 
     @property
     def sharded(self) -> bool:
         """True when each partition's changes have subjects that no other partition's have."""
-        return self.shard("a", "\x00") != self.wildcard and "partition" in self._fixed()
+        return self.shard("a", "\x00") != self.wildcard and "source_partition" in self._fixed()
 
     def shard(self, backend: str, partition: str) -> str:
         """The wildcard that covers one partition's changes, as narrow as the template allows."""
-        return self._filled({"backend": backend, "partition": partition})
+        return self._filled({"backend": backend, "source_partition": partition})
 
     def render(self, values: Mapping[str, str | None]) -> str:
         """The subject of a change; `operation` in lower case."""

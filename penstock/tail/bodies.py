@@ -20,6 +20,10 @@ __all__ = ["changes_of"]
 _KNOWN = ("event_id", "operation", "backend")
 _ARROW = "application/vnd.apache.arrow.stream"
 _SHARED = ("backend", "tenant", "database", "schema", "collection", "operation", "relation_id")
+_OF_EACH = (
+    "event_id", "document_id", "key", "data", "before", "unchanged", "position", "transaction",
+    "committed_at", "captured_at", "delta",
+)  # fmt: skip
 _UNAVAILABLE = "__debezium_unavailable_value"
 _OPERATIONS = {
     "c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ", "t": "TRUNCATE", "m": "MESSAGE",
@@ -53,6 +57,8 @@ def _changes(headers: Mapping[str, str], data: bytes) -> list[Mapping[str, Any]]
     bodies = body if isinstance(body, list) else [body]
     if layout == "debezium":
         return [_of_debezium(one) for one in bodies]
+    if layout == "puller":
+        return [_of_puller(one) for one in bodies]
     if layout == "cloudevents":
         return [one["data"] for one in bodies]
     if isinstance(body, dict) and "changes" in body:
@@ -105,7 +111,33 @@ def _of_debezium(body: Mapping[str, Any]) -> Mapping[str, Any]:
         "transaction": None if transaction is None else str(transaction),
         "committed_at": _of_milliseconds(source["ts_ms"]),
         "captured_at": _of_milliseconds(body["ts_ms"]),
-        "delta": None,
+        "delta": _of_description(body.get("updateDescription")),
+    }
+
+
+def _of_description(said: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if said is None:
+        return None
+    truncated = said["truncatedArrays"] or ()
+    return {
+        "updated": orjson.loads(said["updatedFields"]),
+        "removed": said["removedFields"] or [],
+        "truncated": [{"field": one["field"], "new_size": one["size"]} for one in truncated],
+    }
+
+
+def _of_puller(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        **dict.fromkeys((*_SHARED, *_OF_EACH)),
+        "event_id": body["event_id"],
+        "backend": body["event_id"].partition(":")[0],
+        "tenant": body["tenant"],
+        "collection": body["collection"],
+        "operation": body["type"].upper(),
+        "document_id": body["document_id"],
+        "data": body["full_document"],
+        "unchanged": [],
+        "committed_at": _of_milliseconds(body["timestamp"]),
     }
 
 

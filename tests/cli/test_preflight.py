@@ -10,6 +10,7 @@ from penstock.cli.preflight import (
     check_class_archive,
     check_java,
     check_master,
+    check_partitions,
     check_port,
     check_positions,
     check_spark,
@@ -137,6 +138,31 @@ def test_a_transform_on_a_cluster_can_drop_what_cannot_be_decoded(
     """
     found = list(check_transform(parse_pipeline(text, environment={})))
     assert [each.level for each in found] == (["warning"] if warns else [])
+
+
+@pytest.mark.parametrize(
+    ("partitions", "subject", "transform", "said"),
+    [
+        (1, "cdc.{collection}", "[]", None),
+        (4, "cdc.{partition}", "[]", None),
+        (1, "cdc.{source_partition}", "[]", None),
+        (1, "cdc.{partition}", "[]", "{source_partition}"),
+        (4, "cdc.{source_partition}", "[]", "put {partition} into sink.subject"),
+        (4, "cdc.{collection}", '[{sql: "SELECT * FROM changes WHERE route = 1"}]', None),
+    ],
+)
+def test_a_subject_and_hash_partitions_that_do_not_fit_are_found(
+    partitions: int, subject: str, transform: str, said: str | None
+) -> None:
+    text = f"""
+        backends: [{{name: default, type: memory}}]
+        partitions: {partitions}
+        transform: {transform}
+        sink: {{type: jetstream, url: "nats://h", subject: "{subject}"}}
+    """
+    found = list(check_partitions(parse_pipeline(text, environment={})))
+    assert [each.level for each in found] == (["warning"] if said else [])
+    assert all(said in each.remedy for each in found if said)
 
 
 def test_a_missing_class_archive_is_named_with_the_command(tmp_path: Path) -> None:

@@ -83,8 +83,10 @@ def test_every_field_of_the_other_layouts_is_documented() -> None:
     documented = first("The layout `debezium`")
     for operation, absent in (("INSERT", "message"), ("MESSAGE", "after")):
         envelope = body(operation, layout="debezium")
+        envelope |= {"updateDescription": None}  # see tests/sinks/encoding/test_layouts.py
         source = [f"source.{name}" for name in envelope.pop("source")]
         assert sorted([*envelope, *source]) == sorted(set(documented) - {absent})
     event = body(layout="cloudevents")
     assert sorted(event) == sorted(first("The layout `cloudevents`"))
     assert list(event["data"]) == first("The layout `penstock`")
+    assert list(body(layout="puller")) == first("The layout `puller`")

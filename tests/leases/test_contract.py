@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.demo.etcd import Etcd
 from penstock.demo.servers import Database, Nats
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
+from penstock.leases.etcd import EtcdStore
 from penstock.leases.memory import MemoryStore
+from penstock.leases.mongodb import MongoStore
 from penstock.leases.nats import NatsStore
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
@@ -23,11 +26,17 @@ STORES: dict[str, Callable[[Path], LeaseStore]] = {
 }
 
 
-@pytest.fixture(params=[*sorted(STORES), "nats", "postgres"])
+@pytest.fixture(params=[*sorted(STORES), "etcd", "mongodb", "nats", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
     if request.param == "postgres":
         database: Database = request.getfixturevalue("database")
         found: LeaseStore = PostgresStore(database.url)
+    elif request.param == "etcd":
+        etcd: Etcd = request.getfixturevalue("etcd")
+        found = EtcdStore(f"{etcd.url}/tests/{uuid.uuid4().hex}")
+    elif request.param == "mongodb":
+        mongo_url: str = request.getfixturevalue("lease_mongo_url")
+        found = MongoStore(mongo_url)
     elif request.param == "nats":
         server: Nats = request.getfixturevalue("nats")
         found = NatsStore(f"{server.url}/{uuid.uuid4().hex}")

@@ -30,7 +30,8 @@ def test_memory_is_a_new_store_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "memory", "memory:x", "sqlite:", "sqlite:///", "sqlite://x.db", "etcd://h:hunter22"]
+    "url",
+    ["", "memory", "memory:x", "sqlite:", "sqlite:///", "sqlite://x.db", "redis://h:hunter22"],
 )
 def test_any_other_url_names_the_known_ones(url: str) -> None:
     with pytest.raises(SettingsError, match=r"known: sqlite:///relative\.db") as error:

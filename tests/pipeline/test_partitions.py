@@ -33,7 +33,7 @@ def pipeline(folder: Path, nats: Nats, stream: str, feed: dict[str, Any]) -> dic
             "type": "jetstream",
             "url": nats.url,
             "stream": stream,
-            "subject": f"{stream.lower()}.{{partition}}",
+            "subject": f"{stream.lower()}.{{source_partition}}",
         },
         "checkpoint": {"interval": "0.5s"},
         "state": str(folder / "state"),

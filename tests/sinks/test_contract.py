@@ -191,7 +191,7 @@ def test_a_generator_is_written_as_a_list_is(any_case: Case, batch_of: Any, ids_
 def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, ids_of: Any) -> None:
     if isinstance(any_case.sink, JetStreamSink):
         settings = any_case.sink.settings
-        subject = f"{settings.stream}.{{backend}}.{{partition}}.{{collection}}"
+        subject = f"{settings.stream}.{{backend}}.{{source_partition}}.{{collection}}"
         any_case.sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
     any_case.sink.prepare()
     parts = [[batch_of(300, n, partition=p) for n in range(1, 9)] for p in ("a", "b")]

@@ -21,7 +21,8 @@ VALUES = {
     "namespace": "public",
     "collection": "users",
     "operation": "INSERT",
-    "partition": "shop",
+    "source_partition": "shop",
+    "partition": "3",
 }
 NAMES = st.text(max_size=20).filter(lambda s: s != "\x00" and not re.search(r"[\ud800-\udfff]", s))
 
@@ -32,7 +33,7 @@ def test_the_default_template_gives_collection_and_operation_in_lower_case() -> 
 
 def test_every_field_can_be_used() -> None:
     text = ".".join(f"{{{name}}}" for name in FIELDS)
-    assert parse_template(text).render(VALUES) == "default.%00.public.users.insert.shop"
+    assert parse_template(text).render(VALUES) == "default.%00.public.users.insert.shop.3"
 
 
 def test_only_the_operation_changes_its_case() -> None:
@@ -81,7 +82,10 @@ def test_two_names_never_share_a_token(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("cdc.{table}", "known: backend, tenant, namespace, collection, operation, partition"),
+        (
+            "cdc.{table}",
+            "known: backend, tenant, namespace, collection, operation, source_partition",
+        ),
         ("cdc.{colection}", "did you mean 'collection'"),
         ("cdc.{}", "unknown field"),
         ("cdc.{collection", "unmatched brace"),
@@ -107,12 +111,15 @@ def test_a_bad_template_is_a_settings_error_that_says_why(text: str, says: str) 
     [
         ("cdc.{collection}.{operation}", "cdc.*.*", "cdc.*.*", False),
         ("cdc.all", "cdc.all", "cdc.all", False),
-        ("cdc.{partition}.{collection}", "cdc.*.*", "cdc.p%2E1.*", True),
-        ("cdc.{backend}.{partition}.{collection}", "cdc.*.*.*", "cdc.b.p%2E1.*", True),
-        ("cdc.{backend}-{partition}.x", "cdc.*.x", "cdc.b-p%2E1.x", True),
+        ("cdc.{source_partition}.{collection}", "cdc.*.*", "cdc.p%2E1.*", True),
+        ("cdc.{backend}.{source_partition}.{collection}", "cdc.*.*.*", "cdc.b.p%2E1.*", True),
+        ("cdc.{backend}-{source_partition}.x", "cdc.*.x", "cdc.b-p%2E1.x", True),
         # A wildcard is a whole token: a partition beside a collection cannot be fixed.
-        ("cdc.{partition}-{collection}", "cdc.*", "cdc.*", False),
+        ("cdc.{source_partition}-{collection}", "cdc.*", "cdc.*", False),
         ("cdc.{backend}.{collection}", "cdc.*.*", "cdc.b.*", False),
+        # A hash partition has the changes of all of a source's partitions.
+        ("cdc.{backend}.{partition}", "cdc.*.*", "cdc.b.*", False),
+        ("cdc.{partition}.{source_partition}", "cdc.*.*", "cdc.*.p%2E1", True),
         ("x-{collection}.y", "*.y", "*.y", False),
     ],
 )
@@ -125,10 +132,11 @@ def test_the_wildcards_of_a_template(text: str, wildcard: str, shard: str, shard
 
 @given(st.fixed_dictionaries(dict.fromkeys(FIELDS, NAMES)))
 def test_every_subject_is_covered_by_its_wildcards(values: dict[str, str]) -> None:
-    template = parse_template("cdc.{backend}.{partition}.{namespace}-{collection}.{operation}")
+    text = "cdc.{backend}.{source_partition}.{partition}.{namespace}-{collection}.{operation}"
+    template = parse_template(text)
     subject = template.render(values)
     assert covers(template.wildcard, subject)
-    assert covers(template.shard(values["backend"], values["partition"]), subject)
+    assert covers(template.shard(values["backend"], values["source_partition"]), subject)
 
 
 @pytest.mark.parametrize(

@@ -47,12 +47,13 @@ class Tabular:
         self._largest = largest_body(limit, largest)
         self._headers = Headers(ids=ids, version=VERSION, content_type=CONTENT_TYPE, counted=True)
         self._routes = Routes(template.segments, lambda _: b"")
+        self._joints = template.joints
         self._schemas: dict[tuple[Any, ...], bytes] = {}
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
         batch, routed = part.batch, self._routes.of(part.columns)
-        where = destinations(part, routed)
+        where = destinations(part, routed, self._joints)
         groups = grouped(
             where.kinds, where.tables, _sizes(batch), most=self._most, largest=self._largest
         )

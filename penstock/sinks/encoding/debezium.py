@@ -5,7 +5,7 @@ docs/reference/messages.md.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from penstock import __version__
 from penstock.change import IMAGES
-from penstock.sinks.encoding.columns import BINARY, Column, Columns, Numbers, Values
+from penstock.sinks.encoding.columns import BINARY, Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
-from penstock.sinks.encoding.layout import schema_of
+from penstock.sinks.encoding.layout import is_document, milliseconds, numbered, schema_of
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.routes import Route, Routed
 
@@ -39,17 +39,21 @@ class Debezium:
 
     content_type = b"application/json"
     version = b"debezium-1"
-    extra_names = (*(each for name in _FEW for each in (f"_{name}", f"_{name}s")), "_old", "_new")
+    extra_names = (
+        *(each for name in _FEW for each in (f"_{name}", f"_{name}s")),
+        "_old",
+        "_new",
+        "_delta",
+    )
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
 
     def shared(self, route: Mapping[str, Any]) -> bytes:
         """See Layout."""
-        document = route["relation_id"] is None and route["namespace"] == route["database"]
         source = {
             "version": __version__,
-            "connector": "mongodb" if document else "postgresql",
+            "connector": "mongodb" if is_document(route) else "postgresql",
             "name": route["backend"],
             "snapshot": "true" if route["operation"] == "READ" else "false",
             "db": route["database"],
@@ -69,7 +73,7 @@ class Debezium:
             b',"txId":', _few("transaction"),
             b',"lsn":', _few("lsn"),
             b'},"before":', RawPiece("_old", null=_NULL),
-            b",", _few("image"), RawPiece("_new", null=_NULL),
+            b",", _few("image"), RawPiece("_new", null=_NULL), RawPiece("_delta"),
             b',"ts_ms":', _few("ms"), b',"transaction":null}',
         )  # fmt: skip
 
@@ -89,10 +93,10 @@ class Debezium:
         keys = [b'"after":' if one in _OPERATIONS else b'"message":' for one in operations]
         deleted = np.array([one == "DELETE" for one in operations])[routed.kinds]
         found = {
-            "source_ms": _distinct(columns["committed_at"].cast(pa.int64()), _milliseconds),
-            "ms": _distinct(columns["captured_at"].cast(pa.int64()), _milliseconds),
-            "transaction": _distinct(columns["transaction"], _number),
-            "lsn": _distinct(columns["cursor"], _lsn),
+            "source_ms": numbered(columns["committed_at"].cast(pa.int64()), milliseconds),
+            "ms": numbered(columns["captured_at"].cast(pa.int64()), milliseconds),
+            "transaction": numbered(columns["transaction"], _number),
+            "lsn": numbered(columns["cursor"], _lsn),
             "image": (routed.kinds, Values(keys)),
         }
         image = images or {name: columns[name] for name in IMAGES}
@@ -103,21 +107,12 @@ class Debezium:
             **extras,
             "_old": _old(image["before"], image["key"], deleted),
             "_new": _new(image["after"], columns["unchanged"]),
+            "_delta": _described(image["delta"]),
         }
 
 
 def _few(name: str) -> Pick:
     return Pick(f"_{name}", f"_{name}s")
-
-
-def _distinct(column: Column, say: Callable[[Any], bytes]) -> tuple[Numbers, Values]:
-    encoded = column.dictionary_encode(null_encoding="encode")
-    values = [_NULL if one is None else say(one) for one in encoded.dictionary.to_pylist()]
-    return np.asarray(encoded.indices, np.int32), Values(values)
-
-
-def _milliseconds(micros: int) -> bytes:
-    return b"%d" % (micros // 1000)
 
 
 def _number(text: str) -> bytes:
@@ -143,6 +138,27 @@ def _new(after: Column, unchanged: Column) -> Column:
         return after
     rows = zip(after.to_pylist(), unchanged.to_pylist(), strict=True)
     return pa.array([_completed(image, names) for image, names in rows], BINARY)
+
+
+def _described(delta: Column) -> Column:
+    """The field of Debezium's MongoDB connector, which envelopes of other sources lack."""
+    delta = delta.cast(BINARY)
+    if delta.null_count == len(delta):
+        return delta
+    return pa.array([None if one is None else _description(one) for one in delta.to_pylist()])
+
+
+def _description(delta: bytes) -> bytes:
+    said = orjson.loads(delta)
+    truncated = [
+        {"field": one["field"], "size": one["new_size"]} for one in said.get("truncated") or ()
+    ]
+    description = {
+        "removedFields": said.get("removed") or None,
+        "updatedFields": orjson.dumps(said.get("updated") or {}).decode(),
+        "truncatedArrays": truncated or None,
+    }
+    return b',"updateDescription":' + orjson.dumps(description)
 
 
 def _completed(image: bytes | None, names: list[str] | None) -> bytes | None:

@@ -1,10 +1,11 @@
-"""Where messages go: the subject of each row, by its route and its partition."""
+"""Where messages go: the subject of each row, by its route and its partitions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.errors import SettingsError
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
 from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
@@ -12,8 +13,12 @@ from penstock.sinks.encoding.pieces import Pick, Piece
 from penstock.sinks.encoding.routes import Route, Routed
 from penstock.sinks.encoding.weave import Weave
 from penstock.sinks.subject import Template, escape
+from penstock.wire.hash_partitions import MOST
 
-__all__ = ["Destinations", "Subjects", "destinations"]
+__all__ = ["HASHES", "Destinations", "Subjects", "destinations", "hashes_of"]
+
+# The numbers of all hash partitions, as text.
+HASHES = Values([b"%d" % number for number in range(MOST)])
 
 
 class Subjects:
@@ -21,61 +26,99 @@ class Subjects:
 
     def __init__(self, template: Template) -> None:
         self._parts = [f"subject{n}" for n in range(len(template.segments))]
+        self._joints = template.joints
         names: tuple[str, ...] = ("kind", *self._parts)
         pieces: list[Piece | bytes] = [Pick("kind", self._parts[0])]
-        if len(self._parts) > 1:
-            names = (*names, "owner", "partitions")
-            for part in self._parts[1:]:
-                pieces += [Pick("owner", "partitions"), Pick("kind", part)]
+        for joint, part in zip(self._joints, self._parts[1:], strict=True):
+            pieces += [Pick(*_PICKED[joint]), Pick("kind", part)]
+        for joint in dict.fromkeys(self._joints):
+            names = (*names, *_PICKED[joint])
         self._weave = Weave(pieces, names, batch=False)
 
     def of(self, part: Part, routed: Routed) -> Column:
-        """The subject of each row."""
-        parts: dict[str, Any] = dict(zip(self._parts, routed.subjects, strict=True))
-        if len(parts) > 1:
-            parts |= {
+        """The subject of each row. Raises SettingsError."""
+        extras: dict[str, Any] = dict(zip(self._parts, routed.subjects, strict=True))
+        for joint in dict.fromkeys(self._joints):
+            if joint == "partition":
+                extras |= {"hash": hashes_of(part.batch.column("route")), "hashes": HASHES}
+                continue
+            extras |= {
                 "owner": np.repeat(np.arange(len(part.runs), dtype=np.int32), _lengths(part.runs)),
                 "partitions": Values([escape(run.origin.partition).encode() for run in part.runs]),
             }
-        return self._weave.run(Columns(len(part), kind=routed.kinds, **parts))
+        return self._weave.run(Columns(len(part), kind=routed.kinds, **extras))
+
+
+# By which numbers, of which values.
+_PICKED = {"source_partition": ("owner", "partitions"), "partition": ("hash", "hashes")}
+
+
+def hashes_of(column: Column) -> Numbers:
+    """Each row's hash partition, of the column `route`; 0 where none is set. Raises
+    SettingsError."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int32)
+    numbers: Numbers = np.asarray(column.fill_null(0) if column.null_count else column, np.int32)
+    if numbers.min() < 0 or numbers.max() >= MOST:
+        raise SettingsError(
+            f"a change has the hash partition {max(numbers.max(), -numbers.min())}",
+            hint=f"keep the column `route` between 0 and {MOST - 1} in the transform",
+        )
+    return numbers
 
 
 class Destinations(NamedTuple):
-    """The combinations of a route and an origin that some rows have: what may share a message.
-    `kinds` is the number of each row's combination."""
+    """The combinations of a route, an origin and a hash partition that some rows have: what may
+    share a message. `kinds` is the number of each row's combination; `hashes` are all 0 where
+    subjects do not have the hash partition."""
 
     kinds: Numbers
     routes: Sequence[Route]
     origins: Sequence[Origin]
+    hashes: Sequence[int]
+    joints: Sequence[str]
 
     @property
     def tables(self) -> list[tuple[Any, ...] | None]:
-        """The table of each combination; None where changes belong to none."""
+        """The table of each combination, or the part of it in one hash partition; None where
+        changes belong to none."""
         return [
-            None if route.table is None else (origin, route.table)
-            for route, origin in zip(self.routes, self.origins, strict=True)
+            None if route.table is None else (origin, route.table, number)
+            for route, origin, number in zip(self.routes, self.origins, self.hashes, strict=True)
         ]
 
     def subject(self, kind: int) -> bytes:
         """The subject of a combination's messages."""
-        name = escape(self.origins[kind].partition).encode()
-        return name.join(self.routes[kind].subject)
+        first, *rest = self.routes[kind].subject
+        names = {
+            "source_partition": escape(self.origins[kind].partition).encode(),
+            "partition": b"%d" % self.hashes[kind],
+        }
+        joined = (names[joint] + part for joint, part in zip(self.joints, rest, strict=True))
+        return first + b"".join(joined)
 
 
-def destinations(part: Part, routed: Routed) -> Destinations:
-    """What the rows of a part are sent to."""
-    routes = routed.routes
-    if len(part.runs) == 1:
-        return Destinations(routed.kinds, routes, [part.runs[0].origin] * len(routes))
+def destinations(part: Part, routed: Routed, joints: Sequence[str]) -> Destinations:
+    """What the rows of a part are sent to, by a template's `joints`. Raises SettingsError."""
+    routes, hashed = routed.routes, "partition" in joints
+    if len(part.runs) == 1 and not hashed:
+        count = len(routes)
+        origins = [part.runs[0].origin] * count
+        return Destinations(routed.kinds, routes, origins, [0] * count, joints)
     numbers: dict[Origin, int] = {}
     owners = [numbers.setdefault(run.origin, len(numbers)) for run in part.runs]
-    combined = np.repeat(owners, _lengths(part.runs)) * len(routes) + routed.kinds
+    combined = np.repeat(owners, _lengths(part.runs)) * MOST
+    if hashed:
+        combined += hashes_of(part.batch.column("route"))
+    combined = combined * len(routes) + routed.kinds
     found, kinds = np.unique(combined, return_inverse=True)
-    origins = list(numbers)
+    origins, known = list(numbers), found.tolist()
     return Destinations(
         kinds.astype(np.int32),
-        [routes[number % len(routes)] for number in found.tolist()],
-        [origins[number // len(routes)] for number in found.tolist()],
+        [routes[number % len(routes)] for number in known],
+        [origins[number // len(routes) // MOST] for number in known],
+        [number // len(routes) % MOST for number in known],
+        joints,
     )
 
 

@@ -6,6 +6,7 @@ from penstock.sinks.encoding.debezium import Debezium
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.encoding.encode import Encoder, Singles
 from penstock.sinks.encoding.layout import Layout, Penstock
+from penstock.sinks.encoding.puller import Puller
 from penstock.sinks.encoding.several import Several
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import Template
@@ -32,5 +33,7 @@ def _layout(settings: SinkSettings) -> Layout:
             return Debezium(one)
         case "cloudevents":
             return CloudEvents(one, many=settings.messages == "batch")
+        case "puller":
+            return Puller(one)
         case "penstock":
             return Penstock(one)

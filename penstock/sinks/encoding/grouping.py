@@ -4,8 +4,9 @@ Three things must hold. *No two routes in one message*: a consumer of a subject 
 *Order per key*: a key's changes may have several routes (its insert, its update, another tenant),
 but one table. So a table has one open message at a time: a change of another route of the same
 table closes it, and messages are stored in the order of their last changes, in which the messages
-of one table never overlap. Changes of different tables do pass each other; a logical message, which
-is in no table, closes every open message, so that nothing passes it.
+of one table never overlap. Changes of different tables do pass each other, and with hash partitions
+those of different partitions of one table; a logical message, which is in no table, and a change
+that concerns a whole table (TRUNCATE, DROP) close every open message, so that nothing passes them.
 
 *The stream's last message says what is stored.* Its position is that of its last change, and the
 messages of interleaved tables overlap: with a1 b1 a2 b2, message (a1 a2) is stored first, and

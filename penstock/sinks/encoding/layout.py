@@ -3,10 +3,12 @@
 `penstock` is here; others have modules of their own. docs/reference/messages.md has every field.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from penstock.sinks.encoding.columns import Column, Columns
+import numpy as np
+
+from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.pieces import (
     Pick,
@@ -19,7 +21,10 @@ from penstock.sinks.encoding.pieces import (
 )
 from penstock.sinks.encoding.routes import Route, Routed
 
-__all__ = ["EACH", "FIELDS", "SHARED", "Layout", "Penstock", "schema_of"]
+__all__ = [
+    "EACH", "FIELDS", "SHARED", "Layout", "Penstock", "is_document", "milliseconds", "numbered",
+    "schema_of",
+]  # fmt: skip
 
 # What changes of one route have in common, and what each has of its own.
 SHARED = ("backend", "tenant", "database", "schema", "collection", "operation", "relation_id")
@@ -138,6 +143,22 @@ class Penstock:
 def schema_of(route: Mapping[str, Any]) -> Any:
     """The schema of a route. A document database's namespace is its database; it has no schema,
     and no relation ids."""
-    if route["relation_id"] is None and route["namespace"] == route["database"]:
-        return None
-    return route["namespace"]
+    return None if is_document(route) else route["namespace"]
+
+
+def is_document(route: Mapping[str, Any]) -> bool:
+    """Whether a route is of a source without schemas: a document database."""
+    return route["relation_id"] is None and route["namespace"] == route["database"]
+
+
+def numbered(column: Column, say: Callable[[Any], bytes]) -> tuple[Numbers, Values]:
+    """A column of few different values, for a `Pick`: each row's number, and the values as
+    `say` writes them; `null` for nulls."""
+    encoded = column.dictionary_encode(null_encoding="encode")
+    values = [b"null" if one is None else say(one) for one in encoded.dictionary.to_pylist()]
+    return np.asarray(encoded.indices, np.int32), Values(values)
+
+
+def milliseconds(micros: int) -> bytes:
+    """Microseconds as milliseconds, in decimal."""
+    return b"%d" % (micros // 1000)

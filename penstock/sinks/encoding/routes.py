@@ -26,6 +26,9 @@ __all__ = ["ROUTE", "Route", "Routed", "Routes"]
 ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
 )  # fmt: skip
+_ALONE = frozenset({
+    "MESSAGE", "TRUNCATE", "SUSPEND", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE",
+})  # fmt: skip
 _KEPT = 10_000
 _KEPT_SETS = 1000
 _KEY_BYTES = 1 << 16
@@ -35,7 +38,7 @@ _WIDTHS = (ctypes.c_int32 * len(ROUTE))(*(8 if name == "relation_id" else 0 for 
 
 class Route(NamedTuple):
     """What all changes of a route have in common. `subject` is what it determines of the subject:
-    the parts before, between and after the partition's name. `table` is equal for routes of one
+    the parts before, between and after the partitions' names. `table` is equal for routes of one
     table, and None where changes belong to none."""
 
     subject: tuple[bytes, ...]
@@ -106,8 +109,9 @@ class Routes:
         values = dict(zip(ROUTE, key, strict=True))
         subject = tuple(part.render(values).encode() for part in self._subjects)
         table = values["database"], values["namespace"], values["collection"]
-        # A logical message is in no table, and stands for a moment of all of them.
-        alone = values["operation"] == "MESSAGE" or values["collection"] is None
+        # A logical message is in no table, and stands for a moment of all of them; what concerns a
+        # whole table concerns all of its hash partitions.
+        alone = values["operation"] in _ALONE or values["collection"] is None
         self._known[key] = route = Route(
             subject, self._shared(values), None if alone else table, values
         )

@@ -41,6 +41,7 @@ class Several:
         self._headers = Headers(
             ids=ids, version=layout.version, content_type=layout.content_type, counted=True
         )
+        self._joints = template.joints
         separator = layout.dialect.separator
         self._skip = len(separator)
         self._rows = body_weaves(layout, (separator, *layout.element()))
@@ -50,7 +51,7 @@ class Several:
         routed = self._routes.of(part.columns)
         columns, images = routed_columns(part.columns, routed, self._layout)
         rows = self._rows[images].run(columns)
-        where = destinations(part, routed)
+        where = destinations(part, routed, self._joints)
         groups = grouped(
             where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
         )

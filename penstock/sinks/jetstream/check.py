@@ -18,6 +18,7 @@ from penstock.sinks.jetstream.settings import LEAST_WINDOW, USUAL_WINDOW, JetStr
 from penstock.sinks.jetstream.stream import (
     TargetStream,
     choose,
+    differences,
     is_exact,
     is_widened,
     problems,
@@ -57,6 +58,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
             stream = TargetStream.of(info)
             yield _finding("ok", _name(settings), "exists")
             yield from _fit(stream, template)
+            yield from _as_asked(stream, settings)
         yield from _others(api, settings, template)
         yield from _set_aside(api, settings.stream)
         yield from _sanity(stream, settings, connection)
@@ -109,6 +111,16 @@ def _fit(stream: TargetStream, template: Template) -> Iterator[Finding]:
         yield _finding("ok", f"stream {stream.name}", f"takes {template.wildcard}")
 
 
+def _as_asked(stream: TargetStream, settings: JetStreamSettings) -> Iterator[Finding]:
+    """The pipeline file shapes a stream only when it is made."""
+    for name, found in differences(stream, settings):
+        yield _finding(
+            "warning", f"stream {stream.name}",
+            f"was made with another {name} ({found}) than the file has: what exists is not changed",
+            f"nats stream edit {stream.name}, or correct sink.{name}",
+        )  # fmt: skip
+
+
 def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> Iterator[Finding]:
     """A second stream with our subjects would answer too, and its acknowledgement is not ours."""
     for name in api.names(template.wildcard):
@@ -143,8 +155,9 @@ def _sanity(
 ) -> Iterator[Finding]:
     name, config = f"stream {stream.name}", stream.config
     if stream.retention != "limits":
+        level: Level = "ok" if stream.retention == settings.retention else "warning"
         yield _finding(
-            "warning", name, f"has {stream.retention} retention: consumed changes are gone, and a "
+            level, name, f"has {stream.retention} retention: consumed changes are gone, and a "
             "later consumer cannot bootstrap", "make a stream with limits retention",
         )  # fmt: skip
     yield from _limits(name, config)

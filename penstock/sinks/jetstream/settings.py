@@ -28,8 +28,8 @@ USUAL_WINDOW, LEAST_WINDOW = 120.0, 0.1
 class JetStreamSettings(NatsSettings, SinkSettings):
     """Where changes go, as what, and how surely.
 
-    `replicas`, `storage`, `max_age`, `max_bytes` and `duplicate_window` shape the stream when it
-    is made; one that exists is verified and never changed.
+    `replicas`, `storage`, `retention`, `max_age`, `max_bytes` and `duplicate_window` shape the
+    stream when it is made; one that exists is verified and never changed.
     """
 
     type: Literal["jetstream"] = "jetstream"
@@ -42,6 +42,8 @@ class JetStreamSettings(NatsSettings, SinkSettings):
     assume_synced: bool = False  # the operator's word, where no monitoring can be asked
     replicas: int = Field(default=1, ge=1, le=5)
     storage: Literal["file", "memory"] = "file"
+    # interest: a message goes when every consumer has acknowledged it.
+    retention: Literal["limits", "interest"] = "limits"
     max_age: Duration = Field(default=0, ge=0)  # seconds; 0 keeps for ever
     max_bytes: Size = Field(default=0, ge=0)  # of the whole stream; 0 is unlimited
     # Seconds; costs ~190 bytes of server per id. None: as `remembers` says.
@@ -72,6 +74,15 @@ class JetStreamSettings(NatsSettings, SinkSettings):
             return self.duplicate_window
         usual = LEAST_WINDOW if exact else USUAL_WINDOW
         return min(usual, self.max_age or usual)
+
+    @model_validator(mode="after")
+    def _recorded(self) -> "JetStreamSettings":
+        if self.retention != "limits" and self.delivery == "exactly-once":
+            raise ValueError(
+                "delivery exactly-once needs retention: limits (the stream's last message is the"
+                " record of what is stored); use delivery: deduplicated"
+            )
+        return self
 
     @model_validator(mode="after")
     def _durable(self) -> "JetStreamSettings":

@@ -15,8 +15,8 @@ from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamS
 from penstock.sinks.subject import Template
 
 __all__ = [
-    "ATOMIC_SINCE", "Choice", "TargetStream", "choose", "ensure", "is_exact", "is_widened",
-    "missing_subjects", "problems", "remembering", "wanted",
+    "ATOMIC_SINCE", "Choice", "TargetStream", "choose", "differences", "ensure", "is_exact",
+    "is_widened", "missing_subjects", "problems", "remembering", "wanted",
 ]  # fmt: skip
 
 ATOMIC_SINCE = (2, 12, 1)  # 2.12.0 has batches, but refuses message ids inside them
@@ -83,10 +83,11 @@ def wanted(
     """The configuration of a stream that we make."""
     atomic = version >= ATOMIC_SINCE
     exact = atomic and settings.delivery in ("auto", "exactly-once")
+    exact = exact and settings.retention == "limits"
     config: dict[str, Any] = {
         "name": settings.stream,
         "subjects": [template.wildcard],
-        "retention": "limits",
+        "retention": settings.retention,
         "discard": "old",
         "storage": settings.storage,
         "num_replicas": settings.replicas,
@@ -148,6 +149,24 @@ def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, st
             "acknowledges nothing (no_ack)",
             f"nats stream edit {stream.name} --ack; nothing is safe without acknowledgements",
         )
+
+
+# Settings that shape a stream: the server's name, and what a unit is there.
+_SHAPES = {
+    "replicas": ("num_replicas", 1), "storage": ("storage", None), "retention": ("retention", None),
+    "max_age": ("max_age", _NANOSECONDS), "max_bytes": ("max_bytes", 1),
+}  # fmt: skip
+
+
+def differences(stream: TargetStream, settings: JetStreamSettings) -> Iterator[tuple[str, str]]:
+    """Settings that were given and that a stream does not have: (name, what the stream has)."""
+    for name in sorted(settings.model_fields_set & _SHAPES.keys()):
+        key, unit = _SHAPES[name]
+        asked, found = getattr(settings, name), stream.config.get(key)
+        if unit:
+            found = max(int(found or 0), 0) / unit  # no limit is -1 there
+        if asked != found:
+            yield name, f"{found:g}" if unit else str(found)
 
 
 def missing_subjects(stream: TargetStream, template: Template) -> bool:

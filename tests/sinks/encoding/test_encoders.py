@@ -90,6 +90,33 @@ def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any
     assert found == expected
 
 
+@pytest.mark.parametrize("packing", ["change", "batch"])
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_the_puller_layout_holds_what_a_puller_has(
+    packing: str, images: Any, batch_of: Any
+) -> None:
+    operations = ["INSERT", "UPDATE", "REPLACE", "DELETE", "DROP_DATABASE"]
+    batch = batch_of(5, 9, operation=operations, images=images, tenant="acme")
+    names = (
+        "event_id", "backend", "tenant", "collection", "operation", "document_id", "data",
+        "unchanged", "committed_at",
+    )  # fmt: skip
+    expected = [
+        {name: change[name] if name in names else None for name in change}
+        | {"committed_at": f"{change['committed_at'][:-4]}000Z"}
+        for change in read_back(batch)
+    ]
+    assert read_back(batch, layout="puller", encoding="json", messages=packing) == expected
+
+
+@pytest.mark.parametrize("packing", ["change", "batch"])
+def test_debezium_keeps_what_an_update_changed(packing: str, batch_of: Any) -> None:
+    delta = {"updated": {"a": 1}, "removed": ["b"], "truncated": [{"field": "c", "new_size": 2}]}
+    batch = batch_of(2, operation="UPDATE", delta=[None, orjson.dumps(delta).decode()])
+    found = read_back(batch, layout="debezium", encoding="json", messages=packing)
+    assert [change["delta"] for change in found] == [None, delta]
+
+
 def test_a_cut_off_arrow_stream_is_malformed(batch_of: Any) -> None:
     settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
     messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch_of(3)))

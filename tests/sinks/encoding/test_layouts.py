@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+import ormsgpack
 import pytest
 
 from penstock import __version__
@@ -103,9 +104,75 @@ def test_a_cloud_event_has_the_required_attributes(batch_of: Any) -> None:
     assert [data] == bodies(batch, "penstock")
 
 
-@pytest.mark.parametrize("layout", ["debezium", "cloudevents"])
+@pytest.mark.parametrize("layout", ["debezium", "cloudevents", "puller"])
 def test_several_are_an_array_of_the_same(layout: str, batch_of: Any) -> None:
     batch = batch_of(5, 3, operation=["INSERT", "INSERT", "INSERT", "DELETE", "DELETE"])
     one, other = bodies(batch, layout, "batch")
     assert [*one, *other] == bodies(batch, layout)
     assert (len(one), len(other)) == (3, 2)
+
+
+DELTA = {
+    "updated": {"a.b": 1, "c": None},
+    "removed": ["d"],
+    "truncated": [{"field": "e", "new_size": 2}],
+}
+
+
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_what_an_update_changed_is_debeziums_update_description(images: Any, batch_of: Any) -> None:
+    pack: Any = ormsgpack.packb if images == "msgpack" else lambda v: orjson.dumps(v).decode()
+    few = {"updated": {"a": 1}, "removed": [], "truncated": []}
+    batch = batch_of(3, operation="UPDATE", images=images, delta=[pack(DELTA), None, pack(few)])
+    one, none, other = bodies(batch, "debezium")
+    assert "updateDescription" not in none
+    assert orjson.loads(one["updateDescription"].pop("updatedFields")) == DELTA["updated"]
+    assert one["updateDescription"] == {
+        "removedFields": ["d"], "truncatedArrays": [{"field": "e", "size": 2}],
+    }  # fmt: skip
+    assert other["updateDescription"] == {
+        "removedFields": None, "updatedFields": '{"a":1}', "truncatedArrays": None,
+    }  # fmt: skip
+
+
+def test_a_document_as_a_puller_has_it(batch_of: Any) -> None:
+    token = {"_data": "826921A5B3"}
+    batch = batch_of(
+        1, operation="REPLACE", backend="shop", tenant="acme", namespace="shop", relation_id=None,
+        collection="users", cursor="6921A5B3/00000002", document_id="alice",
+        event_id="shop:6921A5B3/00000002:9f86d081884c7d65", after='{"name":"A"}', route=4,
+        transaction="0b5e2c1e-0000-4000-8000-000000000000/17",
+        mark=orjson.dumps({"token": token, "era": "~1~"}).decode(),
+    )  # fmt: skip
+    assert bodies(batch, "puller") == [
+        {
+            "event_id": "shop:6921A5B3/00000002:9f86d081884c7d65",
+            "tenant": "acme",
+            "collection": "users",
+            "type": "replace",
+            "document_id": "alice",
+            "full_document": {"name": "A"},
+            "cluster_time": {"t": 0x6921A5B3, "i": 2},
+            "txn_number": 17,
+            "resume_token": token,
+            "timestamp": 1795255323000,
+            "partition_key": "users/alice",
+            "partition_id": 4,
+        }
+    ]
+
+
+def test_what_a_source_does_not_have_is_null_for_a_puller(batch_of: Any) -> None:
+    (event,) = bodies(batch_of(1, committed_at=None, after=None, document_id=None), "puller")
+    absent = [name for name, value in event.items() if value is None]
+    assert absent == [
+        "tenant", "document_id", "full_document", "cluster_time", "txn_number", "resume_token",
+        "timestamp", "partition_key",
+    ]  # fmt: skip
+    assert event["partition_id"] == 0
+
+
+def test_sources_with_and_without_cluster_times_may_share_a_batch(batch_of: Any) -> None:
+    batch = batch_of(4, relation_id=[1, None, 1, None], namespace=["public", "shop"] * 2)
+    time = {"t": 0, "i": 1}
+    assert [event["cluster_time"] for event in bodies(batch, "puller")] == [None, time] * 2

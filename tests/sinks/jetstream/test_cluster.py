@@ -157,7 +157,7 @@ def test_without_a_quorum_nothing_is_acknowledged_and_all_of_it_arrives_later(
     assert stored == ids_of(*batches)
 
 
-@pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{partition}.{collection}"])
+@pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{source_partition}.{collection}"])
 def test_10071_a_zombie_is_fenced_on_three_servers_too(
     tokens: str, cluster: list[Nats], stream: str, three: Any, batch_of: Any, ids_of: Any, read: Any
 ) -> None:

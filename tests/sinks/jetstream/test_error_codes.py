@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.live, pytest.mark.fault]
 
 SURE = ["exactly-once", "deduplicated"]
 # With it every batch is an atomic one; else, on one server, a chain of plain messages.
-SHARDED = "{partition}.{collection}"
+SHARDED = "{source_partition}.{collection}"
 # An open breaker would only make these tests longer.
 BREAKER = {"timeout": "2s"}
 

@@ -218,7 +218,7 @@ def test_who_is_no_longer_alone_in_one_shard_sends_nothing_of_another_again(
     between = proxy()
     settings = settings_of(between.url, delivery="auto", timeout="60s")
     stream = settings.stream
-    subject = f"{stream}.{{backend}}.{{partition}}.{{collection}}.{{operation}}"
+    subject = f"{stream}.{{backend}}.{{source_partition}}.{{collection}}.{{operation}}"
     sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
     batches = [batch_of(300, n, backend="ab"[n % 2]) for n in range(8)]
     writing = Story(sink, batches)

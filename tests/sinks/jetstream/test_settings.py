@@ -64,6 +64,12 @@ def test_ids_are_not_remembered_for_longer_than_messages() -> None:
     assert (settings.remembers(exact=False), settings.remembers(exact=True)) == (1, 0.1)
 
 
+def test_a_stream_that_forgets_what_was_consumed_cannot_be_exactly_once() -> None:
+    with pytest.raises(ValidationError, match="needs retention: limits"):
+        JetStreamSettings(url="nats://h", retention="interest", delivery="exactly-once")
+    assert JetStreamSettings(url="nats://h", retention="interest").delivery == "auto"
+
+
 def test_secrets_do_not_print() -> None:
     settings = JetStreamSettings(
         url="nats://u:s3cret@h", password="s3cret", token="s3cret", nkey="s3cret"

@@ -176,6 +176,48 @@ def test_check_makes_nothing_and_says_what_will_be_made(
     assert api.stream(stream) is None
 
 
+def test_a_stream_is_made_with_the_retention_that_was_asked_for(
+    nats: Nats, api: JetStream, settings_of: Any, batch_of: Any
+) -> None:
+    settings = settings_of(nats.url, retention="interest")
+    sink = JetStreamSink(settings)
+    sink.prepare()
+    info = api.stream(settings.stream)
+    assert info is not None
+    assert info["config"]["retention"] == "interest"
+    assert info["config"]["duplicate_window"] == 120 * 10**9
+    sink.write([batch_of(3)])
+    again = sink.write([batch_of(3)])
+    assert (again.published, again.duplicates) == (0, 3)
+    found = {each.subject: each for each in sink.check()}
+    assert found["delivery"].message.startswith("deduplicated")
+    assert [each.level for each in found.values() if "retention" in each.message] == [
+        "ok",
+        "warning",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"max_age": "10m"}, "another max_age (3600)"),
+        ({"retention": "interest"}, "another retention (limits)"),
+        ({"storage": "memory"}, "another storage (file)"),
+        ({"max_bytes": "1MiB"}, "another max_bytes (0)"),
+        ({"max_age": "1h", "retention": "limits", "storage": "file", "replicas": 1}, None),
+        ({}, None),
+    ],
+)
+def test_check_says_what_a_stream_that_exists_does_not_have(
+    nats: Nats, settings_of: Any, asked: dict[str, Any], said: str | None
+) -> None:
+    JetStreamSink(settings_of(nats.url, max_age="1h")).prepare()
+    findings = JetStreamSink(settings_of(nats.url, **asked)).check()
+    found = [each for each in findings if "was made with" in each.message]
+    assert [each.level for each in found] == (["warning"] if said else [])
+    assert all(said in each.message for each in found if said)
+
+
 def test_check_stores_nothing(
     nats: Nats, stream: str, api: JetStream, settings_of: Any, check: Any
 ) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,6 +15,7 @@ from penstock.errors import SettingsError
 from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark.queries.query import _bounds, _late, images, mode, start_query
 from penstock.tasks.late.side_files import CARRIER
+from penstock.wire.hash_partitions import hash_partitions
 
 TRANSFORM = '[{sql: "SELECT * FROM changes"}]'
 CHANGES = 5_000
@@ -146,6 +148,32 @@ def by_whole_rows(spark: SparkSession, statements: list[str], folder: Path) -> l
 def arrived(folder: Path) -> list[dict[str, Any]]:
     rows = stored(MemorySinkSettings(folder=str(folder)))
     return [{key: value for key, value in row.items() if key != "captured_at"} for row in rows]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["rows", "packed"])
+def test_changes_have_their_hash_partition_and_statements_see_it(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    statements = ["SELECT * FROM changes WHERE route <> 3"] if mode == "rows" else []
+    whole = pipeline_of(tmp_path, *statements, mode=mode)
+    pipeline = whole.model_copy(update={"partitions": 5})
+    query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2, reports={})
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = arrived(tmp_path)
+    found = {(row["collection"], row["document_id"], row["route"]) for row in rows}
+    assert found == {row for row in hashed(5) if mode == "packed" or row[2] != 3}
+    assert len({route for _, _, route in found}) > 1
+
+
+def hashed(count: int) -> set[tuple[str, str, int]]:
+    """Of each document of the memory feed: collection, id and hash partition."""
+    names = [f"p0-{number}" for number in range(7)]
+    numbers = hash_partitions(pa.array(["items"] * 7), pa.array(names), count).to_pylist()
+    return {("items", name, number) for name, number in zip(names, numbers, strict=True)}
 
 
 @pytest.mark.spark

@@ -104,6 +104,6 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
     return NotAlone(
         f"{one.backend}/{one.partition} and {other.backend}/{other.partition} both write to "
         f"{subject} of {stream}, so its last message is no record of either",
-        hint="put {backend} and {partition} into the subject, each in a token of its own, or use "
-        "delivery: deduplicated",
+        hint="put {backend} and {source_partition} into the subject, each in a token of its own, "
+        "or use delivery: deduplicated",
     )

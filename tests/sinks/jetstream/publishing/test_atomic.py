@@ -187,7 +187,7 @@ def after(changes: Iterator[pa.RecordBatch], *, pause: float) -> Iterator[pa.Rec
         yield batch
 
 
-@pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{partition}.{collection}"])
+@pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{source_partition}.{collection}"])
 def test_the_fence_holds_where_message_ids_would_let_pass(
     tokens: str,
     nats: Nats,
@@ -329,7 +329,7 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 def test_partitions_with_subjects_of_their_own_are_exact_each(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
 ) -> None:
-    subject = f"{stream}.{{partition}}.{{collection}}"
+    subject = f"{stream}.{{source_partition}}.{{collection}}"
     sink = JetStreamSink(settings_of(nats.url, subject=subject, delivery="exactly-once"))
     batches = [
         pa.Table.from_batches(
@@ -359,7 +359,7 @@ def test_two_partitions_in_one_shard_are_refused_with_the_remedy(
     with pytest.raises(SettingsError) as caught:
         sink.write(two_partitions(batch_of))
     assert "default/a and default/b both write to" in str(caught.value)
-    assert "{partition}" in caught.value.hint
+    assert "{source_partition}" in caught.value.hint
 
 
 def test_the_shard_of_another_partition_is_refused(sink: JetStreamSink, batch_of: Any) -> None:

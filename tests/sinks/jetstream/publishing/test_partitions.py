@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -27,7 +28,7 @@ MakeSink = Callable[..., JetStreamSink]
 
 @pytest.fixture
 def subject(stream: str) -> str:
-    return f"{stream}.{{backend}}.{{partition}}.{{collection}}"
+    return f"{stream}.{{backend}}.{{source_partition}}.{{collection}}"
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_the_places_of_many_partitions_are_read_in_a_few_requests(
     monkeypatch.setattr(Connection, "requests", counted)
     monkeypatch.setattr(Connection, "request_many", counted_many)
     found = sink.records("default", [PartitionId(f"p{n:04}") for n in range(300)])
-    assert all(record.begun and record.place for record in found.values())
+    assert all(record.begun and record.bookmark for record in found.values())
     assert len(asked) <= 4, asked
     asked.clear()
     joined = pa.Table.from_batches(given).combine_chunks().to_batches()
@@ -225,7 +226,7 @@ def test_several_backends_share_a_stream(
     assert order_of() == expected(*(batch for batches in given.values() for batch in batches))
 
 
-@pytest.mark.parametrize("tokens", ["{backend}.x", "{backend}.{partition}"])
+@pytest.mark.parametrize("tokens", ["{backend}.x", "{backend}.{source_partition}"])
 def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
     tokens: str, nats: Nats, stream: str, settings_of: Any, batch_of: MakeBatch, order_of: Any
 ) -> None:
@@ -306,3 +307,28 @@ def test_a_change_that_cannot_be_stored_is_set_aside_for_its_partition_alone(
     (letter,) = sink.dead_letters()
     assert (letter["partition"], letter["position"]) == ("p0004", "00000000/00015F90:1")
     assert orjson.dumps(letter)
+
+
+def test_hash_partitions_are_one_chain_in_the_sources_order(
+    nats: Nats, stream: str, settings_of: Any, batch_of: MakeBatch, ids_of: Any, read: Any
+) -> None:
+    given = {"subject": f"{stream}.{{partition}}.{{collection}}", "delivery": "exactly-once"}
+    sink = JetStreamSink(settings_of(nats.url, **given))
+    sink.prepare()
+    routes = [number * 5 % 16 for number in range(60)]
+    batches = [batch_of(60, commit, route=routes) for commit in range(1, 6)]
+    sink.write(batches[:3])
+    receipt = JetStreamSink(settings_of(nats.url, timeout=4, **given)).write(batches)
+    assert (receipt.published, receipt.duplicates) == (120, 180)
+    stored = read(nats.url, stream)
+    assert [message.event_id for message in stored] == ids_of(*batches)
+    assert [message.subject for message in stored] == [
+        f"{stream}.{route}.items" for _ in batches for route in routes
+    ]
+    starts = [
+        message.sequence
+        for before, message in pairwise(stored)
+        if message.headers.get("Nats-Expected-Last-Msg-Id") != before.event_id
+        and "Nats-Batch-Id" not in message.headers
+    ]
+    assert starts == [181], "the second writer's first message, behind the fence"

@@ -1,0 +1,220 @@
+"""Leases in a MongoDB collection, for pipelines that have a replica set and no other database.
+
+A row is a document; the comparison is in the filter of its update, which MongoDB carries out as one
+step. A revision is a random number that every write draws anew, so that no revision ever comes
+again. What `put` returned is in the journals of a majority.
+"""
+
+import os
+import secrets
+from builtins import list as List  # `list` is a method here
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import RLock
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pymongo import MongoClient, UpdateOne, WriteConcern, errors
+from pymongo.collection import Collection
+from pymongo.read_concern import ReadConcern
+
+from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.leases import Lease
+
+__all__ = ["MongoStore"]
+
+_Json = dict[str, Any]
+
+_HINT = "write mongodb://USER:PASSWORD@HOST:27017/DATABASE, or .../DATABASE?collection=NAME"
+_COLLECTION = "penstock_lease"
+_PATIENCE: _Json = {
+    "serverSelectionTimeoutMS": 5000,
+    "connectTimeoutMS": 5000,
+    "socketTimeoutMS": 15000,
+    "maxPoolSize": 4,
+    "appname": "penstock leases",
+}
+_DUPLICATE = 11000
+# Server's codes that the operator must act on; all others pass: an election, a restart, a lock.
+_OPERATOR = {
+    13: "give the role readWrite on the database of `positions`",
+    18: "correct the user and password in `positions`",
+    20: "positions need a replica set",
+    73: "correct the name of the database or of ?collection=",
+    8000: "correct the user and password in `positions`",
+}
+
+
+class MongoStore:
+    """A `LeaseStore` in one collection, made on demand. Threads and processes may share the
+    collection; threads may share the object, and it pickles."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._server, self._database, self._name = _parts(url)
+        self._lock = RLock()
+        self._open: tuple[int, MongoClient[_Json]] | None = None  # with the process that made it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MongoStore, (self._url,)
+
+    def __repr__(self) -> str:
+        return f"MongoStore({self._database}.{self._name})"
+
+    def get(self, name: str) -> Lease | None:
+        """See LeaseStore."""
+        with self._rows() as rows:
+            found = rows.find_one({"_id": name})
+        return None if found is None else _lease(found)
+
+    def list(self, prefix: str) -> List[Lease]:
+        """See LeaseStore."""
+        with self._rows() as rows:
+            found = list(rows.find({"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}))
+        return sorted(map(_lease, found), key=lambda lease: lease.name)
+
+    def put(self, lease: Lease) -> Lease:
+        """See LeaseStore."""
+        fresh = _document(lease)
+        with self._rows() as rows:
+            try:
+                found = rows.find_one_and_update(
+                    {"_id": lease.name, "revision": lease.revision},
+                    {"$set": fresh},
+                    upsert=not lease.revision,
+                )
+            except errors.DuplicateKeyError:
+                raise _lost(lease.name) from None
+        if lease.revision and found is None:
+            raise _lost(lease.name)
+        return replace(lease, revision=fresh["revision"])
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        """See LeaseStore; each row is written by itself, all in one request, and one more tells
+        which were lost, if any were. After Unavailable any of them may have been written."""
+        fresh = {lease.name: (lease, _document(lease)) for lease in reversed(leases)}
+        changes = [
+            UpdateOne(
+                {"_id": name, "revision": lease.revision},
+                {"$set": document},
+                upsert=not lease.revision,
+            )
+            for name, (lease, document) in fresh.items()
+        ]
+        with self._rows() as rows:
+            if not changes or _all_written(rows, changes):
+                written = set(fresh)
+            else:
+                found = rows.find({"_id": {"$in": list(fresh)}}, {"revision": 1})
+                ours = {name: document["revision"] for name, (_, document) in fresh.items()}
+                written = {each["_id"] for each in found if each["revision"] == ours[each["_id"]]}
+        return [
+            replace(lease, revision=fresh[lease.name][1]["revision"])
+            if lease.name in written and fresh[lease.name][0] is lease
+            else _lost(lease.name)
+            for lease in leases
+        ]
+
+    def delete(self, lease: Lease) -> None:
+        """See LeaseStore."""
+        with self._rows() as rows:
+            found = rows.delete_one({"_id": lease.name, "revision": lease.revision})
+            if found.deleted_count or (not lease.revision and self.get(lease.name) is None):
+                return
+        raise _lost(lease.name)
+
+    def close(self) -> None:
+        """See LeaseStore."""
+        with self._lock:
+            opened, self._open = self._open, None
+            if opened is not None and opened[0] == os.getpid():
+                opened[1].close()
+
+    @contextmanager
+    def _rows(self) -> Iterator[Collection[_Json]]:
+        with _translated():
+            yield self._client()[self._database].get_collection(
+                self._name,
+                write_concern=WriteConcern("majority", j=True, wtimeout=10_000),
+                read_concern=ReadConcern("majority"),
+            )
+
+    def _client(self) -> MongoClient[_Json]:
+        with self._lock:
+            if self._open is None or self._open[0] != os.getpid():
+                self._open = os.getpid(), MongoClient(self._server, **_PATIENCE)
+            return self._open[1]
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """The URL for the driver, the database, and the collection; raises SettingsError."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise SettingsError("the positions URL can't be read", hint=_HINT) from None
+    options = [each for each in parts.query.split("&") if each]
+    named = [each.partition("=")[2] for each in options if each.startswith("collection=")]
+    database = parts.path.strip("/")
+    if not parts.netloc.rpartition("@")[2] or not database or "" in named:
+        raise SettingsError("the positions URL names no database of MongoDB", hint=_HINT)
+    query = "&".join(each for each in options if not each.startswith("collection="))
+    server = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
+    return server, database, named[-1] if named else _COLLECTION
+
+
+def _all_written(rows: Collection[_Json], changes: List[UpdateOne]) -> bool:
+    """Whether none was lost."""
+    try:
+        result = rows.bulk_write(changes, ordered=False)
+    except errors.BulkWriteError as error:
+        failed = error.details.get("writeErrors", [])
+        if error.details.get("writeConcernErrors") or any(
+            each.get("code") != _DUPLICATE for each in failed
+        ):
+            raise
+        return False
+    return result.matched_count + result.upserted_count == len(changes)
+
+
+def _document(lease: Lease) -> _Json:
+    return {
+        "owner": lease.owner,
+        "continuation": lease.continuation,
+        "revision": 1 + secrets.randbits(62),
+    }
+
+
+def _lease(document: _Json) -> Lease:
+    try:
+        return Lease(
+            name=document["_id"],
+            owner=str(document["owner"]),
+            continuation=str(document["continuation"]),
+            revision=int(document["revision"]),
+        )
+    except (KeyError, ValueError, TypeError):
+        raise SettingsError(
+            f"the document {document.get('_id')!r} of the collection is no lease",
+            hint="give the positions a collection of their own",
+        ) from None
+
+
+def _lost(name: str) -> LeaseLost:
+    return LeaseLost(f"lease {name!r} was changed by another owner")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (errors.ConfigurationError, errors.InvalidURI, ValueError):
+        # Not its text: it may quote the URL.
+        raise SettingsError("MongoDB does not accept the positions URL", hint=_HINT) from None
+    except errors.PyMongoError as error:
+        code = getattr(error, "code", None)
+        message = str(error).split(", full error", 1)[0].split(" (configured timeouts", 1)[0]
+        if code in _OPERATOR:
+            hint = _OPERATOR[code]
+            raise SettingsError(f"positions collection: {message}", hint=hint) from error
+        raise Unavailable(f"positions collection: {message}") from error

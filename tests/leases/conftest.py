@@ -1,0 +1,58 @@
+"""Servers for the stores that only they need."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit, urlunsplit
+
+import pymongo
+import pytest
+
+from penstock.demo.etcd import Etcd, etcd_program
+from penstock.demo.secantus import Secantus
+from penstock.errors import Unavailable
+
+
+def _need_etcd() -> None:
+    try:
+        etcd_program()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[Etcd]:
+    """An etcd; each test takes a prefix of its own."""
+    _need_etcd()
+    with Etcd(options={"unsafe-no-fsync": "true"}) as server:
+        yield server
+
+
+@pytest.fixture
+def own_etcd() -> Iterator[Callable[..., Etcd]]:
+    """`own_etcd(**options)`: a server that this test may kill."""
+    _need_etcd()
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(Etcd(options=options))
+
+
+@pytest.fixture(scope="session")
+def lease_mongo_server() -> Iterator[str]:
+    """PENSTOCK_MONGO_URL, or the embedded stand-in."""
+    if url := os.environ.get("PENSTOCK_MONGO_URL"):
+        yield url
+        return
+    with Secantus() as server:
+        yield server.url
+
+
+@pytest.fixture
+def lease_mongo_url(lease_mongo_server: str) -> Iterator[str]:
+    """The URL of a database that is gone after the test."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    parts = urlsplit(lease_mongo_server)
+    yield urlunsplit(parts._replace(path=f"/{name}"))
+    client: pymongo.MongoClient[dict[str, object]]
+    with pymongo.MongoClient(lease_mongo_server) as client:
+        client.drop_database(name)

@@ -1,0 +1,117 @@
+"""Leases in MongoDB: its URL, races between stores, restarts, and what an operator must mend."""
+
+import pickle
+import threading
+from collections.abc import Iterator
+
+import pytest
+from pymongo import MongoClient
+
+from penstock.demo.secantus import Secantus
+from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.leases import Lease, replace
+from penstock.leases.mongodb import MongoStore
+from penstock.leases.open import open_store
+
+
+@pytest.mark.parametrize("rest", ["h", "h/", "/p", "h/p?collection="])
+def test_a_url_without_a_database_is_an_error_that_hides_the_password(rest: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        open_store(f"mongodb://me:s3cret@{rest}")
+    assert "DATABASE" in caught.value.hint
+    assert "s3cret" not in str(caught.value)
+
+
+def test_options_go_to_the_driver_and_the_collection_stays_here() -> None:
+    store = MongoStore("mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&collection=places&tls=true")
+    assert repr(store) == "MongoStore(shop.places)"
+    assert store._server == "mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&tls=true"
+    with pytest.raises(SettingsError) as caught:
+        MongoStore("mongodb://me:s3cret@h:port/shop").get("a")
+    assert "mongodb://" in caught.value.hint
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", ["a/b c.d*>=%$", "ü/€", ".", "", "^a", "x" * 200])
+def test_any_text_is_a_name(lease_mongo_url: str, name: str) -> None:
+    store = MongoStore(lease_mongo_url)
+    put = store.put(Lease(name=name, owner="me"))
+    assert store.get(name) == put
+    assert store.list(name[:2]) == [put]
+    store.delete(put)
+    assert store.list("") == []
+    store.close()
+
+
+@pytest.mark.live
+def test_two_stores_share_a_collection_and_another_is_apart(lease_mongo_url: str) -> None:
+    one = MongoStore(lease_mongo_url)
+    other: MongoStore = pickle.loads(pickle.dumps(one))
+    apart = MongoStore(f"{lease_mongo_url}?collection=other")
+    first = one.put(Lease(name="a", owner="one"))
+    assert other.get("a") == first
+    assert apart.get("a") is None
+    second = other.put(replace(first, owner="other"))
+    with pytest.raises(LeaseLost):
+        one.put(replace(first, owner="one"))
+    assert one.get("a") == second
+    for store in (one, other, apart):
+        store.close()
+
+
+@pytest.mark.live
+def test_four_stores_race_for_many_rows(lease_mongo_url: str) -> None:
+    stores = [MongoStore(lease_mongo_url) for _ in range(4)]
+    names = [f"n{number:03}" for number in range(300)]
+    won: list[Lease] = []
+    start = threading.Barrier(4)
+
+    def race(number: int) -> None:
+        start.wait()
+        rows = [Lease(name=name, owner=str(number)) for name in names]
+        won.extend(each for each in stores[number].put_all(rows) if isinstance(each, Lease))
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won, key=lambda row: row.name) == stores[0].list("n")
+    assert [row.name for row in stores[0].list("")] == names
+    for store in stores:
+        store.close()
+
+
+@pytest.mark.live
+def test_a_document_that_is_no_lease_is_an_error_with_the_remedy(lease_mongo_url: str) -> None:
+    store = MongoStore(f"{lease_mongo_url}?collection=c")
+    client: MongoClient[dict[str, object]]
+    with MongoClient(lease_mongo_url) as client:
+        client.get_default_database()["c"].insert_one({"_id": "x"})
+    with pytest.raises(SettingsError, match="no lease") as caught:
+        store.list("")
+    assert "own" in caught.value.hint
+    store.close()
+
+
+@pytest.fixture
+def own_mongo() -> Iterator[Secantus]:
+    with Secantus() as server:
+        yield server
+
+
+@pytest.mark.fault
+def test_a_server_that_was_killed_is_unavailable_until_it_is_back(
+    own_mongo: Secantus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MongoStore(f"{own_mongo.url}/p")
+    put = store.put(Lease(name="a", continuation="1"))
+    own_mongo.kill()
+    with pytest.raises(Unavailable, match="positions collection"):
+        store.put(replace(put, continuation="2"))
+    own_mongo.start()
+    assert store.get("a") == put
+    written = store.put_all([replace(put, continuation="2"), Lease(name="b")])
+    assert [store.get("a"), store.get("b")] == written
+    store.close()

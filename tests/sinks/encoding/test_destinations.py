@@ -1,0 +1,92 @@
+"""Subjects with the hash partition and the source's partition, and what shares a message then."""
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import SettingsError
+from penstock.sinks.encoding import kernel
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.subject import parse_template
+from penstock.tail.bodies import changes_of
+
+ENCODINGS = ["json", "msgpack", "arrow"]
+
+
+@pytest.fixture(autouse=True, params=["kernel", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds with the compiled kernel and without it."""
+    if request.param == "plain":
+        monkeypatch.setattr("penstock.sinks.encoding.kernel.kernel", lambda: None)
+    elif kernel.kernel() is None:
+        pytest.skip("the native library is not built: python penstock/native/build.py")
+
+
+def encoded(batch: Any, template: str, **settings: Any) -> Messages:
+    chosen = JetStreamSettings(url="nats://h", **settings)
+    parsed = parse_template(template)
+    return encoder(chosen, parsed, ids=True, limit=1 << 20).encode(Part.of(batch))
+
+
+def subjects(batch: Any, template: str, **settings: Any) -> list[str]:
+    found = encoded(batch, template, **settings).subjects.to_pylist()
+    return [subject.decode() for subject in found]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("cdc.{partition}", ["cdc.3", "cdc.0", "cdc.1023"]),
+        ("{partition}.{collection}.{partition}", ["3.items.3", "0.items.0", "1023.items.1023"]),
+        ("c.{source_partition}.{partition}", ["c.shop.3", "c.shop.0", "c.shop.1023"]),
+        ("c.{partition}-{source_partition}.x", ["c.3-shop.x", "c.0-shop.x", "c.1023-shop.x"]),
+        ("c.{source_partition}", ["c.shop"] * 3),
+    ],
+)
+def test_a_subject_has_the_numbers_of_its_change(
+    template: str, expected: list[str], batch_of: Any
+) -> None:
+    batch = batch_of(3, route=[3, 0, 1023])
+    assert subjects(batch, template) == expected
+    packed = subjects(batch, template, messages="batch")
+    assert packed == (expected if "{partition}" in template else expected[:1])
+
+
+def test_a_change_without_a_number_is_in_the_first_partition(batch_of: Any) -> None:
+    assert subjects(batch_of(2), "cdc.{partition}") == ["cdc.0"] * 2
+    assert subjects(batch_of(2, route=[None, 5]), "cdc.{partition}") == ["cdc.0", "cdc.5"]
+
+
+@pytest.mark.parametrize("route", [-1, 1024, 2_000_000_000])
+@pytest.mark.parametrize("packing", ["change", "batch"])
+def test_a_number_that_no_partition_has_is_refused(packing: str, route: int, batch_of: Any) -> None:
+    with pytest.raises(SettingsError, match="has the hash partition"):
+        encoded(batch_of(2, route=[0, route]), "cdc.{partition}", messages=packing)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_message_has_changes_of_one_hash_partition_in_order(encoding: str, batch_of: Any) -> None:
+    routes = [number * 7 % 4 for number in range(40)]
+    batch = batch_of(40, route=routes)
+    messages = encoded(batch, "cdc.{partition}", messages="batch", encoding=encoding)
+    assert sorted(messages.subjects.to_pylist()) == [b"cdc.%d" % number for number in range(4)]
+    assert messages.changes == 40
+    kind = {"Content-Type": "application/vnd.apache.arrow.stream"} if encoding == "arrow" else {}
+    for subject, body in zip(messages.subjects, messages.bodies, strict=True):
+        ids = [change["event_id"] for change in changes_of(kind, body.as_py())]
+        number = int(subject.as_py()[4:])
+        every = batch.column("event_id").to_pylist()
+        assert ids == [one for one, route in zip(every, routes, strict=True) if route == number]
+
+
+@pytest.mark.parametrize("operation", ["TRUNCATE", "DROP", "RENAME", "MESSAGE"])
+def test_no_hash_partition_passes_what_concerns_the_whole_table(
+    operation: str, batch_of: Any
+) -> None:
+    operations = ["INSERT", "INSERT", operation, "INSERT", "INSERT"]
+    batch = batch_of(5, route=[1, 2, 0, 2, 1], operation=operations)
+    messages = encoded(batch, "cdc.{partition}", messages="batch")
+    assert [place.as_py() for place in messages.ordinals] == [0, 1, 2, 3, 4]
