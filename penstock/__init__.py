@@ -10,12 +10,16 @@ if TYPE_CHECKING:
     from penstock.change import Operation, schema
     from penstock.config import Pipeline, load_pipeline, parse_pipeline
     from penstock.errors import (
+        InvalidPosition,
+        InvalidStream,
         LeaseLost,
         Malformed,
         PenstockError,
         PositionLost,
+        RecordsExpired,
         Rejected,
         SettingsError,
+        ShardIteratorExpired,
         Unavailable,
     )
     from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.settings import Secret, Settings
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.spark.datasource import PenstockDataSource, register
+    from penstock.stream import Stream, stream
     from penstock.tail.message import Message
     from penstock.tail.reader import TailReader
 
@@ -34,7 +39,8 @@ _PLACES = {
     "penstock.change": ("Operation", "schema"),
     "penstock.config": ("Pipeline", "load_pipeline", "parse_pipeline"),
     "penstock.errors": (
-        "LeaseLost", "Malformed", "PenstockError", "PositionLost", "Rejected", "SettingsError",
+        "InvalidPosition", "InvalidStream", "LeaseLost", "Malformed", "PenstockError",
+        "PositionLost", "RecordsExpired", "Rejected", "SettingsError", "ShardIteratorExpired",
         "Unavailable",
     ),
     "penstock.feeds": ("Feed", "FeedPlugin", "Following", "Gap", "Lineage"),
@@ -44,6 +50,7 @@ _PLACES = {
     "penstock.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
+    "penstock.stream": ("Stream", "stream"),
     "penstock.tail.message": ("Message",),
     "penstock.tail.reader": ("TailReader",),
 }  # fmt: skip
@@ -58,6 +65,8 @@ __all__ = [
     "Finding",
     "Following",
     "Gap",
+    "InvalidPosition",
+    "InvalidStream",
     "LeaseLost",
     "Lineage",
     "Malformed",
@@ -71,12 +80,15 @@ __all__ = [
     "Place",
     "PositionLost",
     "Receipt",
+    "RecordsExpired",
     "Rejected",
     "Secret",
     "Settings",
     "SettingsError",
+    "ShardIteratorExpired",
     "Sink",
     "SinkPlugin",
+    "Stream",
     "TailReader",
     "Unavailable",
     "__version__",
@@ -84,6 +96,7 @@ __all__ = [
     "parse_pipeline",
     "register",
     "schema",
+    "stream",
 ]
 
 

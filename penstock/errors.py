@@ -5,12 +5,16 @@ operator and pickles with its data, because errors cross Spark's processes.
 """
 
 __all__ = [
+    "InvalidPosition",
+    "InvalidStream",
     "LeaseLost",
     "Malformed",
     "PenstockError",
     "PositionLost",
+    "RecordsExpired",
     "Rejected",
     "SettingsError",
+    "ShardIteratorExpired",
     "Unavailable",
 ]
 
@@ -71,3 +75,20 @@ class Rejected(PenstockError):
 
 class LeaseLost(PenstockError):
     """Somebody else owns this now: stop quietly."""
+
+
+class InvalidPosition(SettingsError, ValueError):
+    """A place to begin that no iterator takes, or that this source cannot give."""
+
+
+class InvalidStream(SettingsError, ValueError):
+    """A table without a stream of changes, or one that the model does not fit."""
+
+
+class RecordsExpired(PositionLost):
+    """The records after an iterator's position are gone at the source."""
+
+
+class ShardIteratorExpired(PositionLost):
+    """A shard's iterator expired, and it is not known where it was: no record of the shard was
+    read, and its place was not pinned."""

@@ -7,7 +7,7 @@ it returns are pages, and a page is decoded elsewhere, by the feed's pure decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
@@ -24,11 +24,14 @@ __all__ = [
     "FollowsMany",
     "Gap",
     "GapPolicy",
+    "GivesRecords",
     "HistoryLost",
     "Holder",
     "Lineage",
     "Mark",
+    "NativeRecord",
     "Polled",
+    "RecordReader",
     "SharedConnection",
     "TellsItsReader",
     "TellsNewest",
@@ -280,6 +283,34 @@ class TellsItsReader(Protocol):
 
     def evict(self, holder: Holder) -> None:
         """Ends that reader's connection: it lost its lease and does not let go. Does I/O."""
+        ...
+
+
+class NativeRecord(NamedTuple):
+    """A record of the iterator (`penstock.stream`), and where it is.
+
+    `created_at`: microseconds since 1970 UTC. `record`: `new`, `old`, `key` and `meta`, as
+    docs/reference/python.md describes them. `mark`: JSON text of the bookmark's mark exactly at
+    this record; None where `Following.bookmark` gives it.
+    """
+
+    place: Place
+    created_at: int
+    record: dict[str, Any]
+    mark: str | None = None
+
+
+# A page's records in order. Raises Malformed.
+RecordReader = Callable[[Page], Sequence[NativeRecord]]
+
+
+@runtime_checkable
+class GivesRecords(Protocol):
+    """A feed that makes the iterator's records from its pages by itself: with Python values that
+    the images of a change do not keep (Decimal, bytes, sets)."""
+
+    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
+        """Pure, as a decoder is."""
         ...
 
 

@@ -16,6 +16,7 @@ PAGES = pages()
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 VARIABLES = {
     "PG_URL": "postgresql://h/db",
+    "MONGO_URL": "mongodb://h",
     "NATS_URL": "nats://h",
     "POSITIONS_URL": "postgresql://h/penstock",
     "PENSTOCK_PASSWORD": "p",

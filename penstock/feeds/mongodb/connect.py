@@ -1,0 +1,69 @@
+"""A client for one purpose: its connection, and the one by which the driver watches the server."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+from pymongo.server_description import ServerDescription
+from pymongo.uri_parser import parse_uri
+
+from penstock.feeds.mongodb.failures import translating
+from penstock.feeds.mongodb.settings import ALL, MongoSettings
+
+__all__ = ["RAW", "Client", "address", "connect", "scope"]
+
+Client = MongoClient[dict[str, Any]]
+
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+
+
+class _OneServer:
+    """Keeps a client at the server that it first used, while that can be used: a cursor is known
+    at its server only, and raw commands are not bound to it."""
+
+    def __init__(self) -> None:
+        self._chosen: Any = None
+
+    def __call__(self, servers: Sequence[ServerDescription]) -> Sequence[ServerDescription]:
+        for each in servers:
+            if each.address == self._chosen:
+                return [each]
+        if not servers:
+            return servers
+        self._chosen = servers[0].address
+        return [servers[0]]
+
+
+def connect(settings: MongoSettings) -> Client:
+    """A client that connects when it is first used. Raises SettingsError for a URL that it cannot
+    use."""
+    with translating(f"connecting to {address(settings)}"):
+        return MongoClient(
+            settings.connection.get_secret_value(),
+            appname=f"penstock {settings.name}"[:128],
+            maxPoolSize=1,
+            serverMonitoringMode="poll",
+            server_selector=_OneServer(),
+            connectTimeoutMS=_milliseconds(settings.connect_timeout),
+            serverSelectionTimeoutMS=_milliseconds(settings.connect_timeout),
+            socketTimeoutMS=_milliseconds(settings.silence),
+        )
+
+
+def scope(settings: MongoSettings) -> str:
+    """The database whose change stream it is."""
+    return "admin" if settings.database == ALL else settings.database
+
+
+def address(settings: MongoSettings) -> str:
+    """The servers as the URL names them, without the login."""
+    url = settings.connection.get_secret_value()
+    if url.startswith("mongodb+srv://"):
+        return url.removeprefix("mongodb+srv://").rpartition("@")[2].partition("/")[0]
+    return ",".join(f"{host}:{port}" for host, port in parse_uri(url, warn=False)["nodelist"])
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(seconds * 1000))

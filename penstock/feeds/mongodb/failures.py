@@ -1,0 +1,184 @@
+"""PyMongo's exceptions -> penstock's, by one table of server codes and one of classes.
+
+Never quotes the connection URL.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from bson.errors import BSONError
+from pymongo import errors as mongo
+
+from penstock.errors import Malformed, PenstockError, PositionLost, SettingsError, Unavailable
+
+__all__ = [
+    "CODES", "KINDS", "LOST", "RESUMABLE", "Tolerance", "cause_of", "code_of",
+    "is_too_large", "translating",
+]  # fmt: skip
+
+_LATER = "penstock tries again by itself"
+_DEFECT = "this is a defect of penstock or of the server: please report it with this message"
+_PRIVILEGES = "grant the role that `penstock check` names"
+_IMAGES = (
+    "write when_available, or, for each collection:"
+    " db.runCommand({collMod: NAME, changeStreamPreAndPostImages: {enabled: true}})"
+)
+
+# The changes after the token are gone, or the server does not know it.
+LOST: Mapping[int, str] = {
+    286: "oplog_rolled_over",  # ChangeStreamHistoryLost
+    280: "token_unknown",  # ChangeStreamFatalError
+    260: "token_invalid",  # InvalidResumeToken
+    136: "oplog_rolled_over",  # CappedPositionLost
+    9: "token_invalid",  # FailedToParse: of a token
+}
+# Transient: the stream is opened again at its token.
+RESUMABLE: Mapping[int, str] = {
+    6: "HostUnreachable", 7: "HostNotFound", 43: "CursorNotFound", 50: "MaxTimeMSExpired",
+    63: "StaleShardVersion", 89: "NetworkTimeout", 91: "ShutdownInProgress",
+    112: "WriteConflict", 133: "FailedToSatisfyReadPreference", 150: "StaleEpoch",
+    175: "QueryPlanKilled", 189: "PrimarySteppedDown", 202: "NetworkInterfaceExceededTimeLimit",
+    206: "NoSuchSession", 225: "TransactionTooOld",
+    234: "RetryChangeStream", 237: "CursorKilled", 262: "ExceededTimeLimit",
+    282: "TransactionCoordinatorSteppingDown",
+    317: "ConnectionPoolExpired",
+    384: "ConnectionError",
+    9001: "SocketException", 10107: "NotWritablePrimary", 11600: "InterruptedAtShutdown",
+    11601: "Interrupted", 11602: "InterruptedDueToReplStateChange",
+    13388: "StaleConfig", 13435: "NotPrimaryNoSecondaryOk", 13436: "NotPrimaryOrSecondary",
+    50738: "a cursor of another session",
+}  # fmt: skip
+_Row = tuple[type[PenstockError], str]
+
+# Server code -> error and hint.
+CODES: Mapping[int, _Row] = {
+    **dict.fromkeys(RESUMABLE, (Unavailable, _LATER)),
+    **dict.fromkeys(LOST, (PositionLost, "see `on_gap`")),
+    2: (SettingsError, "correct the setting that the message names"),
+    11: (SettingsError, "correct the user in `connection`"),
+    13: (SettingsError, _PRIVILEGES),
+    14: (SettingsError, _DEFECT),
+    17: (SettingsError, _DEFECT),
+    18: (SettingsError, "correct user and password, or authSource, in `connection`"),
+    20: (SettingsError, "the server does not allow this operation"),
+    26: (Unavailable, "create the database"),
+    47: (SettingsError, _IMAGES),
+    59: (SettingsError, "the server is too old: MongoDB 6.0 and later are supported"),
+    72: (SettingsError, _DEFECT),
+    73: (SettingsError, "correct `database` and `collections`"),
+    115: (SettingsError, "the server does not support change streams"),
+    166: (SettingsError, "a view has no change stream: name its collection"),
+    323: (SettingsError, "the server's API version does not allow this: leave it out of the URL"),
+    8000: (SettingsError, "correct user and password in `connection`"),
+    10334: (
+        SettingsError,
+        "an event is larger than 16 MB: MongoDB 6.0.9 and later split it; or leave out images",
+    ),
+    40324: (SettingsError, "the server is too old: MongoDB 6.0 and later are supported"),
+    40415: (SettingsError, _DEFECT),
+    40573: (SettingsError, "change streams need a replica set: initiate one"),
+}
+# Exceptions without a code that is known; the most special class wins.
+KINDS: Mapping[type[Exception], _Row] = {
+    mongo.PyMongoError: (SettingsError, _DEFECT),
+    mongo.ConnectionFailure: (Unavailable, _LATER),
+    mongo.AutoReconnect: (Unavailable, _LATER),
+    mongo.NetworkTimeout: (Unavailable, "the server did not answer in time; " + _LATER),
+    mongo.NotPrimaryError: (Unavailable, "the replica set elects a primary; " + _LATER),
+    mongo.ServerSelectionTimeoutError: (
+        Unavailable,
+        "start the server, or correct hosts, replicaSet and TLS in `connection`",
+    ),
+    mongo.WaitQueueTimeoutError: (Unavailable, _LATER),
+    mongo.ConfigurationError: (SettingsError, "correct `connection`"),
+    mongo.InvalidURI: (SettingsError, "correct `connection`"),
+    mongo.InvalidName: (SettingsError, "correct `database` and `collections`"),
+    mongo.ProtocolError: (Unavailable, "the next request asks for fewer changes; " + _LATER),
+    mongo.CursorNotFound: (Unavailable, _LATER),
+    mongo.ExecutionTimeout: (Unavailable, _LATER),
+    mongo.InvalidOperation: (SettingsError, _DEFECT),
+    mongo.EncryptionError: (SettingsError, "correct the encryption options in `connection`"),
+    mongo.OperationFailure: (Unavailable, "unknown to penstock; " + _LATER),
+    BSONError: (Malformed, _DEFECT),
+    OSError: (Unavailable, _LATER),
+}
+# Errors whose messages quote a document or its key.
+_WITHOUT_DATA: Mapping[int | None, str] = {
+    47: "a pre-image or post-image that is required is not there",
+    280: "the server does not find the event of the resume token",
+    10334: "an event is too large",
+    11000: "a key is there already",
+}
+_MOST_UNKNOWN = 10
+
+
+class Tolerance:
+    """Counts errors in a row that nothing is known about; ten end the backend."""
+
+    def __init__(self) -> None:
+        self._unknown = 0
+
+    def succeeded(self) -> None:
+        """Whatever went wrong is over."""
+        self._unknown = 0
+
+    def judge(self, error: PenstockError, code: int | None) -> PenstockError:
+        """The error, or one that ends the backend."""
+        if code is None or code in CODES or not isinstance(error, Unavailable):
+            return error
+        self._unknown += 1
+        if self._unknown < _MOST_UNKNOWN:
+            return error
+        return SettingsError(
+            f"{error.message} ({_MOST_UNKNOWN} times in a row)",
+            hint="penstock does not know this error: see the server's log, then start again",
+        )
+
+
+def code_of(error: BaseException) -> int | None:
+    """The server's code of an exception; NotPrimaryError has it in its details only."""
+    details = getattr(error, "details", None)
+    code = getattr(error, "code", None)
+    if code is None and isinstance(details, Mapping):
+        code = details.get("code")
+    return code if isinstance(code, int) else None
+
+
+@contextmanager
+def translating(subject: str, tolerance: Tolerance | None = None) -> Iterator[None]:
+    """Raises PyMongo's exceptions, and the socket's, as ours."""
+    try:
+        yield
+    except (mongo.PyMongoError, BSONError, OSError) as error:
+        ours = _translated(error, subject)
+        raise (tolerance.judge(ours, code_of(error)) if tolerance else ours) from error
+
+
+def _translated(error: Exception, subject: str) -> PenstockError:
+    code = code_of(error)
+    kind, hint = CODES[code] if code is not None and code in CODES else _of_class(type(error))
+    text = _WITHOUT_DATA[code] if code in _WITHOUT_DATA else _text(error)
+    return kind(f"{subject}: {text}" if text else subject, hint=hint)
+
+
+def _of_class(kind: type[BaseException]) -> _Row:
+    return next(KINDS[each] for each in kind.__mro__ if each in KINDS)
+
+
+def _text(error: Exception) -> str:
+    """The server's message, without the reply that PyMongo puts after it."""
+    details = getattr(error, "details", None)
+    said = details.get("errmsg") if isinstance(details, Mapping) else None
+    text = str(said or error).partition(", full error:")[0].partition(", Timeout: ")[0]
+    return " ".join(text.split())[:300]
+
+
+def cause_of(error: PositionLost) -> str:
+    """The cause of the gap that a lost position means."""
+    code = None if error.__cause__ is None else code_of(error.__cause__)
+    return LOST.get(code or 0, "token_invalid")
+
+
+def is_too_large(error: PenstockError) -> bool:
+    """Whether the driver refused a reply because of its size."""
+    return isinstance(error.__cause__, mongo.ProtocolError)

@@ -1,0 +1,182 @@
+"""One change stream, being read: replies become pages; tokens are kept until they are stored."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.feeds.mongodb.read_tokens import ReadTokens
+from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.feeds.mongodb.stream import ChangeStream
+from penstock.page import Page
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
+
+__all__ = ["MongoFollowing"]
+
+# A reply is small that has less than this part of what was asked for.
+_SMALL = 4
+
+
+class MongoFollowing:
+    """The implementation of `feeds.Following`; one thread reads.
+
+    `bookmark` is where `stream` was opened; new cursors begin with `era`.
+    """
+
+    def __init__(
+        self,
+        settings: MongoSettings,
+        partition: PartitionId,
+        stream: ChangeStream,
+        bookmark: Bookmark,
+        era: str,
+        *,
+        begins: str,
+        on_failure: Callable[[PenstockError], None] = lambda _: None,
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._stream = stream
+        self._era = era
+        self._begins = begins
+        self._on_failure = on_failure
+        self._connected = True
+        self._held = b""  # fragments of an event whose others are in the next reply
+        self._confirmed: Place | None = bookmark.place
+        self._invalidations = 0
+        self._not_before = 0.0  # when the next request may be sent, on the monotonic clock
+        self._placer = _placer_after(bookmark.place, era)
+        self._tokens = ReadTokens(bookmark, era, time_of=self._time_of)
+
+    def read(self, timeout: float) -> Sequence[Page]:
+        """See `feeds.Following`."""
+        if not self._connected:
+            raise Unavailable(f"the following of {self._partition} was closed")
+        try:
+            return self._read(timeout)
+        except PenstockError as error:
+            self._connected = False
+            self._on_failure(error)
+            raise
+
+    def _read(self, timeout: float) -> Sequence[Page]:
+        stream = self._stream
+        time.sleep(max(0.0, min(timeout, self._not_before - time.monotonic())))
+        asked_at = time.monotonic()
+        reply = stream.more(timeout)
+        payload = self._held + reply.payload
+        run = events(payload)
+        self._held = payload[run.end :]
+        if len(run.events) * _SMALL < stream.batch:
+            self._not_before = asked_at + self._settings.page_wait
+        pages = self._pages(payload[: run.end], run.events) if run.events else []
+        if reply.token and not self._held:
+            self._tokens.idle(reply.token)
+        if reply.cursor:
+            stream.reply = reply._replace(payload=b"")
+        else:  # invalidated: the stream goes on after that event
+            self._invalidations += 1
+            self._held = b""
+            assert self._tokens.mark is not None
+            stream.reopen(self._tokens.mark)
+        return pages
+
+    def _pages(self, payload: bytes, found: Sequence[ChangeEvent]) -> list[Page]:
+        pages, first, captured_at = [], 0, time.time_ns() // 1000
+        for number, event in enumerate(found, start=1):
+            begin = _begin(payload, found, first)
+            is_full = (
+                event.documents[-1][1] - begin >= self._settings.page_size
+                or number - first >= self._settings.page_rows
+            )
+            if is_full or number == len(found):
+                end = event.documents[-1][1]
+                pages.append(self._page(payload[begin:end], found[first:number], captured_at))
+                first = number
+        return pages
+
+    def _page(self, payload: bytes, found: Sequence[ChangeEvent], captured_at: int) -> Page:
+        places = [self._placer.next(event.time) for event in found]
+        first, last = (
+            Place(self._era + cursor_of(time), ordinal) for time, ordinal in (places[0], places[-1])
+        )
+        self._tokens.read(places, [event.token for event in found], last)
+        return Page(
+            partition=self._partition,
+            first=first,
+            last=last,
+            count=len(found),
+            captured_at=captured_at,
+            context=b"",
+            payload=payload,
+        )
+
+    @property
+    def drained(self) -> bool:
+        """See `feeds.Following`: a change stream has no end."""
+        return False
+
+    def keep_alive(self) -> Sequence[Page]:
+        """See `feeds.Following`: only reading would keep a cursor. One that the server gives up
+        after ten minutes is opened again at its token."""
+        return ()
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """See `feeds.Following`."""
+        return self._tokens.bookmark(place)
+
+    def acknowledge(self, bookmark: Bookmark) -> None:
+        """See `feeds.Following`: nothing is kept at the server for us."""
+        place, confirmed = bookmark.place, self._confirmed
+        if place is not None and (confirmed is None or place > confirmed):
+            self._confirmed = place
+
+    @property
+    def begins(self) -> str:
+        """See `feeds.Following`: a cluster time."""
+        return self._begins
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Following`."""
+        last, confirmed = self._tokens.last, self._confirmed
+        return {
+            "connected": self._connected,
+            "current": None if last is None else str(last),
+            "confirmed": None if confirmed is None else str(confirmed),
+            "lag_seconds": self._lag(last, confirmed),
+            "details": {
+                "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
+                "batch": self._stream.batch,
+                "invalidations": self._invalidations,
+            },
+        }
+
+    def _lag(self, last: Place | None, confirmed: Place | None) -> int:
+        """Seconds of cluster time between what is durable and what was read."""
+        if last is None or confirmed is None or confirmed >= last:
+            return 0
+        behind = (self._time_of(last)[0] >> 32) - (self._time_of(confirmed)[0] >> 32)
+        return max(0, behind)
+
+    def _time_of(self, place: Place) -> tuple[int, int]:
+        era = place.cursor[: -len("00000000/00000000")]
+        if era != self._era:  # before this era: before everything read here
+            return -1, place.ordinal
+        return cursor_time(place.cursor.removeprefix(era)), place.ordinal
+
+    def close(self) -> None:
+        """See `feeds.Following`."""
+        self._connected = False
+        self._stream.close()
+
+
+def _placer_after(place: Place | None, era: str) -> Placer:
+    if place is None or not place.cursor.startswith(era) or len(place.cursor) != len(era) + 17:
+        return Placer(0, -1)
+    return Placer(cursor_time(place.cursor.removeprefix(era)), place.ordinal)
+
+
+def _begin(payload: bytes, found: Sequence[ChangeEvent], number: int) -> int:
+    """Where the elements of an event begin: after those of the one before."""
+    return found[number - 1].documents[-1][1] if number else 0

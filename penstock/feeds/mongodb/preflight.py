@@ -1,0 +1,169 @@
+"""Preflight of a MongoDB source: what would keep it from running, or make it lose data.
+
+Looks and changes nothing. Each finding says how to mend it, in commands of mongosh.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+from penstock.errors import PenstockError, SettingsError
+from penstock.feeds.mongodb.connect import Client, address
+from penstock.feeds.mongodb.failures import Tolerance, translating
+from penstock.feeds.mongodb.oplog import asking, collections, oldest_in, time_of
+from penstock.feeds.mongodb.settings import ALL, MongoSettings
+from penstock.feeds.mongodb.stream import ChangeStream
+from penstock.finding import Finding
+
+__all__ = ["check"]
+
+_OLDEST, _NEWEST = 6, 8
+_SHORT = 24 * 3600  # seconds of oplog that outlast a night
+
+
+def check(settings: MongoSettings) -> list[Finding]:
+    """Every finding; only the first if the server can't be asked."""
+    try:
+        with asking(settings) as client:
+            findings = [*_server(client, settings), *_oplog(client)]
+    except PenstockError as error:
+        return [_failed("server", error)]
+    return [*findings, *_stream(settings), *_collections(settings)]
+
+
+def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
+    return Finding(
+        level="error", subject=subject, message=error.message, remedy=remedy or error.hint
+    )
+
+
+def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
+    version = client.admin.command("buildInfo")["version"]
+    major, where = int(version.split(".")[0]), address(settings)
+    message = f"{where} is MongoDB {version}"
+    if major < _OLDEST:
+        remedy = f"upgrade it to {_OLDEST}.0 or later"
+        yield Finding(level="error", subject="server", message=message, remedy=remedy)
+    elif major > _NEWEST:
+        said = f"{message}, newer than what penstock was tested with"
+        yield Finding(level="warning", subject="server", message=said)
+    else:
+        yield Finding(level="ok", subject="server", message=message)
+    hello = client.admin.command("hello")
+    if hello.get("msg") == "isdbgrid":
+        yield Finding(level="ok", subject="topology", message="a sharded cluster, through mongos")
+    elif "setName" in hello:
+        name = hello["setName"]
+        yield Finding(level="ok", subject="topology", message=f"the replica set {name}")
+    else:
+        yield Finding(
+            level="error",
+            subject="topology",
+            message="a server of its own: change streams need a replica set",
+            remedy="start mongod with --replSet rs0, then in mongosh: rs.initiate()",
+        )
+
+
+def _oplog(client: Client) -> Iterator[Finding]:
+    """How long we may be away. Members of a replica set have an oplog that can be read."""
+    hello = client.admin.command("hello")
+    if "setName" not in hello:
+        return
+    try:
+        with translating("reading the oplog"):
+            oldest, newest = oldest_in(client), time_of(client.admin.command("ping"))
+    except SettingsError:
+        yield Finding(
+            level="warning",
+            subject="oplog",
+            message="how far it reaches back is unknown, and `start: beginning` cannot be used",
+            remedy='db.grantRolesToUser(USER, [{role: "read", db: "local"}])',
+        )
+        return
+    seconds = (newest >> 32) - (oldest >> 32)
+    level: Any = "ok" if seconds >= _SHORT else "warning"
+    yield Finding(
+        level=level,
+        subject="oplog",
+        message=f"it reaches back {_hours(seconds)}: a longer stop of penstock loses changes",
+        remedy=""
+        if level == "ok"
+        else "db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48}), unless it is new",
+    )
+
+
+def _hours(seconds: int) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds} seconds"
+
+
+def _stream(settings: MongoSettings) -> Iterator[Finding]:
+    """Opens the change stream, which is the privilege in question, and closes it."""
+    try:
+        with closing(ChangeStream(settings, None, batch=1, tolerance=Tolerance())):
+            pass
+    except PenstockError as error:
+        yield _failed("change stream", error, _role(settings) if _is_refused(error) else "")
+        return
+    scope = "all databases" if settings.database == ALL else f"the database {settings.database}"
+    yield Finding(level="ok", subject="change stream", message=f"of {scope} can be opened")
+
+
+def _is_refused(error: PenstockError) -> bool:
+    return isinstance(error, SettingsError) and getattr(error.__cause__, "code", None) == 13
+
+
+def _role(settings: MongoSettings) -> str:
+    database = "" if settings.database == ALL else settings.database
+    return (
+        'db.getSiblingDB("admin").createRole({role: "penstock", roles: [], privileges: [{resource:'
+        f' {{db: "{database}", collection: ""}}, actions: ["find", "changeStream",'
+        ' "listCollections"]}]}), and grant it to the user'
+    )
+
+
+def _collections(settings: MongoSettings) -> Iterator[Finding]:
+    try:
+        found = collections(settings)
+        kept = _with_images(settings)
+    except PenstockError as error:
+        yield _failed("collections", error, _role(settings) if _is_refused(error) else "")
+        return
+    names = {".".join(each) if settings.database == ALL else each[1] for each in found}
+    yield Finding(level="ok", subject="collections", message=f"{len(names)} are followed")
+    for missing in sorted(set(settings.collections) - names):
+        yield Finding(
+            level="warning",
+            subject="collections",
+            message=f"{missing} does not exist yet",
+            remedy="correct `collections`, or create it",
+        )
+    for key, wanted in (("before", settings.before), ("full_document", settings.full_document)):
+        without = [each for each in found if each not in kept]
+        if wanted in ("required", "when_available") and without:
+            yield _without_images(key, wanted, without)
+
+
+def _with_images(settings: MongoSettings) -> set[tuple[str, str]]:
+    """The collections that keep pre- and post-images."""
+    kept = set()
+    with asking(settings) as client:
+        for database in {pair[0] for pair in collections(settings)}:
+            for each in client[database].list_collections():
+                images = each.get("options", {}).get("changeStreamPreAndPostImages", {})
+                if images.get("enabled"):
+                    kept.add((database, each["name"]))
+    return kept
+
+
+def _without_images(key: str, wanted: str, without: list[tuple[str, str]]) -> Finding:
+    database, name = without[0]
+    listed = ", ".join(".".join(each) for each in without[:5])
+    ends = "ends the change stream" if wanted == "required" else "has none"
+    return Finding(
+        level="error" if wanted == "required" else "warning",
+        subject=key,
+        message=f"{len(without)} collections keep no images, so that a change of them {ends}:"
+        f" {listed}",
+        remedy=f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
+        " changeStreamPreAndPostImages: {enabled: true}})",
+    )

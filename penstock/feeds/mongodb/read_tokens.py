@@ -1,0 +1,80 @@
+"""Which token belongs to which place: what a following has read and nobody has stored yet."""
+
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.position import Bookmark, Mark, Place
+from penstock.wire.changestream.tokens import mark_of
+
+__all__ = ["ReadTokens"]
+
+
+class _Read(NamedTuple):
+    """What one page had: its events' (time, ordinal), in order, and their tokens (BSON)."""
+
+    places: Sequence[tuple[int, int]]
+    tokens: Sequence[bytes]
+
+
+class ReadTokens:
+    """Bookmarks for places between the one that a following began after and the last one read.
+
+    The token after an empty reply is further than that of the last event: it is the mark of the
+    last place read, so that an idle or filtered stream advances. Thread-safe.
+    """
+
+    def __init__(self, begun: Bookmark, era: str, *, time_of: Any) -> None:
+        self._lock = threading.Lock()
+        self._begun = begun
+        self._era = era
+        self._time_of = time_of
+        self._pages: deque[_Read] = deque()
+        self._last = begun.place
+        self._newest: Mark | None = begun.mark
+
+    @property
+    def last(self) -> Place | None:
+        """The last place read; where it began, before the first."""
+        return self._last
+
+    @property
+    def mark(self) -> Mark | None:
+        """From where a stream reads on after all that was read."""
+        return self._newest
+
+    def read(self, places: Sequence[tuple[int, int]], tokens: Sequence[bytes], last: Place) -> None:
+        """A page was read."""
+        with self._lock:
+            self._pages.append(_Read(places, tokens))
+            self._last = last
+            if tokens[-1]:  # the event is not so broken that it has none
+                self._newest = mark_of(tokens[-1], self._era)
+
+    def idle(self, token: bytes) -> None:
+        """A reply ended with this token, and every event before it was read."""
+        with self._lock:
+            self._newest = mark_of(token, self._era)
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """See `feeds.Following`. Places before one that was asked for are forgotten."""
+        with self._lock:
+            if place == self._last:
+                self._pages.clear()
+                return Bookmark(place, self._newest)
+            if place is None or place == self._begun.place:
+                return self._begun
+            token = self._token(self._time_of(place))
+        return Bookmark(place, mark_of(token, self._era)) if token else None
+
+    def _token(self, wanted: tuple[int, int]) -> bytes | None:
+        pages = self._pages
+        while pages and pages[0].places[-1] < wanted:
+            pages.popleft()
+        if not pages:
+            return None
+        page = pages[0]
+        found = bisect_right(page.places, wanted) - 1
+        return page.tokens[found] if found >= 0 and page.places[found] == wanted else None

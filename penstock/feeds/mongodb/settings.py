@@ -1,0 +1,154 @@
+"""What a pipeline file may say about a MongoDB source. Reading it does no I/O."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import parse_uri
+
+from penstock.settings import Duration, Secret, Settings, Size
+
+__all__ = ["ALL", "MongoSettings"]
+
+# In place of a database's name.
+ALL = "*"
+
+_TENANT = re.compile(r"none|database|collection_prefix|field:[^.]+(\.[^.]+)*")
+_TOKEN = re.compile(r"[0-9A-Fa-f]{16,}")
+_DATABASE = re.compile(r"[^/\\. \"$*\0]{1,63}")
+
+
+def _names(value: Any) -> Any:
+    """Options of a Spark reader are text: `users, orders` is a list of two."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _word(value: Any) -> Any:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
+class MongoSettings(Settings):
+    """A database of a MongoDB replica set or sharded cluster, or all of them, followed through one
+    change stream."""
+
+    name: str = Field("default", pattern=r"^[^\s:]+$")
+    """The backend: part of every event id and of subjects, so it must not change later."""
+    type: Literal["mongodb"] = "mongodb"
+    connection: Secret
+    """`mongodb://user:password@host:port,host:port/?replicaSet=...` or `mongodb+srv://...`, with
+    everything that PyMongo knows as `?key=value`."""
+    database: str
+    """The database; `*`: all databases of the cluster."""
+    collections: Names = ()
+    """Only these collections; with `database: "*"` as DATABASE.COLLECTION. The server filters."""
+    exclude_collections: Names = ()
+    """All collections but these, written in the same way."""
+    full_document: Annotated[
+        Literal["update_lookup", "required", "when_available", "off"], BeforeValidator(_word)
+    ] = "update_lookup"
+    """What an update has as `after`: the document as it is when the server looks it up, the
+    document as it was (a post-image, which the collection must keep: `required` or, where there is
+    one, `when_available`), or nothing (`delta` says what changed)."""
+    before: Annotated[Literal["off", "when_available", "required"], BeforeValidator(_word)] = "off"
+    """What updates, replaces and deletes have as `before`: nothing, or the pre-image, which the
+    collection must keep."""
+    start: str = "now"
+    """Where a first start begins: `now`, `beginning` (as far back as the oplog goes), a time with a
+    zone, or the `_data` of a resume token."""
+    tenant: str = "none"
+    """What fills the column `tenant`: `none`, `database`, `collection_prefix` (the collection's
+    name up to its first underscore) or `field:PATH` of the document."""
+    flatten: bool = False
+    """Nested documents become dotted columns (`address.city`) of the images."""
+    on_gap: Literal["fail", "continue"] = "fail"
+    """When changes are lost (the oplog rolled over, the token is unknown): stop this backend and
+    report it, or continue after the gap and report it."""
+    page_size: Size = Field(512 * 2**10, ge=1)
+    """Bytes after which a page is cut."""
+    page_rows: int = Field(2_000, ge=1)
+    """Changes after which a page is cut, and the most that the server is asked for at a time."""
+    page_wait: Duration = Field(0.005, ge=0)
+    """Seconds between two requests while replies are small: a page of one change costs nearly as
+    much as one of a hundred."""
+    connect_timeout: Duration = Field(10.0, gt=0)
+    """Seconds for finding a server and connecting to it."""
+    silence: Duration = Field(30.0, ge=2)
+    """Seconds without an answer after which a server counts as hung, and is connected anew."""
+
+    @field_validator("connection")
+    @classmethod
+    def _is_a_url(cls, value: Secret) -> Secret:
+        text = value.get_secret_value()
+        fine = text.startswith(("mongodb://", "mongodb+srv://"))
+        if text.startswith("mongodb://"):
+            try:
+                parse_uri(text, warn=False)
+            except (PyMongoError, ValueError):
+                fine = False  # the message may repeat parts of the URL
+        if not fine:
+            raise ValueError("not a URL of the form mongodb://user:password@host:port/")
+        return value
+
+    @field_validator("database")
+    @classmethod
+    def _is_a_database(cls, value: str) -> str:
+        if value != ALL and not _DATABASE.fullmatch(value):
+            raise ValueError('write the name of a database, or "*" for all')
+        return value
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _is_a_beginning(cls, value: Any) -> Any:
+        if value in ("now", "beginning") or (isinstance(value, str) and _TOKEN.fullmatch(value)):
+            return value
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise ValueError(
+                "write now, beginning, a time with a zone such as 2026-11-22T10:00:00Z, or the"
+                " _data of a resume token"
+            )
+        return moment.astimezone(UTC).isoformat()
+
+    @field_validator("tenant")
+    @classmethod
+    def _is_a_rule(cls, value: str) -> str:
+        if not _TENANT.fullmatch(value):
+            raise ValueError("write none, database, collection_prefix or field:PATH")
+        return value
+
+    @field_validator("on_gap", mode="before")
+    @classmethod
+    def _is_a_policy(cls, value: Any) -> Any:
+        if value == "resnapshot":
+            raise ValueError(
+                "`resnapshot` needs snapshots of the collections, which penstock does not take yet;"
+                " write `fail`, or `continue` and load the collections anew yourself"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _are_collections(self) -> "MongoSettings":
+        if self.collections and self.exclude_collections:
+            raise ValueError("write `collections` or `exclude_collections`, not both")
+        for each in (*self.collections, *self.exclude_collections):
+            if self.database == ALL and "." not in each.strip("."):
+                raise ValueError(f'with database "*" write {each!r} as DATABASE.COLLECTION')
+        return self
+
+    @property
+    def begins_at(self) -> datetime | str:
+        """`start`, with a time as one."""
+        text = self.start
+        is_time = text not in ("now", "beginning") and not _TOKEN.fullmatch(text)
+        return datetime.fromisoformat(text) if is_time else text

@@ -1,0 +1,112 @@
+"""One cursor of one change stream, by raw commands: no event is decoded here.
+
+The driver's own `watch()` decodes each event twice as slowly, reopens without a word where we must
+know, and its `next()` never returns while idle.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import pymongo
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo.errors import PyMongoError
+
+from penstock.feeds.mongodb.connect import RAW, address, connect, scope
+from penstock.feeds.mongodb.failures import Tolerance, translating
+from penstock.feeds.mongodb.pipeline import stages
+from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.position import Mark
+from penstock.wire.changestream.reply import Reply, read_cursor
+
+__all__ = ["ChangeStream"]
+
+_SPLITS = (6, 0, 9)  # the first version that splits large events
+_CLOSING = 2.0  # seconds
+
+
+class ChangeStream:
+    """A change stream at `mark`, or from now on without one. One thread uses it.
+
+    All commands go through one explicit session, because a cursor belongs to its session; and
+    through one connection.
+    """
+
+    def __init__(
+        self, settings: MongoSettings, mark: Mark | None, *, batch: int, tolerance: Tolerance
+    ) -> None:
+        self.time = 0  # the newest operation time that the server told: seconds * 2**32 + counter
+        self._answers = False
+        self._settings = settings
+        self._tolerance = tolerance
+        self._batch = batch
+        self._subject = f"the change stream of {settings.database} at {address(settings)}"
+        self._client = connect(settings)
+        try:
+            self._database = self._client.get_database(scope(settings))
+            with translating(self._subject, tolerance):
+                self._session = self._client.start_session(causal_consistency=False)
+            self._open(mark)
+        except BaseException:
+            self._client.close()
+            raise
+
+    @property
+    def batch(self) -> int:
+        """How many events a reply has at most."""
+        return self._batch
+
+    def _open(self, mark: Mark | None) -> None:
+        pipeline = stages(self._settings, mark, split=self._can_split())
+        self.reply = self._command(
+            {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 0}}
+        )
+
+    def _can_split(self) -> bool:
+        with translating(self._subject, self._tolerance):
+            version = self._client.admin.command("buildInfo", session=self._session)
+        return tuple(version["versionArray"]) >= _SPLITS
+
+    def more(self, timeout: float) -> Reply:
+        """The next events; the server waits up to `timeout` seconds for the first. After an
+        invalidation, which ends a cursor, the stream is opened again after it."""
+        return self._command(
+            {
+                "getMore": Int64(self.reply.cursor),
+                "collection": self.reply.collection,
+                "batchSize": self._batch,
+                "maxTimeMS": max(1, int(timeout * 1000)),
+            }
+        )
+
+    def reopen(self, mark: Mark) -> None:
+        """Opens the stream again: the server has closed the cursor."""
+        self._open(mark)
+
+    def _command(self, command: dict[str, Any]) -> Reply:
+        self._answers = False
+        with translating(self._subject, self._tolerance):
+            answer: RawBSONDocument = self._database.command(
+                command,
+                codec_options=RAW,
+                session=self._session,
+                read_preference=self._client.read_preference,
+            )
+            cursor = bytes(answer["cursor"].raw)  # a memoryview where it is large
+            time = answer.get("operationTime")
+        if isinstance(time, Timestamp):
+            self.time = time.time << 32 | time.inc
+        self._answers = True
+        self._tolerance.succeeded()
+        return read_cursor(cursor)
+
+    def close(self) -> None:
+        """Closes the cursor, if the server answers at once, and the connection."""
+        if self._answers and self.reply.cursor:
+            with suppress(PyMongoError, OSError), pymongo.timeout(_CLOSING):
+                self._database.command(
+                    {"killCursors": self.reply.collection, "cursors": [Int64(self.reply.cursor)]},
+                    session=self._session,
+                )
+        self._client.close()

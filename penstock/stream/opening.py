@@ -1,0 +1,64 @@
+"""Opens an iterator from the name of a feed and its settings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.change import OnError
+from penstock.config.problems import blot, dotted, problems_of, refuse
+from penstock.errors import SettingsError
+from penstock.feeds import Feed, FeedPlugin
+from penstock.plugins import plugin
+from penstock.settings import Settings
+from penstock.stream.models import table_of
+from penstock.stream.stream import Stream
+
+__all__ = ["stream"]
+
+# Settings of feeds that take a table, in order of preference; all but the first are lists.
+_TABLES = ("table", "tables", "collections")
+
+
+def stream(
+    kind: str | Feed,
+    *,
+    at: Any = None,
+    model: Any = None,
+    table: str | None = None,
+    on_error: OnError = "stop",
+    **settings: Any,
+) -> Stream:
+    """Opens an iterator over a feed: `stream("dynamodb", table="users", at="latest")`.
+
+    `kind` is a feed's name, as `type` in a pipeline file, and `settings` are its keys; or it is a
+    feed. `table`: one table of it, else the model's `Meta.table_name`. For the others, and the
+    errors, see `Stream`. Raises SettingsError for wrong settings.
+    """
+    feed = kind if not isinstance(kind, str) else _feed(kind, table or table_of(model), settings)
+    return Stream(feed, at=at, model=model, on_error=on_error)
+
+
+def _feed(kind: str, table: str | None, settings: Mapping[str, Any]) -> Feed:
+    found: FeedPlugin = plugin("feeds", kind)
+    fields = dict(settings)
+    if table is not None:
+        fields |= _table(found.settings, kind, table)
+    try:
+        made = found.settings.model_validate(fields)
+    except ValidationError as error:
+        texts = [value for value in fields.values() if isinstance(value, str)]
+        raise refuse(
+            [
+                f"{dotted(problem.path)!r}: {blot(problem.text, texts)}"
+                for problem in problems_of(error, found.settings)
+            ]
+        ) from None
+    return found.build(made)
+
+
+def _table(settings: type[Settings], kind: str, table: str) -> dict[str, Any]:
+    for name in _TABLES:
+        if name in settings.model_fields:
+            return {name: table if name == "table" else (table,)}
+    raise SettingsError(f"the feed {kind!r} has no tables to choose from", hint="leave `table` out")

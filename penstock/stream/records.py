@@ -1,0 +1,97 @@
+"""Changes to records: the mappings that the iterator hands out.
+
+A feed that keeps more Python types than a change's images do makes its records itself
+(`feeds.GivesRecords`); for all others this is how.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import ormsgpack
+import pyarrow as pa
+
+from penstock.change import OnError, Operation
+from penstock.feeds import Feed, GivesRecords, NativeRecord, RecordReader
+from penstock.page import Page
+from penstock.position import Place
+
+__all__ = ["EVENT_TYPES", "record_reader"]
+
+# Any other operation is its own name in lower case.
+EVENT_TYPES: Mapping[str, str] = {
+    each.value: each.value.lower() for each in Operation
+} | {
+    Operation.INSERT.value: "insert",
+    Operation.UPDATE.value: "modify",
+    Operation.REPLACE.value: "modify",
+    Operation.DELETE.value: "remove",
+}  # fmt: skip
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IMAGES = ("key", "before", "after", "delta")
+_TEXTS = (
+    "cursor", "ordinal", "event_id", "operation", "partition", "database", "namespace",
+    "collection", "transaction", "unchanged", "mark",
+)  # fmt: skip
+
+
+def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
+    """What makes records of the feed's pages."""
+    if isinstance(feed, GivesRecords):
+        return feed.record_reader(on_error)
+    decoder = feed.decoder("msgpack", on_error)
+    fetch: Callable[[Page], Page] | None = getattr(decoder, "fetch", None)
+
+    def read(page: Page) -> Sequence[NativeRecord]:
+        batches = decoder.decode(fetch(page) if fetch else page)
+        return [record for batch in batches for record in _records(batch)]
+
+    return read
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[NativeRecord]:
+    images = [map(_image, batch.column(name).to_pylist()) for name in _IMAGES]
+    texts = [batch.column(name).to_pylist() for name in _TEXTS]
+    for row in zip(*images, *texts, _times(batch), strict=True):
+        yield _record(row)
+
+
+def _image(packed: bytes | None) -> Any:
+    return None if packed is None else ormsgpack.unpackb(packed, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _times(batch: pa.RecordBatch) -> list[int]:
+    """When the source committed each change; where it does not say so, when it was read."""
+    committed, captured = (
+        batch.column(name).cast(pa.int64()).to_pylist() for name in ("committed_at", "captured_at")
+    )
+    return [
+        read or 0 if known is None else known
+        for known, read in zip(committed, captured, strict=True)
+    ]
+
+
+def _record(row: tuple[Any, ...]) -> NativeRecord:
+    key, before, after, delta, cursor, ordinal, event_id, operation, *rest = row
+    partition, database, namespace, collection, transaction, unchanged, mark, created_at = rest
+    record = {
+        "key": key,
+        "new": after,
+        # A source that sends only the key of the row before has not sent the row before.
+        "old": None if before == key else before,
+        "meta": {
+            "created_at": _EPOCH + timedelta(microseconds=created_at),
+            "event": {"id": event_id, "type": EVENT_TYPES[operation], "version": None},
+            "sequence_number": f"{cursor}:{ordinal}",
+            "operation": operation,
+            "partition": partition,
+            "database": database,
+            "namespace": namespace,
+            "table": collection,
+            "transaction": transaction,
+            "unchanged": unchanged or [],
+            "delta": delta,
+        },
+    }
+    return NativeRecord(Place(cursor, ordinal), created_at, record, mark)

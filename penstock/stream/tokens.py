@@ -1,0 +1,67 @@
+"""Where to begin: what users write, and the token, to what `Feed.begin` takes."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.errors import InvalidPosition, Malformed
+from penstock.feeds import At
+from penstock.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
+
+__all__ = ["beginning_at", "token_of"]
+
+_VERSION = 1
+_WORDS: Mapping[str, At] = {"trim_horizon": "beginning", "latest": "now"}
+_HINT = 'write "trim_horizon", "latest", a datetime with a zone, or a token of this iterator'
+
+
+def token_of(backend: str, bookmarks: Bookmarks) -> dict[str, Any]:
+    """Plain JSON, from which `beginning_at` gives the same bookmarks."""
+    return {"version": _VERSION, "backend": backend, "partitions": bookmarks_to_json(bookmarks)}
+
+
+def beginning_at(position: Any, backend: str, now: datetime) -> At:
+    """What `Feed.begin` takes; a future time is "now". Raises InvalidPosition."""
+    if isinstance(position, str):
+        word = _WORDS.get(position.lower())
+        if word is None:
+            raise InvalidPosition(f"{position[:80]!r} is not a position", hint=_HINT)
+        return word
+    if isinstance(position, Mapping):
+        return _bookmarks(position, backend)
+    if callable(getattr(position, "timestamp", None)):
+        moment = _moment(position)
+        return "now" if moment > now else moment
+    raise InvalidPosition(f"{type(position).__name__} is not a position", hint=_HINT)
+
+
+def _moment(time: Any) -> datetime:
+    if getattr(time, "tzinfo", UTC) is None or (
+        isinstance(time, datetime) and time.utcoffset() is None
+    ):
+        raise InvalidPosition(
+            f"the time {time} has no zone",
+            hint="write datetime.now(timezone.utc), or time.astimezone() for a local time",
+        )
+    try:
+        if isinstance(time, datetime):
+            return time.astimezone(UTC)
+        return datetime.fromtimestamp(time.timestamp(), UTC)
+    except (ValueError, OverflowError, OSError, TypeError) as error:
+        raise InvalidPosition(
+            f"{type(time).__name__} gives no time: {error}", hint=_HINT
+        ) from error
+
+
+def _bookmarks(token: Mapping[str, Any], backend: str) -> Bookmarks:
+    if token.get("version") != _VERSION or not isinstance(token.get("partitions"), Mapping):
+        raise InvalidPosition("the mapping is not a token of this iterator", hint=_HINT)
+    if token.get("backend") != backend:
+        raise InvalidPosition(
+            f"the token is of the backend {token.get('backend')!r}, and this is {backend!r}",
+            hint="begin with a token of the same source, under the same name",
+        )
+    try:
+        return bookmarks_from_json(token["partitions"])
+    except (Malformed, AttributeError, TypeError) as error:
+        raise InvalidPosition(f"the token is damaged: {error}", hint=_HINT) from error

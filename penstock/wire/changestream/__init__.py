@@ -1,0 +1,3 @@
+"""MongoDB's change events: BSON bytes to changes. Pure: `bson` of PyMongo decodes, and connects to
+nothing.
+"""

@@ -1,0 +1,194 @@
+"""One change event as the values of a change: what happened, to which document, with which images.
+
+`Reader.read` raises one of BROKEN for an event that cannot be read.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import bson
+import orjson
+import ormsgpack
+from bson.errors import BSONError
+from bson.timestamp import Timestamp
+
+from penstock.change import Images
+from penstock.errors import Malformed
+from penstock.wire.changestream.values import CODEC, base64_of, document_text, flat, plain, typed
+
+__all__ = ["BROKEN", "OPERATIONS", "Read", "Reader", "TenantRule", "tenant_rule"]
+
+# What reading a broken event can raise.
+BROKEN = (
+    BSONError, Malformed, ValueError, TypeError, LookupError, ArithmeticError, RecursionError,
+    AttributeError, struct.error,
+)  # fmt: skip
+
+# The server's names of operations -> ours.
+OPERATIONS: Mapping[str, str] = {
+    "insert": "INSERT",
+    "update": "UPDATE",
+    "replace": "REPLACE",
+    "delete": "DELETE",
+    "drop": "DROP",
+    "rename": "RENAME",
+    "dropDatabase": "DROP_DATABASE",
+    "invalidate": "INVALIDATE",
+}
+_OF_DOCUMENTS = ("insert", "update", "replace", "delete")
+
+# Namespace, collection, key, before, after -> tenant.
+TenantRule = Callable[["_Sides"], str | None]
+
+
+class _Sides(NamedTuple):
+    database: str | None
+    collection: str | None
+    key: Mapping[str, Any] | None
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+
+
+class Read(NamedTuple):
+    """One change, without its place; images are packed."""
+
+    operation: str
+    tenant: str | None
+    database: str | None
+    collection: str | None
+    document_id: str | None = None
+    key: bytes | None = None
+    before: bytes | None = None
+    after: bytes | None = None
+    delta: bytes | None = None
+    transaction: str | None = None
+    committed_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How events are read. `flatten`: nested documents become dotted columns."""
+
+    images: Images
+    tenant: TenantRule
+    flatten: bool = False
+
+    def pack(self, image: Any) -> bytes:
+        """A map as an image."""
+        if self.images == "json":
+            return orjson.dumps(image, default=base64_of)
+        return ormsgpack.packb(image)
+
+    def read(self, documents: list[bytes]) -> Read:
+        """The change of an event's documents (several if the server split it)."""
+        event: dict[str, Any] = {}
+        for document in documents:
+            event |= bson.decode(document, CODEC)
+        kind = event["operationType"]
+        operation = OPERATIONS.get(kind)
+        if operation is None:
+            raise Malformed("an unknown operation", hint="a newer server's? update penstock")
+        place = event.get("ns") or {}
+        database, collection = place.get("db"), place.get("coll")
+        if kind not in _OF_DOCUMENTS:
+            sides = _Sides(database, collection, None, None, None)
+            return Read(
+                operation,
+                self.tenant(sides),
+                database,
+                collection,
+                after=self._known(event),
+                transaction=_transaction(event),
+                committed_at=_committed(event),
+            )
+        key = event.get("documentKey")
+        if not key:
+            raise Malformed("the event has no document key")
+        before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
+        return Read(
+            operation,
+            self.tenant(_Sides(database, collection, key, before, after)),
+            database,
+            collection,
+            document_text(key),
+            self.pack(typed(key)),
+            self._image(before),
+            self._image(after),
+            self._delta(event.get("updateDescription")),
+            _transaction(event),
+            _committed(event),
+        )
+
+    def _image(self, document: Any) -> bytes | None:
+        if document is None:
+            return None
+        image = plain(document)
+        return self.pack(flat(image) if self.flatten else image)
+
+    def _delta(self, said: Any) -> bytes | None:
+        if said is None:
+            return None
+        truncated = [
+            {"field": each["field"], "new_size": each["newSize"]}
+            for each in said.get("truncatedArrays") or ()
+        ]
+        updated = plain(said.get("updatedFields") or {})
+        return self.pack(
+            {
+                "updated": flat(updated) if self.flatten else updated,
+                "removed": list(said.get("removedFields") or ()),
+                "truncated": truncated,
+            }
+        )
+
+    def _known(self, event: Mapping[str, Any]) -> bytes | None:
+        """What is known of an event that is not about a document."""
+        to = event.get("to")
+        if not to:
+            return None
+        return self.pack({"to": {"database": to.get("db"), "collection": to.get("coll")}})
+
+
+def tenant_rule(rule: str) -> TenantRule:
+    """`none`, `database`, `collection_prefix` (of the name, up to its first underscore) or
+    `field:PATH` (of the document after the change, else before it, else of its key)."""
+    if rule == "none":
+        return lambda _: None
+    if rule == "database":
+        return lambda sides: sides.database
+    if rule == "collection_prefix":
+        return _prefix
+    path = rule.removeprefix("field:").split(".")
+    return lambda sides: _at(path, sides)
+
+
+def _prefix(sides: _Sides) -> str | None:
+    prefix, underscore, _ = (sides.collection or "").partition("_")
+    return prefix if underscore and prefix else None
+
+
+def _at(path: list[str], sides: _Sides) -> str | None:
+    for document in (sides.after, sides.before, sides.key):
+        value: Any = document
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            return document_text({"_id": value})
+    return None
+
+
+def _transaction(event: Mapping[str, Any]) -> str | None:
+    session, number = event.get("lsid"), event.get("txnNumber")
+    if session is None or number is None:
+        return None
+    return f"{session['id']}/{int(number)}"
+
+
+def _committed(event: Mapping[str, Any]) -> int | None:
+    """Microseconds since 1970: the server's wall clock, else the seconds of the cluster time."""
+    wall, cluster = event.get("wallTime"), event.get("clusterTime")
+    if wall is not None:
+        return int(wall) * 1000
+    return cluster.time * 1_000_000 if isinstance(cluster, Timestamp) else None

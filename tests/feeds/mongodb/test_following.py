@@ -1,0 +1,354 @@
+"""A change stream of a real server: what is read, from where, and what is kept of it."""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psutil
+import pymongo
+import pytest
+
+from penstock.errors import PenstockError, SettingsError
+from penstock.feeds.mongodb import MongoFeed
+from penstock.feeds.mongodb.feed import PARTITION
+from penstock.position import START, Bookmark, Place
+from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
+
+
+def begun(feed: MongoFeed, at: Any = None) -> Bookmark:
+    return feed.begin(at)[PARTITION]
+
+
+def read(feed: MongoFeed, bookmark: Bookmark, count: int) -> list[dict[str, Any]]:
+    with follow(feed, bookmark) as following:
+        return rows(feed, pages(following, count))
+
+
+def ids(found: list[dict[str, Any]]) -> list[str]:
+    return [row["document_id"] for row in found]
+
+
+def test_now_is_when_it_is_asked_for(shop: Shop) -> None:
+    feed = shop.feed()
+    shop.db.users.insert_one({"_id": "before"})
+    bookmark = begun(feed, "now")
+    shop.db.users.insert_one({"_id": "after"})
+    assert ids(read(feed, bookmark, 1)) == ["after"]
+
+
+@pytest.mark.skipif(bool(REAL), reason="the oplog of a real server is long")
+def test_the_beginning_is_as_far_as_the_oplog_goes() -> None:
+    with mongodb() as url, shop_on(url) as shop:
+        shop.db.users.insert_many([{"_id": number} for number in range(5)])
+        feed = shop.feed(start="beginning")
+        assert ids(read(feed, begun(feed), 5)) == list("01234")
+
+
+def test_it_begins_at_a_time(shop: Shop) -> None:
+    shop.db.users.insert_one({"_id": "before"})
+    before = shop.client.admin.command("ping")["operationTime"].time
+
+    def later() -> bool:  # times are of whole seconds
+        shop.db.clock.insert_one({})
+        return bool(shop.client.admin.command("ping")["operationTime"].time > before)
+
+    eventually(later)
+    shop.db.users.insert_one({"_id": "after"})
+    at = datetime.fromtimestamp(before + 1, UTC)
+    feed = shop.feed(collections=["users"], start=at.isoformat())
+    assert ids(read(feed, begun(feed), 1)) == ["after"]
+
+
+def test_it_begins_at_a_token(shop: Shop) -> None:
+    feed = shop.feed()
+    bookmark = begun(feed)
+    shop.db.users.insert_many([{"_id": number} for number in range(3)])
+    mark = json.loads(read(feed, bookmark, 3)[1]["mark"])
+    again = shop.feed(start=mark["token"]["_data"])
+    assert ids(read(again, begun(again), 1)) == ["2"]
+
+
+def test_the_future_is_refused(shop: Shop) -> None:
+    with pytest.raises(SettingsError, match="future"):
+        begun(shop.feed(), datetime.now(UTC) + timedelta(hours=2))
+
+
+@pytest.mark.parametrize("bookmark", [START, Bookmark(Place("00000001/00000001", 0), {})])
+def test_a_place_alone_is_refused(shop: Shop, bookmark: Bookmark) -> None:
+    with pytest.raises(SettingsError, match="resume token"):
+        shop.feed().follow(PARTITION, bookmark)
+
+
+def test_another_partition_is_refused(shop: Shop) -> None:
+    feed = shop.feed()
+    with pytest.raises(SettingsError, match="no partition"):
+        feed.follow(type(PARTITION)("other"), begun(feed))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"collections": ["a", "b"]}, ["a", "b"]),
+        ({"exclude_collections": ["a"]}, ["b", "c"]),
+        ({}, ["a", "b", "c"]),
+    ],
+)
+def test_the_server_filters_collections(
+    shop: Shop, settings: dict[str, Any], expected: list[str]
+) -> None:
+    feed = shop.feed(**settings)
+    bookmark = begun(feed)
+    for name in "abc":
+        shop.db[name].insert_one({"_id": name})
+    assert ids(read(feed, bookmark, len(expected))) == expected
+
+
+def test_a_renamed_collection_is_told_under_either_name(shop: Shop) -> None:
+    feed = shop.feed(collections=["new"])
+    shop.db.old.insert_one({"_id": 1})
+    bookmark = begun(feed)
+    shop.db.old.rename("new")
+    shop.db.new.insert_one({"_id": 2})
+    found = read(feed, bookmark, 2)
+    assert [(row["operation"], row["collection"]) for row in found] == [
+        ("RENAME", "old"),
+        ("INSERT", "new"),
+    ]
+
+
+def test_all_databases_are_one_stream(mongo: str) -> None:
+    with shop_on(mongo) as one, shop_on(mongo) as two:
+        names = [f"{one.name}.users", f"{two.name}.users"]
+        feed = MongoFeed(one.settings(database="*", collections=names))
+        bookmark = begun(feed)
+        for shop in (one, two):
+            shop.db.other.insert_one({})
+            shop.db.users.insert_one({"_id": shop.name})
+        found = read(feed, bookmark, 2)
+        assert [row["namespace"] for row in found] == ids(found) == [one.name, two.name]
+        assert feed.tables() == sorted((shop.name, "users") for shop in (one, two))
+
+
+def test_an_idle_stream_advances_and_not_past_what_is_not_stored(shop: Shop) -> None:
+    """Its token moves with events that the filter leaves out."""
+    feed = shop.feed(collections=["users"])
+    bookmark = begun(feed)
+    with follow(feed, bookmark) as following:
+        shop.db.users.insert_one({"_id": 1})
+        (page,) = pages(following, 1)
+        shop.db.other.insert_many([{} for _ in range(20)])
+        stored = following.bookmark(page.last)
+
+        def moved() -> Bookmark | None:
+            assert not following.read(0.1)
+            newest = following.bookmark(page.last)
+            return newest if newest != stored else None
+
+        newest = eventually(moved)
+        assert newest.place == page.last
+        assert following.bookmark(None) == bookmark, "nothing is stored"
+    shop.db.users.insert_one({"_id": 2})
+    assert ids(read(feed, newest, 1)) == ["2"]
+
+
+def test_a_stream_that_has_nothing_to_send_advances(shop: Shop) -> None:
+    feed = shop.feed(collections=["users"])
+    bookmark = begun(feed)
+    with follow(feed, bookmark) as following:
+        shop.db.other.insert_many([{} for _ in range(20)])
+
+        def moved() -> Bookmark | None:
+            assert not following.read(0.1)
+            newest = following.bookmark(None)
+            return newest if newest != bookmark else None
+
+        assert eventually(moved).place is None
+
+
+def test_a_dropped_database_ends_nothing(shop: Shop) -> None:
+    """The server invalidates the stream, which goes on after that."""
+    feed = shop.feed()
+    bookmark = begun(feed)
+    with follow(feed, bookmark) as following:
+        shop.db.users.insert_one({"_id": 1})
+        shop.client.drop_database(shop.name)
+        found = pages(following, 4)
+        shop.db.users.insert_one({"_id": 2})
+        found += pages(following, 1)
+        assert following.status()["details"]["invalidations"] == 1
+    read_once = rows(feed, found)
+    assert [row["operation"] for row in read_once] == [
+        "INSERT", "DROP", "DROP_DATABASE", "INVALIDATE", "INSERT",
+    ]  # fmt: skip
+    # A start after any of them goes on with the next.
+    for number, row in enumerate(read_once[:-1], start=1):
+        if row["operation"] == "DROP_DATABASE" and not REAL:
+            continue  # the stand-in then leaves the invalidation out
+        place = Place(row["cursor"], row["ordinal"])
+        rest = read(feed, Bookmark(place, json.loads(row["mark"])), 5 - number)
+        assert [each["event_id"] for each in rest] == [
+            each["event_id"] for each in read_once[number:]
+        ]
+
+
+def test_a_transaction_stays_together_and_is_resumed_inside(shop: Shop) -> None:
+    feed = shop.feed()
+    for name in ("users", "orders"):
+        shop.db.create_collection(name)
+    bookmark = begun(feed)
+    with shop.client.start_session() as session, session.start_transaction():
+        for number in range(5):
+            shop.db.users.insert_one({"_id": number}, session=session)
+            shop.db.orders.insert_one({"_id": 10 + number}, session=session)
+    found = read(feed, bookmark, 10)
+    assert ids(found) == [str(each) for number in range(5) for each in (number, 10 + number)]
+    assert len({row["transaction"] for row in found}) == 1
+    assert found[0]["transaction"]
+    assert [row["ordinal"] for row in found] == list(range(10))
+    place = Place(found[3]["cursor"], found[3]["ordinal"])
+    rest = read(feed, Bookmark(place, json.loads(found[3]["mark"])), 6)
+    assert [row["event_id"] for row in rest] == [row["event_id"] for row in found[4:]]
+    assert [row["ordinal"] for row in rest] == list(range(4, 10)), "it goes on counting"
+
+
+def test_pre_images_come_where_they_are_kept(shop: Shop) -> None:
+    feed = shop.feed(before="when_available")
+    shop.db.create_collection("kept", changeStreamPreAndPostImages={"enabled": True})
+    shop.db.create_collection("other")
+    bookmark = begun(feed)
+    for name in ("kept", "other"):
+        shop.db[name].insert_one({"_id": 1, "a": 1})
+        shop.db[name].update_one({"_id": 1}, {"$set": {"a": 2}})
+        shop.db[name].delete_one({"_id": 1})
+    found = read(feed, bookmark, 6)
+    assert [row["before"] for row in found] == [
+        None, '{"_id":1,"a":1}', '{"_id":1,"a":2}', None, None, None,
+    ]  # fmt: skip
+
+
+def test_an_image_that_is_required_and_not_there_is_an_error(shop: Shop) -> None:
+    feed = shop.feed(before="required")
+    shop.db.users.insert_one({"_id": 1, "secret": "x"})
+    bookmark = begun(feed)
+    shop.db.users.update_one({"_id": 1}, {"$set": {"secret": "y"}})
+    with pytest.raises(SettingsError, match="not there") as caught:
+        read(feed, bookmark, 1)
+    assert "changeStreamPreAndPostImages" in caught.value.hint
+
+
+def test_an_update_of_a_document_that_is_gone_has_none(shop: Shop) -> None:
+    feed = shop.feed()
+    shop.db.users.insert_one({"_id": 1})
+    bookmark = begun(feed)
+    shop.db.users.update_one({"_id": 1}, {"$set": {"a": 2}})
+    shop.db.users.delete_one({"_id": 1})
+    update, delete = read(feed, bookmark, 2)
+    assert (update["operation"], update["after"]) == ("UPDATE", None)
+    assert json.loads(update["delta"])["updated"] == {"a": 2}
+    assert delete["operation"] == "DELETE"
+
+
+def test_an_event_of_more_than_16_mb_is_one_change(shop: Shop) -> None:
+    big = "x" * (9 * 2**20)
+    shop.db.create_collection("users", changeStreamPreAndPostImages={"enabled": True})
+    feed = shop.feed(before="when_available")
+    shop.db.users.insert_one({"_id": 1, "a": big})
+    bookmark = begun(feed)
+    shop.db.users.replace_one({"_id": 1}, {"b": big})
+    shop.db.users.insert_one({"_id": 2})
+    replaced, after = read(feed, bookmark, 2)
+    assert len(replaced["before"]) > 9 * 2**20 < len(replaced["after"])
+    assert after["document_id"] == "2"
+    place = Place(replaced["cursor"], replaced["ordinal"])
+    assert ids(read(feed, Bookmark(place, json.loads(replaced["mark"])), 1)) == ["2"]
+
+
+def test_replies_that_are_too_large_for_the_driver_are_asked_for_in_parts(shop: Shop) -> None:
+    """The stand-in fills replies past any limit; a real server ends them at 16 MB."""
+    feed = shop.feed()
+    bookmark = begun(feed)
+    big = "x" * (10 * 2**20)
+    for number in range(6):
+        shop.db.users.insert_one({"_id": number, "a": big})
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 120
+    while len(found) < 6:
+        assert time.monotonic() < deadline
+        try:
+            with follow(feed, bookmark) as following:
+                while len(found) < 6:
+                    new = following.read(0.5)
+                    found += rows(feed, list(new))
+                    bookmark = (following.bookmark(new[-1].last) if new else None) or bookmark
+        except PenstockError as error:
+            assert "larger" in error.message or "length" in error.message.lower()
+    assert ids(found) == list("012345")
+
+
+def test_there_is_one_cursor_and_one_connection(mongo: str) -> None:
+    """As the server counts cursors, and this process its sockets; the driver's watch on the server
+    is the other connection."""
+    if REAL:
+        pytest.skip("others use a real server, too")
+    with mongodb() as url, shop_on(url) as shop:
+        port = int(url.rpartition(":")[2])
+        feed = shop.feed()
+        bookmark = begun(feed)
+
+        def cursors() -> int:
+            status = shop.client.admin.command("serverStatus")
+            return int(status["metrics"]["cursor"]["open"]["total"])
+
+        def connections() -> int:
+            return sum(
+                each.raddr[1:] == (port,) and each.status == "ESTABLISHED"
+                for each in psutil.Process().net_connections("tcp")
+            )
+
+        before, connected = cursors(), connections()
+        with follow(feed, bookmark) as following:
+            for number in range(50):
+                shop.db.users.insert_one({"_id": number})
+                following.read(0.01)
+            assert cursors() - before == 1
+            assert connections() - connected == 2
+        assert eventually(lambda: cursors() == before)
+        assert eventually(lambda: connections() == connected)
+
+
+def test_the_lag_is_between_what_is_stored_and_what_was_read(shop: Shop) -> None:
+    feed = shop.feed()
+    bookmark = begun(feed)
+    with follow(feed, bookmark) as following:
+        shop.db.users.insert_one({"_id": 1})
+        (page,) = pages(following, 1)
+        status = following.status()
+        assert status["current"] == str(page.last)
+        assert status["confirmed"] is None
+        stored = following.bookmark(page.last)
+        assert stored
+        following.acknowledge(stored)
+        assert following.status()["confirmed"] == str(page.last)
+        assert following.status()["lag_seconds"] == 0
+
+
+@pytest.fixture
+def roles() -> Iterator[tuple[str, Shop]]:
+    """A server with logins, and the URL of a user without any role."""
+    if REAL:
+        pytest.skip("a real server has its own users")
+    with mongodb() as url, pymongo.MongoClient(url) as client:
+        client.admin.command("createUser", "reader", pwd="p", roles=[])
+        with shop_on(url) as shop:
+            yield url.replace("mongodb://", "mongodb://reader:wrong@"), shop
+
+
+def test_a_wrong_password_is_named_and_not_shown(roles: tuple[str, Shop]) -> None:
+    url, shop = roles
+    with pytest.raises(PenstockError) as caught:
+        MongoFeed(shop.settings(connection=url)).begin()
+    assert isinstance(caught.value, SettingsError)
+    assert "wrong" not in str(caught.value)
+    assert "password" in caught.value.hint

@@ -1,0 +1,475 @@
+"""The iterator on scripted shards: order, costs, tokens, positions, errors."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+import penstock
+from penstock.errors import (
+    InvalidPosition,
+    Malformed,
+    RecordsExpired,
+    SettingsError,
+    Unavailable,
+)
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.position import Bookmark, PartitionId
+from penstock.stream import Stream
+from penstock.stream.coordinator import LISTING
+from tests.stream.scripted import ScriptedFeed, tree
+
+
+class Clock:
+    """Monotonic seconds, which a test advances."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def name(record: dict[str, Any] | None) -> str | None:
+    """`S1/2`: the shard, and the number of the record in it."""
+    if record is None:
+        return None
+    shard, _, number = record["meta"]["sequence_number"].partition(":")[0].rpartition("-")
+    return f"{shard}/{int(number)}"
+
+
+def take(stream: Stream, count: int) -> list[str | None]:
+    return [name(next(stream)) for _ in range(count)]
+
+
+def opened(
+    lineage: str, pages: dict[str, list[list[int]]], at: Any = "trim_horizon"
+) -> tuple[ScriptedFeed, Stream, Clock]:
+    feed, clock = ScriptedFeed(tree(lineage), pages), Clock()
+    return feed, Stream(feed, at=at, clock=clock), clock
+
+
+def test_the_worked_example_is_in_the_documented_order() -> None:
+    _, stream, _ = opened("S0 => S1 S2", {"S0": [[-7]], "S1": [[-6, -4, -2]], "S2": [[-4, -3, -3]]})
+    assert take(stream, 8) == ["S0/0", "S1/0", "S1/1", "S2/0", "S2/1", "S2/2", "S1/2", None]
+
+
+def test_records_of_a_shard_keep_their_order_when_their_times_go_backwards() -> None:
+    _, stream, _ = opened("A, B", {"A": [[9, 1, 5]], "B": [[2, 3, 4]]})
+    found = take(stream, 6)
+    assert found == ["B/0", "B/1", "B/2", "A/0", "A/1", "A/2"]
+
+
+def test_children_come_after_their_parents_also_with_a_heartbeat_and_skewed_clocks() -> None:
+    feed, stream, _ = opened("P => C D, C => M, D => M", {
+        "P": [[50, 51], [52]], "C": [[3], [1]], "D": [[2]], "M": [[0]],
+    })  # fmt: skip
+    found = []
+    for _ in range(20):
+        stream.heartbeat()
+        found.append(name(next(stream)))
+        stream.heartbeat()
+    found = [each for each in found if each]
+    assert found[:3] == ["P/0", "P/1", "P/2"]
+    assert found[-1] == "M/0"
+    assert sorted(found[3:-1]) == ["C/0", "C/1", "D/0"]
+    assert found.index("C/0") < found.index("C/1")
+    assert feed.open == 1
+
+
+def test_a_child_starts_once_when_all_parents_are_done() -> None:
+    feed, stream, clock = opened("A => M, B => M", {"A": [[1]], "B": [[2], [3]], "M": [[0]]})
+    feed.shown["B"] = 1
+    assert take(stream, 3) == ["A/0", "B/0", None]
+    assert feed.calls["M"] == 0
+    feed.shown["B"] = 2
+    assert take(stream, 1) == ["B/1"]
+    clock.now += 10
+    assert take(stream, 2) == ["M/0", None]
+
+
+def test_a_filled_buffer_makes_no_call_and_an_empty_one_reads_each_shard_once() -> None:
+    feed, stream, _ = opened("A, B, C", {"A": [[1, 2, 3]], "B": [[], [4]], "C": []})
+    take(stream, 1)
+    assert feed.calls == {"list": 1, "A": 1, "B": 1, "C": 1}
+    take(stream, 2)
+    assert feed.calls == {"list": 1, "A": 1, "B": 1, "C": 1}
+    assert take(stream, 1) == ["B/0"]
+    assert feed.calls == {"list": 1, "A": 2, "B": 2, "C": 2}
+
+
+def test_partitions_are_looked_up_when_one_ends_with_back_off_and_seldom_else() -> None:
+    feed, stream, clock = opened("A => B", {"A": [[1]], "B": [[2]]})
+    feed.unlisted.add("B")
+    assert take(stream, 10) == ["A/0"] + [None] * 9
+    assert feed.calls["list"] == 2
+    clock.now += 0.05
+    take(stream, 1)
+    assert feed.calls["list"] == 3
+    feed.unlisted.clear()
+    clock.now += 10
+    assert take(stream, 50) == ["B/0"] + [None] * 49
+    assert feed.calls["list"] == 4
+    clock.now += LISTING
+    take(stream, 5)
+    assert feed.calls["list"] == 5
+
+
+def test_an_empty_listing_is_no_evidence_that_partitions_are_gone() -> None:
+    feed, stream, clock = opened("A", {"A": [[1]]})
+    feed.unlisted.add("A")
+    assert take(stream, 1) == [None]
+    feed.unlisted.clear()
+    clock.now += 10
+    assert take(stream, 1) == ["A/0"]
+
+
+def test_latest_is_pinned_when_asked_for() -> None:
+    feed, stream, _ = opened("A", {"A": [[1, 2], [3], [4]]})
+    feed.shown["A"] = 1
+    stream.move_to("LATEST")
+    token = json.loads(json.dumps(stream.token))
+    feed.shown["A"] = 3
+    for each in (stream, Stream(feed, at=token)):
+        assert take(each, 3) == ["A/2", "A/3", None]
+
+
+def test_the_token_moves_when_a_record_is_handed_out_not_when_it_is_fetched() -> None:
+    feed, stream, _ = opened("A, B", {"A": [[1, 3]], "B": [[2, 4]]})
+    before = stream.token
+    stream.heartbeat()
+    take(stream, 1)
+    first = json.loads(json.dumps(stream.token))
+    stream.heartbeat()
+    assert stream.token == first
+    assert take(Stream(feed, at=before), 4) == ["A/0", "B/0", "A/1", "B/1"]
+    assert take(Stream(feed, at=first), 4) == ["B/0", "A/1", "B/1", None]
+
+
+def test_a_closed_shard_stays_in_the_token_until_it_is_drained() -> None:
+    feed, stream, _ = opened("P => C", {"P": [[1, 2]], "C": [[3]]})
+    take(stream, 1)
+    assert "ended" not in stream.token["partitions"]["P"]
+    assert take(Stream(feed, at=stream.token), 3) == ["P/1", "C/0", None]
+    take(stream, 1)
+    assert stream.token["partitions"]["P"]["ended"] is True
+    assert take(Stream(feed, at=stream.token), 2) == ["C/0", None]
+
+
+def test_a_move_discards_what_was_fetched() -> None:
+    feed, stream, _ = opened("A", {"A": [[1, 2, 3]]})
+    start = stream.token
+    take(stream, 1)
+    stream.move_to("latest")
+    assert take(stream, 1) == [None]
+    stream.move_to(start)
+    assert take(stream, 3) == ["A/0", "A/1", "A/2"]
+    stream.move_to("Trim_Horizon")
+    assert take(stream, 3) == ["A/0", "A/1", "A/2"]
+    assert feed.open == 1
+
+
+def test_a_move_that_fails_leaves_everything_as_it_was() -> None:
+    _, stream, _ = opened("A", {"A": [[1, 2]]})
+    take(stream, 1)
+    with pytest.raises(InvalidPosition):
+        stream.move_to("yesterday")
+    assert take(stream, 2) == ["A/1", None]
+
+
+def test_after_a_move_the_own_reader_before_is_waited_for() -> None:
+    feed, stream, clock = opened("A", {"A": [[1]]})
+    take(stream, 1)
+    stream.move_to("trim_horizon")
+    feed.taken.add("A")
+    assert take(stream, 2) == [None, "A/0"]
+    clock.now += 60
+    feed.failing.add("A")
+    with pytest.raises(Unavailable):
+        next(stream)
+
+
+class Zoned:
+    def timestamp(self) -> float:
+        return 1_767_225_600.5
+
+
+@pytest.mark.parametrize(
+    ("position", "first"),
+    [
+        (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(milliseconds=500), 500),
+        (datetime(2026, 1, 1, 2, tzinfo=UTC).astimezone() - timedelta(hours=1.9999999), 1),
+        (Zoned(), 500),
+        (datetime(2020, 1, 1, tzinfo=UTC), 0),
+        (datetime(9999, 1, 1, tzinfo=UTC), None),
+    ],
+)
+def test_a_time_with_a_zone_is_a_position_and_a_future_one_is_latest(
+    position: Any, first: int | None
+) -> None:
+    record = next(penstock.stream("memory", at=position))
+    if first is None:
+        assert record is None
+    else:
+        assert record is not None
+        assert record["meta"]["created_at"] == datetime(2026, 1, 1, tzinfo=UTC) + timedelta(
+            milliseconds=first
+        )
+
+
+@pytest.mark.parametrize(
+    "position",
+    ["yesterday", "", 7, [], {}, {"version": 1}, {"version": 1, "backend": "x", "partitions": {}},
+     {"version": 1, "backend": "memory", "partitions": {"p0": 7}}, datetime(2026, 1, 1)],
+)  # fmt: skip
+def test_anything_else_is_an_invalid_position_with_a_hint(position: Any) -> None:
+    with pytest.raises(InvalidPosition) as caught:
+        penstock.stream("memory", at=position)
+    assert caught.value.hint
+    assert isinstance(caught.value, ValueError)
+    stream = penstock.stream("memory")
+    with pytest.raises(InvalidPosition):
+        stream.move_to(position)
+    with pytest.raises(InvalidPosition):
+        stream.move_to(None)
+
+
+def test_a_naive_time_names_the_remedy() -> None:
+    with pytest.raises(InvalidPosition, match=r"timezone\.utc"):
+        penstock.stream("memory", at=datetime(2026, 1, 1))
+
+
+def test_trimmed_records_are_records_expired_again_and_again_until_a_move() -> None:
+    feed, stream, _ = opened("A, B", {"A": [[1], [2], [3]], "B": [[1], [5]]})
+    token = stream.token
+    feed.trimmed["A"] = 1
+    late = Stream(feed, at=token)
+    for expected in ("B/0", "B/1"):
+        with pytest.raises(RecordsExpired) as caught:
+            next(late)
+        assert caught.value.hint
+        assert take(late, 1) == [expected]
+    assert [(gap.cause, gap.policy) for gap in late.gaps] == [("trimmed", "fail")]
+    late.move_to("latest")
+    assert take(late, 1) == [None]
+
+
+def test_with_on_gap_continue_the_gap_is_recorded_and_passed() -> None:
+    feed = ScriptedFeed(tree("A"), {"A": [[1], [2], [3]]}, on_gap="continue")
+    feed.trimmed["A"] = 1
+    stream = Stream(feed, at="trim_horizon")
+    assert take(stream, 3) == ["A/1", "A/2", None]
+    assert [gap.cause for gap in stream.gaps] == ["trimmed"]
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_an_unread_shard_that_is_no_longer_listed_is_a_gap(policy: Any) -> None:
+    feed = ScriptedFeed(tree("A => C, B"), {"A": [[1, 2]], "B": [[7]], "C": [[9]]}, on_gap=policy)
+    stream = Stream(feed, at="trim_horizon")
+    take(stream, 1)
+    token = stream.token
+    feed.unlisted.add("A")
+    late = Stream(feed, at=token)
+    if policy == "continue":
+        assert sorted(filter(None, take(late, 4))) == ["B/0", "C/0"]
+    else:
+        with pytest.raises(RecordsExpired, match="no longer lists"):
+            next(late)
+        assert take(late, 1) == ["B/0"]
+        with pytest.raises(RecordsExpired):
+            next(late)
+    assert [gap.cause for gap in late.gaps] == ["partition_gone"]
+
+
+def test_a_lost_connection_loses_and_repeats_nothing() -> None:
+    feed, stream, _ = opened("A, B", {"A": [[1, 2], [3]], "B": [[4], [5]]})
+    feed.failing.add("A")
+    with pytest.raises(Unavailable):
+        next(stream)
+    assert take(stream, 1) == ["B/0"]  # what another shard gave meanwhile
+    assert take(stream, 1) == ["A/0"]
+    feed.failing.add("A")  # beside records that were fetched and not handed out
+    assert take(stream, 2) == ["A/1", "B/1"]
+    with pytest.raises(Unavailable):
+        next(stream)
+    assert take(stream, 2) == ["A/2", None]
+
+
+def test_a_heartbeat_that_fails_keeps_what_was_fetched() -> None:
+    feed, stream, _ = opened("A", {"A": [[1], [2], [3]]})
+    take(stream, 1)
+    stream.move_to("trim_horizon")
+    stream.heartbeat()  # not opened yet: nothing to keep
+    assert feed.calls["A"] == 1
+    assert take(stream, 1) == ["A/0"]
+    stream.heartbeat()
+    feed.failing.add("A")
+    with pytest.raises(Unavailable):
+        stream.heartbeat()
+    assert take(stream, 3) == ["A/1", "A/2", None]
+
+
+def test_a_page_that_cannot_be_decoded_is_never_passed_over() -> None:
+    feed, stream, _ = opened("A", {"A": [[1, 2]]})
+    feed.broken.add("A")
+    before = stream.token["partitions"]["A"]["place"] if stream.token["partitions"] else None
+    for _ in range(3):
+        with pytest.raises(Malformed):
+            next(stream)
+    assert stream.token["partitions"]["A"]["place"] == before
+    feed.broken.clear()
+    assert take(stream, 3) == ["A/0", "A/1", None]
+
+
+def test_acknowledge_passes_a_token_on_and_nothing_is_acknowledged_without() -> None:
+    feed, stream, _ = opened("A", {"A": [[1, 2, 3]]})
+    take(stream, 1)
+    first = stream.token
+    take(stream, 1)
+    assert feed.acknowledged == {}
+    stream.acknowledge(json.loads(json.dumps(first)))
+    place = Bookmark.from_json(first["partitions"]["A"]).place
+    assert feed.acknowledged["A"].place == place
+    stream.acknowledge()
+    assert feed.acknowledged["A"].place != place
+    with pytest.raises(InvalidPosition):
+        stream.acknowledge({"version": 0})
+
+
+def test_next_never_stops_before_close() -> None:
+    feed, stream, _ = opened("A", {})
+    with stream:
+        assert [next(stream) for _ in range(5)] == [None] * 5
+        assert iter(stream) is stream
+    assert feed.open == 0
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream.close()
+
+
+def test_follow_blocks_retries_and_stops() -> None:
+    feed = ScriptedFeed(tree("A => B"), {"A": [[1, 2]], "B": [[3]]})
+    feed.failing |= {"A", "list"}
+    stream = Stream(feed, at="trim_horizon")
+    found = []
+    for record in stream.follow(poll=0.01):
+        found.append(name(record))
+        if len(found) == 3:
+            stream.stop()
+    assert found == ["A/0", "A/1", "B/0"]
+    stream.stop()  # before the loop
+    assert list(stream.follow()) == []
+    assert feed.calls["B"] >= 1
+
+
+def test_follow_keeps_connections_between_records() -> None:
+    _, stream, clock = opened("A", {"A": [[1, 2, 3, 4]]})
+    kept = []
+    stream.heartbeat = lambda: kept.append(clock.now)  # type: ignore[method-assign]
+    for record in stream.follow():
+        clock.now += 3
+        if name(record) == "A/3":
+            stream.stop()
+    assert kept == [6.0]
+
+
+@dataclass
+class Item:
+    id: int
+    number: int = -1
+
+
+class Row(BaseModel):
+    id: int
+    number: int
+
+
+class Struct(msgspec.Struct):
+    id: int
+    text: str
+
+
+@pytest.mark.parametrize("model", [Item, Row, Struct])
+def test_a_model_makes_instances_of_the_images(model: Any) -> None:
+    stream = penstock.stream("memory", changes=20, model=model)
+    records = [next(stream) for _ in range(20)]
+    assert {type(record["new"]) for record in records if record and record["new"]} == {model}
+    assert records[3]["new"].id == 3
+    assert records[3]["key"] == {"id": 3}
+    assert [record["new"] for record in records[14:]] == [None] * 6
+
+
+def test_an_image_that_a_model_does_not_take_is_an_error_and_no_record_is_lost() -> None:
+    class Other(BaseModel):
+        missing: int
+
+    stream = penstock.stream("memory", changes=2, model=Other)
+    token = stream.token
+    for _ in range(2):
+        with pytest.raises(SettingsError, match="missing: missing"):
+            next(stream)
+    assert stream.token == token
+    with pytest.raises(SettingsError, match="not a model"):
+        penstock.stream("memory", model=dict)
+
+
+def test_the_memory_feed_gives_records_of_the_documented_shape() -> None:
+    record = next(penstock.stream("memory"))
+    assert record is not None
+    assert record["key"] == {"id": 0}
+    assert record["new"] == {"id": 0, "number": 0, "text": "change 0"}
+    assert record["old"] is None
+    assert record["meta"]["created_at"] == datetime(2026, 1, 1, tzinfo=UTC)
+    assert record["meta"]["event"] == {
+        "id": "memory:p0-000000000000:0", "type": "insert", "version": None,
+    }  # fmt: skip
+    assert record["meta"]["sequence_number"] == "p0-000000000000:0"
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_resume_from_every_token_gives_exactly_the_rest_of_the_memory_feed(tokens: bool) -> None:
+    settings: dict[str, Any] = {"changes": 12, "partitions": 2, "generations": 2, "page": 5}
+    settings |= {"unit": 3, "tokens": tokens}
+    stream = penstock.stream("memory", **settings)
+
+    def drained(each: Stream) -> list[str]:
+        found = []
+        while (record := next(each)) is not None:
+            found.append(record["meta"]["event"]["id"])
+        return found
+
+    everything = drained(penstock.stream("memory", **settings))
+    assert len(everything) == len(set(everything)) == 12 * 8
+    for done in range(len(everything) + 1):
+        rest = penstock.stream("memory", at=json.loads(json.dumps(stream.token)), **settings)
+        assert sorted(drained(rest)) == sorted(everything[done:])
+        next(stream)
+
+
+def test_settings_are_checked_and_a_feed_may_be_given_as_it_is() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'changes'"):
+        penstock.stream("memory", chnges=3)
+    with pytest.raises(SettingsError, match="no tables to choose"):
+        penstock.stream("memory", table="users")
+    with pytest.raises(SettingsError, match="there is no feed"):
+        penstock.stream("nothing")
+    feed = MemoryFeed(MemoryFeedSettings(changes=1))
+    assert next(penstock.stream(feed)) is not None
+
+
+def test_a_secret_is_not_printed() -> None:
+    with pytest.raises(SettingsError) as caught:
+        penstock.stream("postgres", connection="postgresql://u:hunter2@h/d", slot="Bad Slot!",
+                        publication="p")  # fmt: skip
+    assert "hunter2" not in str(caught.value)
+
+
+def test_penstock_stream_is_a_function_and_a_package() -> None:
+    call: Callable[..., Stream] = penstock.stream
+    assert isinstance(call("memory"), Stream)
+    assert PartitionId("p0") in penstock.stream("memory").token["partitions"]

@@ -1,0 +1,266 @@
+"""Pages of change events -> changes."""
+
+import json
+import pickle
+from base64 import b64decode
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import bson
+import ormsgpack
+import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.change import COLUMNS, Images, Operation
+from penstock.errors import Malformed
+from penstock.page import Page
+from penstock.wire.changestream.changes import OPERATIONS
+from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.events import Placer
+from tests.wire.changestream.made import TIME, event, page, payload
+
+SESSION = UUID("c3dc75f2-1fa5-4eff-a891-cf5b641104a1")
+
+
+def decoded(found: Page, **settings: Any) -> list[dict[str, Any]]:
+    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="b", **settings))
+    return [row for batch in decoder.decode(found) for row in batch.to_pylist()]
+
+
+def test_an_insert_has_all_columns() -> None:
+    found = event(7, fullDocument={"_id": 7, "name": "x"})
+    (row,) = decoded(page(found))
+    assert tuple(row) == COLUMNS
+    assert row["operation"] == "INSERT"
+    assert (row["database"], row["namespace"], row["collection"]) == ("shop", "shop", "users")
+    assert (row["cursor"], row["ordinal"]) == (f"{TIME:08X}/00000003", 0)
+    assert row["event_id"].startswith(f"b:{TIME:08X}/00000003:")
+    assert json.loads(row["mark"]) == {"token": found["_id"]}
+    assert (row["document_id"], row["key"]) == ("7", '{"_id":7}')
+    assert json.loads(row["after"]) == {"_id": 7, "name": "x"}
+    assert (row["before"], row["delta"], row["transaction"], row["route"]) == (None,) * 4
+    assert row["committed_at"].timestamp() == TIME
+
+
+def test_an_update_says_what_it_changed() -> None:
+    said = {
+        "updatedFields": {"a.b": ObjectId("507f1f77bcf86cd799439011")},
+        "removedFields": ["c"],
+        "truncatedArrays": [{"field": "d", "newSize": 2}],
+    }
+    found = event(1, "update", updateDescription=said, fullDocument={"_id": 1})
+    (row,) = decoded(page(found))
+    assert json.loads(row["delta"]) == {
+        "updated": {"a.b": "507f1f77bcf86cd799439011"},
+        "removed": ["c"],
+        "truncated": [{"field": "d", "new_size": 2}],
+    }
+    assert row["after"] == '{"_id":1}'
+
+
+def test_an_update_whose_document_is_gone_has_no_document() -> None:
+    found = event(1, "update", updateDescription={"updatedFields": {"a": 1}}, fullDocument=None)
+    (row,) = decoded(page(found))
+    assert (row["operation"], row["after"]) == ("UPDATE", None)
+    assert row["delta"] is not None
+
+
+def test_pre_images_are_before() -> None:
+    old = {"_id": 1, "a": 1}
+    found = page(
+        event(1, "replace", fullDocument={"_id": 1, "a": 2}, fullDocumentBeforeChange=old),
+        event(2, "delete", fullDocumentBeforeChange=old),
+        event(3, "delete"),
+    )
+    rows = decoded(found)
+    assert [row["operation"] for row in rows] == ["REPLACE", "DELETE", "DELETE"]
+    assert [row["before"] for row in rows] == ['{"_id":1,"a":1}', '{"_id":1,"a":1}', None]
+    assert [row["after"] for row in rows] == ['{"_id":1,"a":2}', None, None]
+
+
+def test_collections_have_changes_of_their_own() -> None:
+    rows = decoded(
+        page(
+            event(1, "drop"),
+            event(2, "rename", to={"db": "shop", "coll": "people"}),
+            event(3, "dropDatabase", ns={"db": "shop"}),
+            event(4, "invalidate", ns=...),
+        )
+    )
+    assert [(row["operation"], row["namespace"], row["collection"]) for row in rows] == [
+        ("DROP", "shop", "users"),
+        ("RENAME", "shop", "users"),
+        ("DROP_DATABASE", "shop", None),
+        ("INVALIDATE", None, None),
+    ]
+    assert json.loads(rows[1]["after"]) == {"to": {"database": "shop", "collection": "people"}}
+    assert {row["document_id"] for row in rows} == {row["key"] for row in rows} == {None}
+
+
+def test_every_operation_is_one_of_ours() -> None:
+    assert {Operation(each) for each in OPERATIONS.values()} < set(Operation)
+
+
+def test_the_changes_of_a_transaction_stay_distinct_and_in_order() -> None:
+    same = {
+        "clusterTime": Timestamp(TIME, 9),
+        "lsid": {"id": Binary.from_uuid(SESSION), "uid": b"x"},
+        "txnNumber": Int64(4),
+    }
+    rows = decoded(page(*(event(number, **same) for number in (3, 1, 2))))
+    assert [row["ordinal"] for row in rows] == [0, 1, 2]
+    assert [row["document_id"] for row in rows] == ["3", "1", "2"]
+    assert {row["transaction"] for row in rows} == {f"{SESSION}/4"}
+    assert len({row["event_id"] for row in rows}) == 3
+
+
+def test_an_event_id_does_not_depend_on_what_came_before() -> None:
+    """Another filter lets other events through, and each has the id that it had."""
+    alone, among = page(event(3)), page(event(2), event(3))
+    assert decoded(alone)[0]["event_id"] == decoded(among)[1]["event_id"]
+    assert decoded(alone)[0]["ordinal"] != decoded(among)[1]["ordinal"]
+
+
+def test_a_later_era_has_other_cursors_marks_and_ids() -> None:
+    first, later = decoded(page(event(1)))[0], decoded(page(event(1), era="e0001-"))[0]
+    assert later["cursor"] == "e0001-" + first["cursor"] > first["cursor"]
+    assert later["event_id"] != first["event_id"]
+    assert json.loads(later["mark"])["era"] == "e0001-"
+
+
+def test_a_split_event_is_one_change() -> None:
+    parts = [
+        {
+            "_id": {"_data": "8201"},
+            "splitEvent": {"fragment": 1, "of": 2},
+            "operationType": "replace",
+            "clusterTime": Timestamp(TIME, 1),
+            "ns": {"db": "shop", "coll": "users"},
+            "documentKey": {"_id": 1},
+            "fullDocument": {"_id": 1},
+        },
+        {
+            "_id": {"_data": "8202"},
+            "splitEvent": {"fragment": 2, "of": 2},
+            "fullDocumentBeforeChange": {"_id": 1, "old": 1},
+            "clusterTime": Timestamp(TIME, 1),
+        },
+    ]
+    (row,) = decoded(page(*parts))
+    assert (row["before"], row["after"]) == ('{"_id":1,"old":1}', '{"_id":1}')
+    assert json.loads(row["mark"]) == {"token": {"_data": "8202"}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "insert", "delete"),
+    [
+        ("none", None, None),
+        ("database", "shop", "shop"),
+        ("collection_prefix", "acme", "acme"),
+        ("field:owner.id", "7", None),
+        ("field:_id", "1", "1"),
+        ("field:name", None, None),
+    ],
+)
+def test_the_tenant_is_by_rule(rule: str, insert: str | None, delete: str | None) -> None:
+    ns = {"db": "shop", "coll": "acme_users"}
+    document = {"_id": 1, "owner": {"id": 7}}
+    found = page(event(1, ns=ns, fullDocument=document), event(1, "delete", ns=ns))
+    assert [row["tenant"] for row in decoded(found, tenant=rule)] == [insert, delete]
+
+
+def test_the_tenant_of_a_delete_is_in_its_pre_image() -> None:
+    found = page(event(1, "delete", fullDocumentBeforeChange={"_id": 1, "t": "acme"}))
+    assert decoded(found, tenant="field:t")[0]["tenant"] == "acme"
+
+
+def test_flat_images_have_dotted_columns() -> None:
+    found = page(event(1, fullDocument={"_id": 1, "a": {"b": [1]}}))
+    assert decoded(found, flatten=True)[0]["after"] == '{"_id":1,"a.b":[1]}'
+
+
+BROKEN = bson.encode(event(2, fullDocument={"_id": 2, "x": "abc"})).replace(b"abc", b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (BROKEN, "broken-bson"),
+        (event(2, documentKey=...), "broken-event"),
+        (event(2, "somethingNew"), "broken-event"),
+        (event(2, "update", updateDescription=7), "broken-event"),
+    ],
+)
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_a_change_that_cannot_be_read_stops_no_other(
+    broken: Any, reason: str, images: Images
+) -> None:
+    found = page(event(1), broken, event(3))
+    rows = decoded(found, images=images, on_error="dead-letter")
+    assert [row["operation"] for row in rows] == ["INSERT", "ERROR", "INSERT"]
+    said = rows[1]["after"]
+    image = json.loads(said) if images == "json" else ormsgpack.unpackb(said)
+    assert image["reason"] == reason
+    assert "abc" not in image["error"]
+    raw = b64decode(image["raw"]) if images == "json" else image["raw"]
+    assert raw == payload(broken)
+    assert rows[1]["mark"] is not None
+    with pytest.raises(Malformed):
+        decoded(found, images=images)
+
+
+def test_the_bytes_of_a_broken_change_are_a_page_of_their_own() -> None:
+    whole = page(event(1), event(3, documentKey=...))
+    row = decoded(whole, on_error="dead-letter")[1]
+    image = json.loads(row["after"])
+    alone = replace(
+        whole,
+        first=whole.last,
+        count=1,
+        payload=b64decode(image["raw"]),
+        context=b64decode(image["context"]),
+    )
+    again = decoded(alone, on_error="dead-letter")[0]
+    assert again["event_id"] == row["event_id"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 3}, {"first": ("00000000/00000001", 0)}, {"payload": b"\x03"}],
+)
+def test_a_page_that_is_not_what_it_says_is_malformed(wrong: dict[str, Any]) -> None:
+    found = page(event(1), event(2))
+    if "first" in wrong:
+        wrong = {"last": found.first}
+    with pytest.raises(Malformed):
+        decoded(replace(found, **wrong), on_error="dead-letter")
+
+
+def test_a_page_may_begin_inside_a_cluster_time() -> None:
+    placer = Placer(TIME << 32 | 1, 4)
+    rows = decoded(page(event(2), event(3), event(4), after=placer))
+    assert [row["ordinal"] for row in rows] == [5, 6, 0]
+
+
+def test_a_decoder_pickles() -> None:
+    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="b", tenant="field:a"))
+    copy = pickle.loads(pickle.dumps(decoder))
+    found = page(event(1))
+    assert copy.decode(found) == decoder.decode(found)
+
+
+@given(st.data())
+def test_a_changed_byte_never_raises_anything_but_malformed(data: st.DataObject) -> None:
+    whole = page(event(1), event(2, "update", updateDescription={"updatedFields": {"a": 1}}))
+    content = bytearray(whole.payload)
+    content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoded(replace(whole, payload=bytes(content)), on_error="dead-letter", tenant="field:a.b")
+    except Malformed:
+        return
