@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from penstock.feeds.dynamodb import DynamodbSettings
 from tests.dynamodb.streams import Refused, Shard, Stream
 
-__all__ = ["StreamsServer"]
+__all__ = ["StreamsServer", "settings_of"]
 
 LIFETIME = 15 * 60
 _TARGET = "DynamoDBStreams_20120810."
@@ -57,6 +58,7 @@ class StreamsServer:
         self.trims_at = "GetShardIterator"
         """Which call refuses a trimmed place: `GetRecords` is what an iterator of before gets."""
         self.page_of_shards = 100
+        self.page_of_records = 1000
         self.empty_describes = 0
         """How many answers of DescribeStream list nothing."""
         self.shuffles: random.Random | None = None
@@ -217,7 +219,7 @@ class StreamsServer:
         index = place["index"]
         if index < shard.trimmed:
             raise Refused("TrimmedDataAccessException", "trimmed")
-        records, then = shard.page(index, request.get("Limit", 1000))
+        records, then = shard.page(index, request.get("Limit", self.page_of_records))
         body = b'{"Records": [' + b", ".join(records) + b"]"
         if then is not None:
             following = json.dumps(self._sealed(stream, shard, then))
@@ -249,6 +251,20 @@ class StreamsServer:
     def url(self) -> str:
         """The endpoint."""
         return f"http://127.0.0.1:{self._port}"
+
+
+def settings_of(server: StreamsServer, table: str = "users", **given: Any) -> DynamodbSettings:
+    """The feed's settings for a table of this server."""
+    return DynamodbSettings.model_validate(
+        {
+            "table": table,
+            "endpoint": server.url,
+            "region": "eu-central-1",
+            "access_key": "a",
+            "secret_key": "b",
+            **given,
+        }
+    )
 
 
 def _opened(iterator: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """What every feed promises, proven on each: memory (also with marks that resuming needs), MongoDB,
-and PostgreSQL 15, 16 and 18."""
+DynamoDB, and PostgreSQL 15, 16 and 18."""
 
 import json
 import pickle
@@ -13,6 +13,7 @@ import pytest
 from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import At, Feed, Following, FollowsMany
+from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
@@ -26,6 +27,7 @@ from penstock.position import (
     bookmarks_to_json,
 )
 from penstock.settings import Settings
+from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
 
 Change = tuple[str, ...]
@@ -62,6 +64,7 @@ _begun: dict[Feed, Bookmarks] = {}
         "memory-shared",
         "memory-tokens",
         "mongodb",
+        "dynamodb",
         "postgres-15",
         "postgres-16",
         "postgres-18",
@@ -75,6 +78,10 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
         made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, **how))
         _begun[made] = made.begin()
         yield made
+        return
+    if kind == "dynamodb":
+        with StreamsServer() as streams:
+            yield _on_dynamodb(streams)
         return
     if kind == "mongodb":
         with mongodb() as url, shop_on(url) as shop:
@@ -99,6 +106,19 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
         for transaction in _TRANSACTIONS:
             database.execute(transaction)
         yield feed
+
+
+def _on_dynamodb(server: StreamsServer) -> Feed:
+    """Pages of a few records."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    feed = DynamodbFeed(settings_of(server, reads=1000, poll=0.01))
+    _begun[feed] = feed.begin()
+    server.page_of_records = 7
+    for n in range(_CHANGES):
+        kind = ("INSERT", "UPDATE", "DELETE")[n % 3]
+        stream.put(shard, f"k{n % 5}", kind, new={"n": n}, old={"n": n - 1}, at=server.now)
+    return feed
 
 
 def _on_mongodb(shop: Shop) -> Feed:
@@ -357,6 +377,8 @@ def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
     if isinstance(feed, PostgresFeed):
         kind = PostgresSettings
         given = {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
+    elif isinstance(feed, DynamodbFeed):
+        kind, given = DynamodbSettings, {"table": "t"}
     elif isinstance(feed, MongoFeed):
         kind, given = MongoSettings, {"connection": "mongodb://h", "database": "d"}
     else:
@@ -389,6 +411,6 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
     again = changes(feed, read(feed, None, len(marks) // 2 - 1))
     # From the acknowledged place, or from the start of its transaction; never from behind it.
     start = expected.index(again[0])
-    remembers = not isinstance(feed, MongoFeed)  # which goes by its bookmark alone
+    remembers = not isinstance(feed, (MongoFeed, DynamodbFeed))  # which go by bookmarks alone
     assert int(remembers) <= start <= len(marks) // 2 + 1
     assert again == expected[start : start + len(again)]

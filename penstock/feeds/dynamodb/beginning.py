@@ -1,0 +1,82 @@
+"""Where a shard is read from, as pure code: after a place, or from what a bookmark's mark says.
+
+A mark is `{"from": "trim_horizon" | seconds since 1970, "asked": seconds}`. `asked` is when it was
+made: if that is longer ago than a stream keeps its records, some may be gone. Of an open shard
+that was read to its tip there is `iterator` as well, which is exact while it lives; the time is
+for afterwards. With a place, `{"read": seconds}` says when the shard was last read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.position import Bookmark, Mark, Place
+
+__all__ = ["LIFETIME", "RETENTION", "ShardBeginning", "beginning_of", "is_before"]
+
+# Seconds: how long an iterator lives, less a margin; how long a stream keeps a record.
+LIFETIME = 14 * 60.0
+RETENTION = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardBeginning:
+    """Where to read from. `since` is None for the trim horizon; `asked` 0 if that is not known."""
+
+    after: Place | None = None
+    since: float | None = None
+    asked: float = 0.0
+    iterator: str = ""
+
+    def to_mark(self) -> dict[str, Any]:
+        """The mark of a bookmark without a place."""
+        mark: dict[str, Any] = {"from": "trim_horizon" if self.since is None else self.since}
+        mark |= {"asked": self.asked} if self.asked else {}
+        return mark | ({"iterator": self.iterator} if self.iterator else {})
+
+    def without_iterator(self) -> "ShardBeginning":
+        """The same after the iterator has expired."""
+        return replace(self, iterator="")
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether records that belong to us may be older than the stream keeps them."""
+        return self.after is None and 0 < self.asked < now - RETENTION
+
+    def live_iterator(self, now: float) -> str:
+        """The iterator, if it still lives."""
+        return self.iterator if now - self.asked < LIFETIME else ""
+
+
+def beginning_of(bookmark: Bookmark) -> ShardBeginning:
+    """From a bookmark. A child begins at its own beginning; if nothing was read of its parents, it
+    inherits where they began."""
+    mark = bookmark.mark or {}
+    if bookmark.place is not None:
+        return ShardBeginning(after=bookmark.place)
+    parents = [Bookmark.from_json(each) for each in _parents(mark).values()]
+    if not parents:
+        return _from_mark(mark)
+    read = max((float((each.mark or {}).get("read", 0)) for each in parents), default=0.0)
+    if any(each.place is not None for each in parents):
+        return ShardBeginning(asked=read)
+    return beginning_of(parents[0]).without_iterator()
+
+
+def _from_mark(mark: Mark) -> ShardBeginning:
+    since = mark.get("from", "trim_horizon")
+    return ShardBeginning(
+        since=None if since == "trim_horizon" else float(since),
+        asked=float(mark.get("asked", 0)),
+        iterator=str(mark.get("iterator", "")),
+    )
+
+
+def _parents(mark: Mark) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = mark.get("parents", {})
+    return found
+
+
+def is_before(created: float, since: float) -> bool:
+    """Whether a record was surely created before `since`. Services cut times to the second, and
+    DynamoDB Local to the minute: rather one too many than one too few."""
+    return created + (60 if created % 60 == 0 else 1) <= since

@@ -1,0 +1,165 @@
+"""boto3's client for DynamoDB Streams, one for each process: a client that was used before a fork
+mixes up the answers of parent and child.
+
+Answers of GetRecords come as their bytes: botocore's own walk over each record costs more than all
+else that is done with it.
+"""
+
+import os
+import threading
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserFactory
+
+from penstock.feeds.dynamodb.failures import NOT_FOUND, code_of, translating
+from penstock.feeds.dynamodb.lineage import StreamShard
+from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.wire.dynamodb.records import Answer, read_answer
+
+__all__ = ["DescribedStream", "StreamsClient", "client_of"]
+
+_CONNECTIONS = 16
+_making = threading.Lock()  # sessions are not thread-safe
+
+
+class _BytesParser:
+    """Passes the body of a GetRecords answer on as it is."""
+
+    def __init__(self, stock: Any) -> None:
+        self._stock = stock
+
+    def parse(self, response: dict[str, Any], shape: Any) -> Any:
+        """As a parser of botocore."""
+        if response["status_code"] >= 300 or getattr(shape, "name", "") != "GetRecordsOutput":
+            return self._stock.parse(response, shape)
+        metadata = {"HTTPStatusCode": response["status_code"], "HTTPHeaders": response["headers"]}
+        return {"Body": response["body"], "ResponseMetadata": metadata}
+
+
+class _BytesParserFactory:
+    def __init__(self) -> None:
+        self._stock = ResponseParserFactory()
+
+    def set_parser_defaults(self, **given: Any) -> None:
+        self._stock.set_parser_defaults(**given)
+
+    def create_parser(self, protocol_name: str) -> Any:
+        return _BytesParser(self._stock.create_parser(protocol_name))
+
+
+class DescribedStream:
+    """What DescribeStream says, of all its pages: `status`, `view` and the shards as they came."""
+
+    def __init__(self, status: str, view: str, shards: list[StreamShard]) -> None:
+        self.status, self.view, self.shards = status, view, shards
+
+
+class StreamsClient:
+    """The four calls, with errors as ours unless a method says otherwise. Thread-safe."""
+
+    def __init__(self, settings: DynamodbSettings) -> None:
+        self._settings = settings
+        subject = f"DynamoDB Streams of {settings.table_name}"
+        self._subject = subject
+        with _making, translating(subject):
+            self._client = _connect(settings)
+
+    def streams(self, table: str) -> list[str]:
+        """The ARNs of a table's streams, the newest last."""
+        found: list[str] = []
+        more: dict[str, str] = {}
+        with translating(self._subject):
+            while True:
+                answer = self._client.list_streams(TableName=table, **more)
+                found += [each["StreamArn"] for each in answer.get("Streams", ())]
+                if not answer.get("LastEvaluatedStreamArn"):
+                    return sorted(set(found), key=lambda arn: arn.rpartition("/stream/")[2])
+                more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
+
+    def describe(self, arn: str) -> DescribedStream | None:
+        """All pages of DescribeStream; None for a stream that is not there any more."""
+        shards: list[StreamShard] = []
+        more: dict[str, str] = {}
+        while True:
+            with translating(self._subject):
+                try:
+                    answer = self._client.describe_stream(StreamArn=arn, **more)
+                except ClientError as error:
+                    if code_of(error) == NOT_FOUND:
+                        return None
+                    raise
+            found = answer["StreamDescription"]
+            shards += [StreamShard.of(each) for each in found.get("Shards", ())]
+            last = found.get("LastEvaluatedShardId")
+            if not last or more.get("ExclusiveStartShardId") == last:
+                return DescribedStream(found["StreamStatus"], found["StreamViewType"], shards)
+            more = {"ExclusiveStartShardId": last}
+
+    def iterator(
+        self, arn: str, shard: str, kind: str, *, sequence: str = "", since: float = 0.0
+    ) -> str:
+        """A shard iterator; raises ClientError."""
+        more: dict[str, Any] = {}
+        if sequence:
+            more["SequenceNumber"] = sequence
+        if kind == "AT_TIMESTAMP":
+            more["Timestamp"] = datetime.fromtimestamp(since, UTC)
+        with translating(self._subject, refusals=False):
+            answer = self._client.get_shard_iterator(
+                StreamArn=arn, ShardId=shard, ShardIteratorType=kind, **more
+            )
+        return str(answer["ShardIterator"])
+
+    def latest(self, arn: str, shard: str) -> str:
+        """A LATEST iterator."""
+        with translating(self._subject):
+            return self.iterator(arn, shard, "LATEST")
+
+    def records(self, iterator: str) -> tuple[Answer, bytes]:
+        """One page, and its bytes; raises ClientError and Malformed."""
+        with translating(self._subject, refusals=False):
+            body: bytes = self._client.get_records(ShardIterator=iterator)["Body"]
+        return read_answer(body), body
+
+
+def client_of(settings: DynamodbSettings) -> StreamsClient:
+    """This process's client; where to start does not matter to it."""
+    return _client_of(os.getpid(), settings.model_copy(update={"start": "latest"}))
+
+
+@cache
+def _client_of(_: int, settings: DynamodbSettings) -> StreamsClient:
+    return StreamsClient(settings)
+
+
+def _connect(settings: DynamodbSettings) -> Any:
+    session = botocore.session.Session(profile=settings.profile)
+    session.register_component("response_parser_factory", _BytesParserFactory())
+    keys = {
+        name: secret.get_secret_value()
+        for name, secret in (
+            ("aws_access_key_id", settings.access_key),
+            ("aws_secret_access_key", settings.secret_key),
+            ("aws_session_token", settings.session_token),
+        )
+        if secret is not None
+    }
+    config = Config(
+        connect_timeout=settings.connect_timeout,
+        read_timeout=settings.timeout,
+        max_pool_connections=_CONNECTIONS,
+        retries={"mode": "standard", "total_max_attempts": 2},
+    )
+    return boto3.Session(botocore_session=session).client(
+        "dynamodbstreams",
+        region_name=settings.region,
+        endpoint_url=settings.endpoint,
+        config=config,
+        **keys,
+    )

@@ -1,0 +1,103 @@
+"""botocore's exceptions -> penstock's, by one table from the service's error code."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
+
+from penstock.errors import PenstockError, SettingsError, Unavailable
+
+__all__ = [
+    "EXPIRED", "NOT_FOUND", "REFUSED", "TRIMMED", "Throttled", "code_of", "failure", "translating",
+]  # fmt: skip
+
+EXPIRED = "ExpiredIteratorException"
+NOT_FOUND = "ResourceNotFoundException"
+TRIMMED = "TrimmedDataAccessException"
+REFUSED = "ValidationException"
+
+_LATER = "penstock tries again by itself"
+_POLICY = "allow what docs/how-to/dynamodb.md lists, in the role's policy"
+_CREDENTIALS = "correct the credentials that boto3 finds: `aws sts get-caller-identity` shows them"
+
+
+class Throttled(Unavailable):
+    """The service asks for fewer calls."""
+
+
+_TABLE: dict[str, tuple[type[PenstockError], str]] = {
+    "LimitExceededException": (Throttled, "more than two readers of a shard, or too many calls"),
+    "ProvisionedThroughputExceededException": (Throttled, _LATER),
+    "RequestLimitExceeded": (Throttled, _LATER),
+    "ThrottlingException": (Throttled, _LATER),
+    "InternalServerError": (Unavailable, _LATER),
+    "ServiceUnavailable": (Unavailable, _LATER),
+    "AccessDeniedException": (SettingsError, _POLICY),
+    "UnrecognizedClientException": (SettingsError, _CREDENTIALS),
+    "InvalidSignatureException": (SettingsError, _CREDENTIALS),
+    "MissingAuthenticationTokenException": (SettingsError, _CREDENTIALS),
+    "IncompleteSignatureException": (SettingsError, _CREDENTIALS),
+    "ExpiredTokenException": (SettingsError, "renew the session's credentials"),
+    NOT_FOUND: (SettingsError, "correct `table`, `stream` or `region`, or create the table"),
+    REFUSED: (SettingsError, "this is a defect of penstock; please report it with this message"),
+    EXPIRED: (Unavailable, _LATER),
+    TRIMMED: (Unavailable, _LATER),
+}
+
+# What botocore raises by itself; the first that fits.
+_OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
+    (boto.NoRegionError, SettingsError, "write `region`, or set AWS_DEFAULT_REGION"),
+    (boto.InvalidRegionError, SettingsError, "correct `region`"),
+    (boto.NoCredentialsError, SettingsError, _CREDENTIALS),
+    (boto.PartialCredentialsError, SettingsError, _CREDENTIALS),
+    (boto.ProfileNotFound, SettingsError, "correct `profile`"),
+    (boto.InvalidEndpointDiscoveryConfigurationError, SettingsError, "correct ~/.aws/config"),
+    (boto.InvalidConfigError, SettingsError, "correct ~/.aws/config"),
+    (boto.ConfigParseError, SettingsError, "correct ~/.aws/config"),
+    (boto.ParamValidationError, SettingsError, "correct `table` or `stream`"),
+    (boto.SSLError, SettingsError, "correct `endpoint`, or the machine's certificates"),
+    (boto.HTTPClientError, Unavailable, _LATER),
+    (boto.MetadataRetrievalError, Unavailable, _LATER),
+    (boto.CredentialRetrievalError, Unavailable, _LATER),
+    (boto.TokenRetrievalError, SettingsError, _CREDENTIALS),
+    (boto.IncompleteReadError, Unavailable, _LATER),
+    (boto.BotoCoreError, SettingsError, "see the message"),
+)
+
+
+def code_of(error: boto.ClientError) -> str:
+    """The service's error code."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def failure(error: boto.ClientError, subject: str) -> PenstockError:
+    """A refusal of the service, as ours."""
+    known = _TABLE.get(code_of(error))
+    if known is None:
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+        known = (Unavailable, _LATER) if status >= 500 else (SettingsError, "see the message")
+    kind, hint = known
+    message = error.response.get("Error", {}).get("Message", "")
+    return kind(f"{subject}: {code_of(error)} {message}".strip(), hint=hint)
+
+
+@contextmanager
+def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
+    """Raises botocore's exceptions as ours; without `refusals` not those of the service."""
+    try:
+        yield
+    except boto.ClientError as error:
+        if not refusals:
+            raise
+        raise failure(error, subject) from error
+    except ResponseParserError as error:
+        hint = "is `endpoint` a DynamoDB Streams server?"
+        raise Unavailable(f"{subject}: the answer is not readable", hint=hint) from error
+    except boto.BotoCoreError as error:
+        raise _own(error, subject) from error
+
+
+def _own(error: Exception, subject: str) -> PenstockError:
+    kind, hint = next((kind, hint) for each, kind, hint in _OWN if isinstance(error, each))
+    return kind(f"{subject}: {error}", hint=hint)

@@ -1,0 +1,223 @@
+"""DynamoDB Streams as a feed: a partition is a shard, named `LABEL/SHARD` after its stream.
+
+A stream that was disabled and enabled again is another one, with another label. Its first shards
+are children of the old stream's last ones, so that the old stream is drained first; what was
+written in between is a gap.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.change import Images, OnError
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage
+from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
+from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
+from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.pacing import ShardPace
+from penstock.feeds.dynamodb.preflight import check, how_to_enable
+from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.finding import Finding
+from penstock.page import Decoder
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.wire.dynamodb.decoder import DynamodbDecoder
+
+__all__ = ["DynamodbFeed"]
+
+_HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
+_DISABLED = ("DISABLED", "DISABLING")
+
+
+class DynamodbFeed:
+    """The implementation of `feeds.Feed`. It is its settings."""
+
+    def __init__(self, settings: DynamodbSettings) -> None:
+        self.settings = settings
+        self._arns: dict[str, str] = {}  # by label
+        self._lost: dict[PartitionId, str] = {}  # causes that reading has found
+
+    def __repr__(self) -> str:
+        return f"DynamodbFeed({self.settings.stream or self.settings.table})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DynamodbFeed, (self.settings,)
+
+    @property
+    def backend(self) -> str:
+        """See `feeds.Feed`."""
+        return self.settings.name
+
+    @property
+    def on_gap(self) -> GapPolicy:
+        """See `feeds.Feed`."""
+        return self.settings.on_gap
+
+    @property
+    def polled(self) -> bool:
+        """See `feeds.Polled`."""
+        return self.settings.polled
+
+    @property
+    def _client(self) -> StreamsClient:
+        return client_of(self.settings)
+
+    def partitions(self) -> Sequence[Lineage]:
+        """See `feeds.Feed`: the shards of the table's streams, parents first."""
+        found: list[Lineage] = []
+        last: tuple[PartitionId, ...] = ()
+        for label, tree in self._trees():
+            for shard in tree.ordered:
+                parents = (_name(label, shard.parent),) if shard.parent else last
+                found.append(Lineage(partition=_name(label, shard.id), parents=parents))
+            last = tuple(_name(label, shard.id) for shard in tree.leaves)
+        return found
+
+    def begin(self, at: At = None) -> Bookmarks:
+        """See `feeds.Feed`: of the newest stream. "Now" is a LATEST iterator of each open shard,
+        with the time beside it for when that has expired; all other shards are done."""
+        at = self.settings.at if at is None else at
+        if isinstance(at, Mapping):
+            return at
+        now = time.time()
+        *older, (label, tree) = self._trees()
+        done = {_name(old, each): Bookmark(None, {}, ended=True)
+                for old, past in older for each in past.shards}  # fmt: skip
+        if isinstance(at, datetime) and at.timestamp() > now:
+            at = "now"
+        if at == "now":
+            return done | self._latest(label, tree, now)
+        since = at.timestamp() if isinstance(at, datetime) else 0.0
+        beginning = ShardBeginning(since=since if since > now - RETENTION else None, asked=now)
+        return done | {
+            _name(label, each.id): Bookmark(None, beginning.to_mark()) for each in tree.roots
+        }
+
+    def _latest(self, label: str, tree: ShardTree, now: float) -> dict[PartitionId, Bookmark]:
+        found = {}
+        for shard in tree.ordered:
+            if not shard.is_open:
+                found[_name(label, shard.id)] = Bookmark(None, {}, ended=True)
+                continue
+            iterator = self._client.latest(self._arns[label], shard.id)
+            mark = ShardBeginning(since=now, asked=now, iterator=iterator).to_mark()
+            found[_name(label, shard.id)] = Bookmark(None, mark)
+        return found
+
+    def _trees(self) -> list[tuple[str, ShardTree]]:
+        """Of each stream of the table that is still there, the newest last, at least one."""
+        found: list[tuple[str, ShardTree]] = []
+        described: DescribedStream | None = None
+        for label, arn in self._streams().items():
+            described = self._client.describe(arn)
+            if described is not None:
+                found.append((label, ShardTree(described.shards)))
+        if not found or described is None:
+            raise self._no_stream()
+        label, newest = found[-1]
+        if not newest.shards and described.status not in _DISABLED:
+            raise Unavailable(f"the stream {label} of {self._table} lists no shards now")
+        return found
+
+    def _streams(self) -> dict[str, str]:
+        arns = [self.settings.stream] if self.settings.stream else self._client.streams(self._table)
+        self._arns = {arn.rpartition("/stream/")[2]: arn for arn in arns}
+        return self._arns
+
+    @property
+    def _table(self) -> str:
+        return self.settings.table_name
+
+    def _no_stream(self) -> SettingsError:
+        return SettingsError(
+            f"the table {self._table} has no stream, or there is no such table",
+            hint=how_to_enable(self._table),
+        )
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+    ) -> DynamodbFollowing:
+        """See `feeds.Feed`. Makes no call, but for a gap: reading finds what is lost, and then it
+        is raised here."""
+        label, _, shard = partition.rpartition("/")
+        beginning = beginning_of(bookmark)
+        gap = self._gap(partition, bookmark, beginning)
+        if gap is not None and (despite is None or despite.cause != gap.cause):
+            raise HistoryLost(gap, hint=_HINT)
+        if gap is not None:
+            self._lost.pop(partition, None)
+            beginning = ShardBeginning(asked=time.time())
+        following = DynamodbFollowing(
+            self._client,
+            partition,
+            arn=self._arn(label) or "",
+            shard=shard,
+            table=self._table,
+            beginning=beginning,
+            pace=ShardPace(self.settings.reads, self.settings.poll),
+            lost=lambda after, cause: self._found_lost(partition, after, cause),
+        )
+        if gap is not None and gap.cause in ("shard_gone", "stream_gone"):
+            following.end()
+        elif gap is not None:
+            following.look_ahead()
+        return following
+
+    def _arn(self, label: str) -> str | None:
+        if label not in self._arns:
+            self._streams()
+        return self._arns.get(label)
+
+    def _gap(
+        self, partition: PartitionId, bookmark: Bookmark, beginning: ShardBeginning
+    ) -> Gap | None:
+        label = partition.rpartition("/")[0]
+        parents = (bookmark.mark or {}).get("parents", {}) if bookmark.place is None else {}
+        if self._arn(label) is None:
+            cause = "stream_gone"
+        elif any(parent.rpartition("/")[0] != label for parent in parents):
+            cause = "stream_replaced"
+        elif beginning.is_overdue(time.time()):
+            cause = "trimmed"
+        else:
+            cause = self._lost.get(partition, "")
+        return self._gap_of(partition, bookmark.place, cause) if cause else None
+
+    def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
+        after = "" if place is None else str(place)
+        details = {
+            "stream_gone": f"the stream of {partition} is not there any more",
+            "stream_replaced": f"the stream of {self._table} was disabled and enabled again:"
+            " what was written in between is lost",
+            "trimmed": f"records of {partition} after {after or 'its beginning'} are older than"
+            " the stream keeps them",
+            "shard_gone": f"the shard {partition} is not there any more",
+        }
+        return Gap(cause=cause, after=after, detail=details[cause], policy=self.on_gap)
+
+    def _found_lost(
+        self, partition: PartitionId, after: Place | None, cause: str
+    ) -> HistoryLost | None:
+        """What reading found; None if all of the shard was read before."""
+        described = self._client.describe(self._arns.get(partition.rpartition("/")[0], ""))
+        shards = ShardTree(described.shards).shards if described is not None else {}
+        shard = shards.get(partition.rpartition("/")[2])
+        last = None if shard is None else shard.last
+        if last is not None and after is not None and int(after.cursor) >= last:
+            return None
+        self._lost[partition] = cause
+        return HistoryLost(self._gap_of(partition, after, cause), hint=_HINT)
+
+    def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
+        """See `feeds.Feed`."""
+        return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
+
+    def check(self) -> Sequence[Finding]:
+        """See `feeds.Feed`."""
+        return check(self.settings, lambda: self._client)
+
+
+def _name(label: str, shard: str) -> PartitionId:
+    return PartitionId(f"{label}/{shard}")

@@ -1,0 +1,77 @@
+"""Preflight of a DynamoDB table: whether its stream is there, can be read, and what it carries."""
+
+from collections.abc import Callable, Iterator
+
+from botocore.exceptions import ClientError
+
+from penstock.errors import PenstockError
+from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.failures import failure
+from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.finding import Finding
+
+__all__ = ["check", "how_to_enable"]
+
+_LACKS = {
+    "KEYS_ONLY": "only the keys of an item: `before` and `after` are null",
+    "NEW_IMAGE": "no old image: `before` is null",
+    "OLD_IMAGE": "no new image: `after` is null",
+}
+
+
+def how_to_enable(table: str) -> str:
+    """The command that enables a table's stream."""
+    return (
+        f"aws dynamodb update-table --table-name {table} --stream-specification"
+        " StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES"
+    )
+
+
+def check(settings: DynamodbSettings, client: Callable[[], StreamsClient]) -> list[Finding]:
+    """Every finding; only the first if the service cannot be asked."""
+    try:
+        return list(_check(settings, client()))
+    except PenstockError as error:
+        return [_finding("error", "server", error.message, error.hint)]
+
+
+def _finding(level: str, subject: str, message: str, remedy: str = "") -> Finding:
+    return Finding(level=level, subject=subject, message=message, remedy=remedy)  # type: ignore[arg-type]
+
+
+def _check(settings: DynamodbSettings, client: StreamsClient) -> Iterator[Finding]:
+    table = settings.table_name
+    arns = [settings.stream] if settings.stream else client.streams(table)
+    stream = client.describe(arns[-1]) if arns else None
+    if stream is None:
+        text = f"{table} has no stream, or there is no such table"
+        yield _finding("error", "stream", text, how_to_enable(table))
+        return
+    if stream.status not in ("ENABLED", "ENABLING"):
+        text = f"the stream of {table} is {stream.status}: what is written now is lost"
+        yield _finding("error", "stream", text, how_to_enable(table))
+    else:
+        yield _finding("ok", "stream", f"{table} has a stream, which is {stream.status}")
+    if stream.view in _LACKS:
+        remedy = "disable the stream, and: " + how_to_enable(table)
+        text = f"the view type {stream.view} carries {_LACKS[stream.view]}"
+        yield _finding("warning", "view type", text, remedy)
+    else:
+        yield _finding("ok", "view type", f"the view type is {stream.view}")
+    yield from _reading(client, arns[-1], ShardTree(stream.shards))
+
+
+def _reading(client: StreamsClient, arn: str, tree: ShardTree) -> Iterator[Finding]:
+    leaves = tree.open_leaves
+    if not leaves:
+        yield _finding("warning", "shards", "the stream has no open shard", "try again soon")
+        return
+    try:
+        client.records(client.iterator(arn, leaves[-1].id, "LATEST"))
+    except ClientError as error:
+        found = failure(error, "reading a shard")
+        yield _finding("error", "shards", found.message, found.hint)
+    else:
+        count = len(tree.shards)
+        yield _finding("ok", "shards", f"{count} shards, {len(leaves)} of them open, can be read")

@@ -1,0 +1,130 @@
+"""What a pipeline file may say about a DynamoDB table. Reading it does no I/O."""
+
+import re
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from penstock.errors import Malformed
+from penstock.feeds import At
+from penstock.position import bookmarks_from_json
+from penstock.settings import Duration, Secret, Settings
+
+__all__ = ["DynamodbSettings"]
+
+_ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
+_WORDS: dict[str, At] = {
+    "trim_horizon": "beginning",
+    "beginning": "beginning",
+    "latest": "now",
+    "now": "now",
+}
+
+
+class DynamodbSettings(Settings):
+    """The stream of one DynamoDB table."""
+
+    name: str = Field("default", pattern=r"^[^\s:]+$")
+    """The backend: part of every event id and of subjects, so it must not change later."""
+    type: Literal["dynamodb"] = "dynamodb"
+    table: str = ""
+    """The table. Its newest stream is followed, also after the stream was enabled again."""
+    stream: str = ""
+    """Instead of `table`: the ARN of one stream."""
+    region: str | None = None
+    """Without it boto3's own rules: AWS_DEFAULT_REGION, then the profile's."""
+    endpoint: str | None = Field(None, pattern=r"^https?://[^/]")
+    """Where another server than AWS is: http://127.0.0.1:8000."""
+    profile: str | None = None
+    """A profile of ~/.aws/config."""
+    access_key: Secret | None = None
+    """With `secret_key`; without both boto3's chain: environment, profile, role of the machine."""
+    secret_key: Secret | None = None
+    session_token: Secret | None = None
+    start: str | dict[str, Any] = "trim_horizon"
+    """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`, a time
+    with a zone, or a token."""
+    on_gap: Literal["fail", "continue"] = "fail"
+    """When changes are lost (trimmed after 24 hours, the stream was disabled and enabled): stop
+    this backend and say so, or go on after the gap and say so."""
+    tenant: str = Field("none", pattern=r"^(none|field:.+)$")
+    """What fills the column `tenant`: `none`, or `field:<attribute>` of the item."""
+    polled: bool = True
+    """Whether Spark's tasks read the shards in open micro-batches; if not, the reader process."""
+    reads: int = Field(5, ge=1)
+    """Most reads a second and shard. AWS allows five, from all readers together."""
+    poll: Duration = Field(0.25, gt=0)
+    """Seconds between two reads of a shard that has nothing new."""
+    connect_timeout: Duration = Field(10.0, gt=0)
+    """Seconds for making a connection."""
+    timeout: Duration = Field(30.0, gt=0)
+    """Seconds without one byte of an answer, after which a call counts as failed."""
+
+    @field_validator("stream")
+    @classmethod
+    def _is_an_arn(cls, value: str) -> str:
+        if value and not _ARN.fullmatch(value):
+            raise ValueError(
+                "not the ARN of a stream: arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL"
+            )
+        return value
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _is_a_time(cls, value: Any) -> Any:
+        """YAML reads a time by itself."""
+        return value.isoformat() if isinstance(value, datetime) else value
+
+    @field_validator("start")
+    @classmethod
+    def _is_a_start(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        _start(value)
+        return value
+
+    @field_validator("on_gap", mode="before")
+    @classmethod
+    def _is_a_policy(cls, value: Any) -> Any:
+        if value == "resnapshot":
+            raise ValueError(
+                "`resnapshot` needs snapshots of the table, which penstock does not take yet;"
+                " write `fail`, or `continue` and load the table anew yourself"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "DynamodbSettings":
+        if bool(self.table) == bool(self.stream):
+            raise ValueError("write `table`, or `stream` with the ARN of one of its streams")
+        if (self.access_key is None) != (self.secret_key is None):
+            raise ValueError("`access_key` and `secret_key` belong together")
+        return self
+
+    @property
+    def at(self) -> At:
+        """`start` as `Feed.begin` takes it."""
+        return _start(self.start)
+
+    @property
+    def table_name(self) -> str:
+        """The table, also where only a stream is given."""
+        found = _ARN.fullmatch(self.stream)
+        return found[1] if found else self.table
+
+
+def _start(value: str | dict[str, Any]) -> At:
+    """Raises ValueError."""
+    if isinstance(value, dict):
+        try:
+            return bookmarks_from_json(value)
+        except Malformed as error:
+            raise ValueError(f"not a token: {error.message}") from None
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("write trim_horizon, latest, a time or a token") from None
+    if time.tzinfo is None:
+        raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
+    return time

@@ -1,0 +1,187 @@
+"""The records of a GetRecords answer. A page's payload is the answer's body, untouched.
+
+Its context is JSON: `{"table": name, "skip": number}`; the first `skip` records are not part of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from penstock.errors import Malformed
+from penstock.page import Page
+from penstock.position import Place
+from penstock.wire.dynamodb.values import Item
+
+__all__ = [
+    "Answer", "PageContext", "RecordHead", "StreamRecord", "place_of", "read_answer",
+    "read_records", "sequence_number",
+]  # fmt: skip
+
+_DIGITS = 40
+_SHORTEST = 21
+_TIME_TO_LIVE = ("Service", "dynamodb.amazonaws.com")
+
+
+class PageContext(msgspec.Struct, frozen=True):
+    """What a page's context says."""
+
+    table: str
+    skip: int = 0
+
+    def pack(self) -> bytes:
+        """As a page carries it."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def of(cls, page: Page) -> "PageContext":
+        """Raises Malformed."""
+        try:
+            return _context.decode(page.context)
+        except msgspec.MsgspecError as error:
+            raise Malformed("the context of a page of DynamoDB is not readable") from error
+
+
+class _HeadFields(msgspec.Struct):
+    SequenceNumber: str
+    ApproximateCreationDateTime: float = 0.0
+
+
+class RecordHead(msgspec.Struct):
+    """A record without its images."""
+
+    dynamodb: _HeadFields
+
+    @property
+    def sequence(self) -> str:
+        """The sequence number, as DynamoDB wrote it."""
+        return self.dynamodb.SequenceNumber
+
+    @property
+    def created(self) -> float:
+        """Seconds since 1970."""
+        return self.dynamodb.ApproximateCreationDateTime
+
+
+class Answer(msgspec.Struct):
+    """A GetRecords answer, its images unread. `next` is None at the end of a closed shard."""
+
+    records: list[RecordHead] = msgspec.field(name="Records", default_factory=list)
+    next: str | None = msgspec.field(name="NextShardIterator", default=None)
+
+
+class _Fields(_HeadFields, kw_only=True):
+    Keys: dict[str, Any]
+    NewImage: dict[str, Any] | None = None
+    OldImage: dict[str, Any] | None = None
+
+
+class _Identity(msgspec.Struct):
+    Type: str = ""
+    PrincipalId: str = ""
+
+
+class _Record(msgspec.Struct):
+    dynamodb: _Fields
+    eventName: str
+    eventID: str = ""
+    eventVersion: str = ""
+    userIdentity: _Identity | None = None
+
+
+class _Whole(msgspec.Struct):
+    Records: list[_Record] = []
+
+
+class _Parts(msgspec.Struct):
+    Records: list[msgspec.Raw] = []
+
+
+_context = msgspec.json.Decoder(PageContext)
+_answers = msgspec.json.Decoder(Answer)
+_heads = msgspec.json.Decoder(RecordHead)
+_wholes = msgspec.json.Decoder(_Whole)
+_parts = msgspec.json.Decoder(_Parts)
+_records = msgspec.json.Decoder(_Record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRecord:
+    """One record; images are typed values. `event` is INSERT, MODIFY or REMOVE, `expired` whether
+    time to live removed the item."""
+
+    event: str
+    event_id: str
+    version: str
+    sequence: str
+    created_at: datetime
+    keys: Item
+    new: Item | None
+    old: Item | None
+    expired: bool
+
+
+def place_of(sequence: str) -> Place:
+    """Padded to 40 digits, so that places compare as text; raises Malformed."""
+    if not sequence.isdecimal() or len(sequence) > _DIGITS:
+        raise Malformed(f"{sequence[:60]!r} is not a sequence number of 1 to {_DIGITS} digits")
+    return Place(sequence.zfill(_DIGITS), 0)
+
+
+def sequence_number(place: Place) -> str:
+    """The sequence number as DynamoDB wrote it: 21 digits or more. Raises Malformed."""
+    if not place.cursor.isdecimal():
+        raise Malformed(f"{place} is not a place of DynamoDB Streams")
+    return place.cursor.lstrip("0").zfill(_SHORTEST)
+
+
+def read_answer(body: bytes) -> Answer:
+    """Raises Malformed."""
+    try:
+        return _answers.decode(body)
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"an answer of GetRecords is not readable: {error}") from error
+
+
+def read_records(page: Page) -> Sequence[StreamRecord | tuple[RecordHead, bytes, str]]:
+    """A page's records; in place of one that cannot be read its head, its bytes and what is wrong
+    with it, without data. Raises Malformed for a page that is not an answer."""
+    skip = PageContext.of(page).skip
+    try:
+        return [_made(each) for each in _wholes.decode(page.payload).Records[skip:]]
+    except msgspec.MsgspecError:
+        return [_one(raw) for raw in _raw_records(page)[skip:]]
+
+
+def _raw_records(page: Page) -> list[bytes]:
+    try:
+        return [bytes(each) for each in _parts.decode(page.payload).Records]
+    except msgspec.MsgspecError as error:
+        raise Malformed("a page of DynamoDB is not an answer of GetRecords") from error
+
+
+def _one(raw: bytes) -> StreamRecord | tuple[RecordHead, bytes, str]:
+    try:
+        return _made(_records.decode(raw))
+    except msgspec.MsgspecError as error:
+        try:
+            return _heads.decode(raw), raw, f"the record is not readable: {error}"
+        except msgspec.MsgspecError as worse:
+            raise Malformed(f"a record has no sequence number: {worse}") from worse
+
+
+def _made(record: _Record) -> StreamRecord:
+    fields, identity = record.dynamodb, record.userIdentity
+    return StreamRecord(
+        event=record.eventName,
+        event_id=record.eventID,
+        version=record.eventVersion,
+        sequence=fields.SequenceNumber,
+        created_at=datetime.fromtimestamp(fields.ApproximateCreationDateTime, UTC),
+        keys=fields.Keys,
+        new=fields.NewImage,
+        old=fields.OldImage,
+        expired=identity is not None and (identity.Type, identity.PrincipalId) == _TIME_TO_LIVE,
+    )
