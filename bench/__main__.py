@@ -15,10 +15,11 @@ from rich.console import Console
 
 from . import show
 from .deliveries import deliveries
-from .drain import Drain, drain
-from .latency import Load, latency
+from .drain import Drain, drain, drain_source
+from .latency import Latency, Load, latency, latency_source
 from .outage import outage
 from .peer import parse_peer
+from .sources import SOURCES, open_source
 from .table import TEN, Shape
 from .takeover import takeover
 from .variants import pipeline_keys
@@ -32,6 +33,13 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("what", type=click.Choice(KINDS), default="all")
+@click.option(
+    "--source",
+    type=click.Choice(SOURCES),
+    default="postgres",
+    show_default=True,
+    help="Where changes come from; drain and latency know all.",
+)
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows of a backlog.")
 @click.option("--per-transaction", default=1000, show_default=True, help="Rows a transaction.")
 @click.option(
@@ -106,10 +114,26 @@ def _measured(
             timeline=timeline,
         )  # fmt: skip
 
+    def drained_source() -> Drain:
+        rows = options["rows"]
+        with open_source(options["source"], rows) as source:
+            return drain_source(fresh(), source, rows=rows, extra=extra)
+
+    def waited(load: Load) -> Latency:
+        times = {"seconds": options["seconds"], "warm_up": options["warm_up"]}
+        if not other:
+            return latency(fresh(), load=load, extra=extra, version=options["version"], **times)
+        rows = 1000 + load.rate * (options["seconds"] + options["warm_up"])
+        with open_source(options["source"], rows) as source:
+            return latency_source(fresh(), source, load=load, extra=extra, **times)
+
+    other = options["source"] != "postgres"
     results: dict[str, Any] = {}
     if what in ("all", "drain"):
         drains = [
-            drained(TEN, options["peers"], timeline=options["timeline"])
+            drained_source()
+            if other
+            else drained(TEN, options["peers"], timeline=options["timeline"])
             for _ in range(options["runs"])
         ]
         for one in drains:
@@ -118,10 +142,7 @@ def _measured(
     if what in ("all", "latency"):
         results["latency"] = []
         for load in options["loads"]:
-            measured = latency(
-                fresh(), load=load, seconds=options["seconds"], warm_up=options["warm_up"],
-                extra=extra, version=options["version"],
-            )  # fmt: skip
+            measured = waited(load)
             show.show_latency(console, measured)
             results["latency"].append(asdict(measured))
     if what == "scaling":

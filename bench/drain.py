@@ -1,4 +1,5 @@
-"""(a) A backlog of transactions, drained into a file-backed stream; against pg_recvlogical."""
+"""(a) A backlog of transactions, drained into a file-backed stream; against pg_recvlogical, or what
+a bare client of another source reads."""
 
 import subprocess
 import time
@@ -13,11 +14,12 @@ from penstock.demo.servers import Database, Nats, Postgres
 from . import table
 from .peer import Peer, run_peer
 from .pipeline import STREAM, Running, run_pipeline
+from .sources import Source
 from .stream import changes_in, messages_in, stored, wait_for
 from .timeline import Sample, Standstill, Timeline, relative, stood_still
 from .usage import OURS, Cpu, Usage
 
-__all__ = ["Drain", "drain"]
+__all__ = ["Drain", "drain", "drain_source"]
 
 SLOT = "bench"
 
@@ -26,8 +28,9 @@ SLOT = "bench"
 class Drain:
     """Rates in events a second; CPU in microseconds an event; memory in bytes.
 
-    `events_per_second` counts from the first message stored to the last; `first_event` is seconds
-    from the start of the process to the first message stored. `peers` are rates in the same run.
+    `events_per_second` counts from the first message stored to the last; `baseline_per_second` is
+    what `baseline` reads alone; `first_event` is seconds from the start of the process to the first
+    message stored. `peers` are rates in the same run.
     `busy` is the cores that each role kept busy on average, from the first message to the last, and
     `idle` the share of all cores that nothing used. `curves` and `still` are there with a timeline;
     the curves begin at 0 s, and at 0 bytes where the backlog begins in the log.
@@ -38,7 +41,7 @@ class Drain:
     columns: int
     messages: int
     events_per_second: float
-    recvlogical_per_second: float
+    baseline_per_second: float
     first_event: float
     peak_pss: int
     peak_rss: int
@@ -48,11 +51,12 @@ class Drain:
     curves: Sequence[Sample] = ()
     still: Standstill | None = None
     peers: dict[str, float] = field(default_factory=dict)
+    baseline: str = "pg_recvlogical into a file"
 
     @property
     def ratio(self) -> float:
-        """Of pg_recvlogical's own rate in the same run."""
-        return self.events_per_second / self.recvlogical_per_second
+        """Of the baseline's rate in the same run."""
+        return self.events_per_second / self.baseline_per_second
 
     @property
     def own_cpu(self) -> float:
@@ -95,33 +99,61 @@ def drain(
             )
             for number, peer in enumerate(peers)
         }
-        with run_pipeline(folder, database, nats, slot=SLOT, extra=extra) as running:
-            usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
+        with run_pipeline(folder, table.backend(database, SLOT), nats, extra=extra) as running:
+            usage = Usage(service=running.pid, source=postgres.pid, nats=nats.pid)
             curves = Timeline(pg_url=database.url, slot=SLOT, nats_url=nats.url, stream=STREAM)
             with curves if timeline else nullcontext():
                 before, spent = _drained(running, usage, nats.url, rows)
             count, first, last = stored(nats.url, STREAM)
-        found = count if count == rows else changes_in(nats.url, STREAM)
-        if found != rows:
-            raise RuntimeError(f"{rows} rows were written, {found} changes are in the stream")
-        seconds = last - usage.marked_at
         return Drain(
-            rows=rows,
+            **_figures(nats.url, rows, running, usage, before, spent, (count, first, last)),
             tables=shape.tables,
             columns=shape.columns,
-            messages=count,
-            events_per_second=rows / (last - first),
-            recvlogical_per_second=rows / baseline,
-            first_event=first - running.started,
-            peak_pss=usage.peak_pss,
-            peak_rss=usage.peak_rss,
-            cpu={role: used.total * 1e6 / (rows - before) for role, used in spent.items()},
-            busy={role: used.over(seconds) for role, used in spent.items()},
-            idle=max(0.0, 1 - usage.machine / (usage.cores * seconds)),
+            baseline_per_second=rows / baseline,
             curves=relative(curves.samples, log[0]),
             still=stood_still(curves.samples, begin=log[0], end=log[1]) if timeline else None,
             peers=rates,
         )
+
+
+def drain_source(folder: Path, source: Source, *, rows: int, extra: dict[str, Any]) -> Drain:
+    """One run of another source than PostgreSQL, whose server runs, with a fresh nats-server.
+    Raises RuntimeError when a change is missing or there twice."""
+    source.write(rows)
+    baseline = source.read(rows)
+    with Nats() as nats, run_pipeline(folder, source.backend, nats, extra=extra) as running:
+        usage = Usage(service=running.pid, source=source.pid, nats=nats.pid)
+        before, spent = _drained(running, usage, nats.url, rows)
+        return Drain(
+            **_figures(nats.url, rows, running, usage, before, spent, stored(nats.url, STREAM)),
+            tables=1,
+            columns=10,
+            baseline_per_second=rows / baseline,
+            baseline=source.baseline,
+        )
+
+
+def _figures(
+    url: str, rows: int, running: Running, usage: Usage, before: int,
+    spent: Mapping[str, Cpu], stream: tuple[int, float, float],
+) -> dict[str, Any]:  # fmt: skip
+    """What every drain has, after it was verified that each change is there once."""
+    count, first, last = stream
+    found = count if count == rows else changes_in(url, STREAM)
+    if found != rows:
+        raise RuntimeError(f"{rows} rows were written, {found} changes are in the stream")
+    seconds = last - usage.marked_at
+    return {
+        "rows": rows,
+        "messages": count,
+        "events_per_second": rows / (last - first),
+        "first_event": first - running.started,
+        "peak_pss": usage.peak_pss,
+        "peak_rss": usage.peak_rss,
+        "cpu": {role: used.total * 1e6 / (rows - before) for role, used in spent.items()},
+        "busy": {role: used.over(seconds) for role, used in spent.items()},
+        "idle": max(0.0, 1 - usage.machine / (usage.cores * seconds)),
+    }
 
 
 def _drained(running: Running, usage: Usage, url: str, rows: int) -> tuple[int, Mapping[str, Cpu]]:

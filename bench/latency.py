@@ -1,7 +1,7 @@
 """(b) From the commit in the database to the message being stored, at a steady rate."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from penstock.demo.servers import Nats, Postgres
 from . import table
 from .episodes import Episode, episodes
 from .pipeline import STREAM, run_pipeline
+from .sources import PacedWriter, Source
 from .stream import latencies, messages_in, wait_for
-from .usage import Usage
+from .usage import Cpu, Usage
 
-__all__ = ["Latency", "Load", "latency"]
+__all__ = ["Latency", "Load", "latency", "latency_source"]
 
 # Seconds that a writer may be late and still have reached its rate.
 _PUNCTUAL = 0.1
@@ -94,9 +95,9 @@ def latency(
         _fill_log(postgres, files)
         table.create(database)
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
-        with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
+        with run_pipeline(folder, table.backend(database, "bench"), nats, extra=extra) as running:
             usage = Usage(
-                service=running.pid, postgres=postgres.pid, nats=nats.pid, pss_every=_SELDOM
+                service=running.pid, source=postgres.pid, nats=nats.pid, pss_every=_SELDOM
             )
             usage.start()
             table.write_backlog(database, rows=1000)
@@ -117,22 +118,53 @@ def latency(
                 alive=running.check,
             )
             spent = usage.stop()
-        found = latencies(nats.url, STREAM, since=since)
-        return Latency(
-            rate=load.rate,
-            size=load.size,
-            began=since,
-            seconds=seconds,
-            changes=len(found),
-            **_percentiles([times.stored for times in found]),
-            captured=_percentiles([times.captured for times in found]),
-            episodes=episodes(found),
-            late=writer.late,
-            kept_up=writer.late < _PUNCTUAL,
-            peak_pss=usage.peak_pss,
-            peak_rss=usage.peak_rss,
-            cpu={role: used.total * 1e6 / len(found) for role, used in spent.items()},
+        return _latency(nats.url, load, since, seconds, writer.late, usage, spent)
+
+
+def latency_source(
+    folder: Path, source: Source, *, load: Load, seconds: int, warm_up: int, extra: dict[str, Any]
+) -> Latency:
+    """As `latency`, of another source than PostgreSQL, whose server runs."""
+    with Nats() as nats, run_pipeline(folder, source.backend, nats, extra=extra) as running:
+        usage = Usage(service=running.pid, source=source.pid, nats=nats.pid, pss_every=_SELDOM)
+        usage.start()
+        source.write(1000)
+        wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
+        writer = PacedWriter(source, rate=load.rate, size=load.size)
+        writer.write(warm_up)
+        since, writer.late = time.time(), 0.0
+        usage.mark()
+        writer.write(seconds)
+        total = 1000 + writer.rows
+        wait_for(
+            lambda: messages_in(nats.url, STREAM) >= total or running.published() >= total,
+            timeout=120,
+            alive=running.check,
         )
+        spent = usage.stop()
+        return _latency(nats.url, load, since, seconds, writer.late, usage, spent)
+
+
+def _latency(
+    url: str, load: Load, since: float, seconds: int, late: float, usage: Usage,
+    spent: Mapping[str, Cpu],
+) -> Latency:  # fmt: skip
+    found = latencies(url, STREAM, since=since)
+    return Latency(
+        rate=load.rate,
+        size=load.size,
+        began=since,
+        seconds=seconds,
+        changes=len(found),
+        **_percentiles([times.stored for times in found]),
+        captured=_percentiles([times.captured for times in found]),
+        episodes=episodes(found),
+        late=late,
+        kept_up=late < _PUNCTUAL,
+        peak_pss=usage.peak_pss,
+        peak_rss=usage.peak_rss,
+        cpu={role: used.total * 1e6 / len(found) for role, used in spent.items()},
+    )
 
 
 def _percentiles(found: list[float]) -> dict[str, float]:

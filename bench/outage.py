@@ -37,10 +37,10 @@ def outage(
     with Postgres(version=version) as postgres, Nats() as nats, postgres.database() as database:
         table.create(database)
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
-        with run_pipeline(folder, database, nats, slot="bench", extra=extra) as running:
+        with run_pipeline(folder, table.backend(database, "bench"), nats, extra=extra) as running:
             table.write_backlog(database, rows=1000)
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
-            usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid)
+            usage = Usage(service=running.pid, source=postgres.pid, nats=nats.pid)
             usage.start()
             writer = table.Writer(
                 database, rate=load.rate, per_transaction=load.size, asynchronous=load.asynchronous

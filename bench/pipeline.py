@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from penstock.demo.servers import Database, Nats, free_port
+from penstock.demo.servers import Nats, free_port
 
-from .table import PUBLICATION
 from .variants import merged
 
 __all__ = ["STREAM", "Running", "run_pipeline"]
@@ -55,24 +54,16 @@ class Running:
 
 @contextmanager
 def run_pipeline(
-    folder: Path, database: Database, nats: Nats, *, slot: str, extra: dict[str, Any]
+    folder: Path, backend: Mapping[str, Any], nats: Nats, *, extra: dict[str, Any]
 ) -> Iterator[Running]:
-    """Runs the shipped defaults on `slot`; `extra` holds further keys of the pipeline file.
+    """Runs the shipped defaults on `backend`; `extra` holds further keys of the pipeline file.
 
     Ends it gracefully; raises with the end of its log if it died.
     """
     port = free_port()
     document: dict[str, Any] = {
         "name": "bench",
-        "backends": [
-            {
-                "name": "default",
-                "type": "postgres",
-                "connection": database.url,
-                "slot": slot,
-                "publication": PUBLICATION,
-            }
-        ],
+        "backends": [{"name": "default", **backend}],
         "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM},
         "state": str(folder / "state"),
         "ops": {"port": port},

@@ -32,8 +32,8 @@ def show_drain(console: Console, one: Drain) -> None:
     """One drain, and the peers of its run."""
     table = _figures(f"draining {one.rows:,} rows into {one.messages:,} messages")
     table.add_row("events/s", f"{one.events_per_second:,.0f}")
-    table.add_row("pg_recvlogical into a file, rows/s", f"{one.recvlogical_per_second:,.0f}")
-    table.add_row("ratio to pg_recvlogical", f"{one.ratio:.2f}")
+    table.add_row(f"{one.baseline}, rows/s", f"{one.baseline_per_second:,.0f}")
+    table.add_row("ratio to that", f"{one.ratio:.2f}")
     for name, rate in one.peers.items():
         table.add_row(f"{name}, rows/s", f"{rate:,.0f}")
         table.add_row(f"ratio to {name}", f"{one.events_per_second / rate:.2f}")

@@ -36,8 +36,8 @@ def start(folder: Path, *, version: int) -> Start:
         table.create(database)
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         table.write_backlog(database, rows=1)
-        with run_pipeline(folder, database, nats, slot="bench", extra={}) as running:
-            usage = Usage(service=running.pid, postgres=postgres.pid, nats=nats.pid, find_every=0.0)
+        with run_pipeline(folder, table.backend(database, "bench"), nats, extra={}) as running:
+            usage = Usage(service=running.pid, source=postgres.pid, nats=nats.pid, find_every=0.0)
             usage.start()
             wait_for(lambda: messages_in(nats.url, STREAM) > 0, timeout=120, alive=running.check)
             cpu = {role: used.total for role, used in usage.stop().items()}

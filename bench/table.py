@@ -3,12 +3,13 @@
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
 from penstock.demo.servers import Database
 
-__all__ = ["PUBLICATION", "TEN", "Shape", "Writer", "create", "write_backlog"]
+__all__ = ["PUBLICATION", "TEN", "Shape", "Writer", "backend", "create", "write_backlog"]
 
 PUBLICATION = "bench"
 
@@ -68,6 +69,16 @@ BEGIN
     END LOOP;
 END $$
 """
+
+
+def backend(database: Database, slot: str) -> dict[str, Any]:
+    """The backend of a pipeline file that follows the tables on `slot`."""
+    return {
+        "type": "postgres",
+        "connection": database.url,
+        "slot": slot,
+        "publication": PUBLICATION,
+    }
 
 
 def create(database: Database, shape: Shape = TEN) -> None:

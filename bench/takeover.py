@@ -55,12 +55,16 @@ def takeover(folder: Path, *, standby: str, extra: dict[str, Any], version: int)
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         writer = table.Writer(database, rate=_RATE, per_transaction=_SIZE)
         first = stack.enter_context(
-            run_pipeline(_made(folder / "first"), database, nats, slot="bench", extra=shared)
+            run_pipeline(
+                _made(folder / "first"), table.backend(database, "bench"), nats, extra=shared
+            )
         )
         table.write_backlog(database, rows=1000)
         _stored(nats, 1000, first)
         second = stack.enter_context(
-            run_pipeline(_made(folder / "second"), database, nats, slot="bench", extra=shared)
+            run_pipeline(
+                _made(folder / "second"), table.backend(database, "bench"), nats, extra=shared
+            )
         )
         wait_for(lambda: _is_ready(second, standby), timeout=120, alive=second.check)
         writer.start(2 * _BEFORE)

@@ -38,7 +38,8 @@ class Cpu(NamedTuple):
 
 
 class Usage:
-    """Watches the service's process tree, the wal senders and the NATS server.
+    """Watches the service's process tree, the source's server (a wal sender apart) and the NATS
+    server.
 
     Processes that end are counted up to the last sample before their end (4 a second). Watching
     costs what is measured: new processes are looked for every `find_every` seconds only, and PSS is
@@ -50,7 +51,7 @@ class Usage:
         self,
         *,
         service: int,
-        postgres: int,
+        source: int,
         nats: int,
         find_every: float = 1.0,
         pss_every: float = 2.0,
@@ -60,7 +61,7 @@ class Usage:
         self._found: list[tuple[psutil.Process, str]] = []
         self.peak_pss = 0
         self.peak_rss = 0
-        self._roots = {"service": service, "postgres": postgres, "nats": nats}
+        self._roots = {"service": service, "source": source, "nats": nats}
         self._cpu: dict[int, tuple[str, Cpu]] = {}
         self._base: dict[int, Cpu] = {}
         self._machine = _busy()
@@ -141,7 +142,7 @@ class Usage:
     def _role(self, kind: str, process: psutil.Process) -> str:
         known = self._roles.get(process.pid)
         # A fork gets its name a moment later; a process that has ended has no command any more.
-        if known is None or (known in ("service", "workers", "postgres") and process.cmdline()):
+        if known is None or (known in ("service", "workers", "source") and process.cmdline()):
             known = self._roles[process.pid] = _role_of(kind, process)
         return known
 
@@ -154,8 +155,8 @@ def _busy() -> float:
 
 def _role_of(kind: str, process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
-    if kind == "postgres":
-        return "wal sender" if "walsender" in command else "postgres"
+    if kind == "source":
+        return "wal sender" if "walsender" in command else "source"
     if kind == "nats":
         return "nats-server"
     if process.name() == "java":

@@ -20,7 +20,7 @@ _COMMANDS = {
     "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
-    "positions": ("penstock.cli.positions:command", "Show where a pipeline has got to."),
+    "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
     "gaps": ("penstock.cli.gaps:command", "Show what was lost, and say that it is mended."),
     "dead-letters": (
         "penstock.cli.dead_letters:command",

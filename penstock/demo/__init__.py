@@ -2,7 +2,9 @@
 
 __all__ = ["SOURCES"]
 
-# Each is a module with a class `Demo`, see `demo.sources`.
+# Each is a module with `DEMO`, a class, see `demo.sources`.
 SOURCES = {
     "postgres": "penstock.demo.sources.postgres",
+    "mongodb": "penstock.demo.sources.mongodb",
+    "dynamodb": "penstock.demo.sources.dynamodb",
 }

@@ -69,6 +69,7 @@ def complaints(
                 query=snapshot.get(("query", backend)),
                 partitions=rows_of(snapshot, "partition", backend),
                 gaps=rows_of(snapshot, "gap", backend),
+                measure=snapshot.get(("measure", backend)),
                 sinks=alone,
             ),
             started=started,
@@ -90,6 +91,7 @@ class _Backend(NamedTuple):
     query: Entry | None
     partitions: Mapping[str, Entry]
     gaps: Mapping[str, Entry]
+    measure: Entry | None
     sinks: Sequence[Entry]
 
 
@@ -120,6 +122,7 @@ def _backend_complaints(
         yield Complaint("unhealthy", f"backend {name}: has stopped")
         return
     yield from _losses(backend, entry)
+    yield from _unsaved(backend, now)
     silent = now - entry.at
     if silent >= limits.silent_after:
         yield Complaint(
@@ -142,6 +145,17 @@ def _losses(backend: _Backend, entry: Entry) -> Iterator[Complaint]:
             )  # fmt: skip
     if at_risk := entry.fields.get("at_risk"):
         yield Complaint("degraded", f"backend {backend.name}: {at_risk}")
+
+
+def _unsaved(backend: _Backend, now: float) -> Iterator[Complaint]:
+    """Changes flow on: only the source keeps more than it need."""
+    entry = backend.measure
+    if entry is not None and (error := entry.fields.get("positions_error")):
+        waited = now - entry.calm.get("save_failing", entry.since)
+        yield Complaint(
+            "degraded",
+            f"backend {backend.name}: positions are not saved for {waited:.0f} s: {error}",
+        )
 
 
 def _partitions_disconnected(

@@ -1,21 +1,26 @@
 """The status as Prometheus text, with HELP and TYPE. Tables, so that the manual can be held to
 them.
 
-Under `--bridge-metrics` also the series of the CDC bridge that its users have dashboards for:
-same names and units, our numbers.
+Under `--bridge-metrics` also the series of the CDC bridge.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from penstock.ops.bridge_metrics import BRIDGE_SERIES, bridge_metrics
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
-__all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "SERIES", "STATES", "metrics_text"]
+__all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "HISTOGRAMS", "SERIES", "STATES", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,6 +50,21 @@ SERIES: tuple[_Series, ...] = (
     _Series("backend", "gauge", "buffered_bytes", "Bytes in the buffer.", "buffered_bytes"),
     _Series("backend", "counter", "reconnects", "Connections made anew.", "reconnects"),
     _Series("backend", "counter", "restarts", "Restarts of the backend's query.", "restarts"),
+    _Series(
+        "backend",
+        "gauge",
+        "last_event_seconds",
+        "Since changes were read from the source.",
+        "last_event_seconds",
+    ),
+    _Series("backend", "counter", "checkpoints", "Times that positions were saved.", "saved"),
+    _Series(
+        "backend",
+        "counter",
+        "checkpoint_errors",
+        "Times that positions could not be saved.",
+        "save_errors",
+    ),
     _Series("batch", "gauge", "batch_rows", "Rows of the last micro-batch.", "rows"),
     _Series(
         "batch",
@@ -133,10 +153,13 @@ class _Metrics(Collector):
         yield from _partitions(self.status.backends)
         yield from _losses(self.status.backends)
         yield _latency(self.status.sinks)
+        yield _pressure(self.status.sinks)
+        for histogram in HISTOGRAMS:
+            yield _histogram(histogram, self.status)
         yield _dead_letters(self.status.sinks)
         yield _suspended(self.status)
         if self.bridge:
-            yield from _bridge(self.status)
+            yield from bridge_metrics(self.status)
 
 
 def _pipeline(status: Status) -> Iterator[Metric]:
@@ -231,6 +254,53 @@ def _latency(sinks: Sequence[SinkStatus]) -> Metric:
     return made
 
 
+def _pressure(sinks: Sequence[SinkStatus]) -> Metric:
+    made = CounterMetricFamily(
+        "penstock_sink_pressure_events",
+        "Times that back-pressure came to a level.",
+        labels=["sink", "level"],
+    )
+    for sink in sinks:
+        for level in ("normal", "slow", "critical") if sink.pressure is not None else ():
+            made.add_metric([sink.name, level], sink.pressure_entered.get(level, 0))
+    return made
+
+
+class _Histogram(NamedTuple):
+    """A histogram of a backend or sink; `key` is its name in `histograms`."""
+
+    of: Literal["backend", "sink"]
+    name: str
+    help: str
+    key: str
+
+
+HISTOGRAMS: tuple[_Histogram, ...] = (
+    _Histogram(
+        "backend",
+        "ingest_seconds",
+        "From the commit at the source until a page of changes was decoded, of its last change.",
+        "ingest",
+    ),
+    _Histogram("backend", "ingest_changes", "Changes in a page that was decoded.", "batch"),
+    _Histogram("backend", "checkpoint_seconds", "What saving positions took.", "checkpoint"),
+    _Histogram(
+        "sink",
+        "publish_seconds",
+        "From the commit at the source to the acknowledgement.",
+        "publish",
+    ),
+)
+
+
+def _histogram(series: _Histogram, status: Status) -> Metric:
+    made = HistogramMetricFamily(f"penstock_{series.name}", series.help, labels=[series.of])
+    for owner in status.sinks if series.of == "sink" else status.backends:
+        if (found := owner.histograms.get(series.key)) is not None:
+            made.add_metric([owner.name], list(found["buckets"].items()), found["sum"])
+    return made
+
+
 def _dead_letters(sinks: Sequence[SinkStatus]) -> Metric:
     made = CounterMetricFamily(
         "penstock_dead_letters", "Changes set aside, by reason.", labels=["sink", "reason"]
@@ -249,54 +319,3 @@ def _suspended(status: Status) -> Metric:
         found = [table for table in status.tables if table.backend == backend.name]
         made.add_metric([backend.name], sum(table.state == "suspended" for table in found))
     return made
-
-
-# The bridge serves one slot and no labels. Its later versions renamed one series and replaced
-# another (`queue_usage_percent` for `last_processing_time_us`): both old names are served too.
-BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
-    ("bridge_uptime_seconds", "gauge", "Seconds since the start."),
-    ("bridge_wal_messages_received_total", "counter", "Changes read from the log."),
-    ("bridge_cdc_events_published_total", "counter", "Changes acknowledged by JetStream."),
-    ("bridge_last_ack_lsn", "gauge", "Confirmed LSN, as a number."),
-    ("bridge_connected", "gauge", "1 while PostgreSQL is connected."),
-    ("bridge_pg_reconnects_total", "counter", "Connections to PostgreSQL made again."),
-    ("bridge_nats_reconnects_total", "counter", "Connections to NATS made again."),
-    ("bridge_slot_active", "gauge", "1 while we read the slot."),
-    ("bridge_wal_lag_bytes", "gauge", "Log between its end and the confirmed LSN, in bytes."),
-    ("bridge_queue_usage_percent", "gauge", "How full the buffer is, 0 to 100."),
-    ("bridge_reconnects_total", "counter", "Connections to PostgreSQL made again."),
-    (
-        "bridge_last_processing_time_us",
-        "gauge",
-        "Median latency of the last batch, in microseconds.",
-    ),
-)
-
-
-def _bridge(status: Status) -> Iterator[Metric]:
-    values = _bridge_values(status.backends, status)
-    for name, kind, text in BRIDGE_SERIES:
-        family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-        yield family(name, text, value=values[name])
-
-
-def _bridge_values(backends: Sequence[BackendStatus], status: Status) -> dict[str, float]:
-    connected = bool(backends) and all(backend.connected for backend in backends)
-    reconnects = sum(backend.reconnects for backend in backends)
-    latency = max((sink.latency_p50_ms or 0.0 for sink in status.sinks), default=0.0)
-    confirmed = [float(backend.details.get("confirmed_lsn") or 0) for backend in backends]
-    used = [float(backend.details.get("buffer_percent", 0.0)) for backend in backends]
-    return {
-        "bridge_uptime_seconds": int(status.uptime_seconds),
-        "bridge_wal_messages_received_total": sum(backend.events for backend in backends),
-        "bridge_cdc_events_published_total": sum(sink.acknowledged for sink in status.sinks),
-        "bridge_last_ack_lsn": min(confirmed, default=0.0),
-        "bridge_connected": connected,
-        "bridge_pg_reconnects_total": reconnects,
-        "bridge_reconnects_total": reconnects,
-        "bridge_nats_reconnects_total": sum(sink.reconnects for sink in status.sinks),
-        "bridge_slot_active": connected,
-        "bridge_wal_lag_bytes": sum(backend.lag_bytes or 0 for backend in backends),
-        "bridge_queue_usage_percent": max(used, default=0.0),
-        "bridge_last_processing_time_us": latency * 1000,
-    }

@@ -25,7 +25,9 @@ from penstock.connections import connect
 
 __all__ = ["LIMIT", "ROWS", "EntryKind", "Reporter"]
 
-EntryKind = Literal["pipeline", "query", "source", "partition", "gap", "sink", "batch", "table"]
+EntryKind = Literal[
+    "pipeline", "query", "source", "partition", "gap", "sink", "batch", "table", "measure"
+]
 # Kinds of which a backend has many: their reports have several entries, each named BACKEND/KEY.
 ROWS = frozenset({"partition", "gap"})
 

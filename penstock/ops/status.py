@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
+from penstock.histograms import PREFIX, histograms
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
 from penstock.ops.partitions import SHOWN, PartitionStatus, shown
@@ -53,6 +54,7 @@ class BackendStatus:
     lag: Mapping[str, float] = field(default_factory=dict)
     lag_bytes: int | None = None
     lag_seconds: float | None = None
+    last_event_seconds: float | None = None
     events: int = 0
     pages: int = 0
     batches: int = 0
@@ -67,10 +69,14 @@ class BackendStatus:
     partitions: Sequence[PartitionStatus] = ()
     at_risk: str = ""
     gaps: Mapping[str, Any] = field(default_factory=dict)
+    positions_error: str = ""
+    saved: int = 0
+    save_errors: int = 0
     blocked: str = ""
     stopped: bool = False
     age_seconds: float | None = None
     batch: BatchStatus | None = None
+    histograms: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -95,9 +101,11 @@ class SinkStatus:
     answer_ms: float | None = None
     pressure: str | None = None
     pressure_transitions: int = 0
+    pressure_entered: Mapping[str, int] = field(default_factory=dict)
     breaker: str | None = None
     breaker_transitions: int = 0
     age_seconds: float | None = None
+    histograms: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -195,20 +203,35 @@ def _backend(name: str, snapshot: Snapshot, now: float, most: int | None) -> Bac
     service = query.fields if query is not None else {}
     # The reader process's error is closer to the cause.
     error = reader.get("last_error") or service.get("last_error")
+    measure = snapshot.get(("measure", name))
+    measured = measure.fields if measure is not None else {}
+    more |= {"histograms": histograms(measured)}
     known = {"position": places, **reader, **service, "last_error": error}
+    known |= {key: measured[key] for key in _MEASURED if key in measured}
+    if entry is not None and reader.get("events"):
+        known["last_event_seconds"] = round(now - entry.changed["events"], 3)
     if entry is not None and query is not None and entry.at < query.changed["restarts"]:
         known["connected"] = False  # what reported has ended, and its successor has not reported
     return _shown(BackendStatus, name, known, _age(entry, now), more)
 
 
 def _sink(name: str, entry: Entry, now: float) -> SinkStatus:
-    letters = {
-        key.removeprefix(LETTERS): value
-        for key, value in entry.fields.items()
-        if key.startswith(LETTERS)
+    more = {
+        "dead_letters": _after(LETTERS, entry),
+        "pressure_entered": _after(_ENTERED, entry),
+        "histograms": histograms(entry.fields),
     }
-    rest = {key: v for key, v in entry.fields.items() if not key.startswith(LETTERS)}
-    return _shown(SinkStatus, name, rest, _age(entry, now), {"dead_letters": letters})
+    apart = (LETTERS, _ENTERED, PREFIX)
+    rest = {key: v for key, v in entry.fields.items() if not key.startswith(apart)}
+    return _shown(SinkStatus, name, rest, _age(entry, now), more)
+
+
+def _after(prefix: str, entry: Entry) -> dict[str, Any]:
+    return {
+        key.removeprefix(prefix): value
+        for key, value in entry.fields.items()
+        if key.startswith(prefix)
+    }
 
 
 def _tables(snapshot: Snapshot) -> tuple[TableStatus, ...]:
@@ -235,7 +258,11 @@ def _batch(entry: Entry, now: float) -> BatchStatus:
 S = TypeVar("S", BackendStatus, SinkStatus)
 
 # Fields that are made here, never copied from a report.
-_MADE = ("batch", "dead_letters", "gaps", "partitions")
+_MADE = ("batch", "dead_letters", "gaps", "histograms", "partitions", "pressure_entered")
+# Of a backend's measurements, what its status shows.
+_MEASURED = ("positions_error", "saved", "save_errors")
+# Counters of a sink that end in a level of back-pressure.
+_ENTERED = "pressure_entered:"
 
 
 def _shown(

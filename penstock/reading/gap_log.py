@@ -7,9 +7,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.errors import Unavailable
 from penstock.feeds import Gap
 from penstock.leases.gaps import Gaps, gap_id
 from penstock.leases.memory import MemoryStore
@@ -22,6 +24,8 @@ log = logging.getLogger("penstock")
 
 # Seconds between two looks at the store: an operator may have declared a partition mended.
 REREAD = 2.0
+# Seconds that a report waits for it.
+_PATIENCE = 0.2
 
 
 class GapLog:
@@ -43,6 +47,8 @@ class GapLog:
         self._lock = threading.Lock()
         self._rows: dict[str, Any] = {}
         self._read_at = -REREAD
+        self._changes = 0
+        self._looking: threading.Thread | None = None
 
     def verify(self) -> None:
         """Raises LeaseLost if another instance of this pipeline has written the bookmarks."""
@@ -70,13 +76,30 @@ class GapLog:
         }
         with self._lock:
             self._rows[partition] = self._gaps.record(partition, record)
+            self._changes += 1
         self._tell()
 
     def rows(self) -> dict[str, Any]:
-        """Partition -> its row, for the status page; see `Gaps.rows`."""
-        now = self._clock()
+        """Partition -> its row, for the status page; see `Gaps.rows`. While the store is away: as
+        they were. Never waits long: reader threads call it."""
         with self._lock:
-            if now - self._read_at >= REREAD:
-                self._read_at = now
-                self._rows = dict(self._gaps.rows())
+            looking = self._looking
+            if looking is None or not looking.is_alive():
+                looking = None
+                if self._clock() - self._read_at >= REREAD:
+                    self._read_at = self._clock()
+                    looking = threading.Thread(target=self._read, daemon=True)
+                    looking.start()
+                self._looking = looking
+        if looking is not None:
+            looking.join(_PATIENCE)
+        with self._lock:
             return dict(self._rows)
+
+    def _read(self) -> None:
+        with suppress(Unavailable):
+            changes = self._changes
+            found = dict(self._gaps.rows())
+            with self._lock:
+                if changes == self._changes:  # nothing was recorded meanwhile
+                    self._rows = found

@@ -5,9 +5,11 @@ is called with is in it already.
 """
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 
 from penstock.config import Checkpoint
@@ -24,6 +26,10 @@ __all__ = ["Positions"]
 PAUSE = 2.0
 _CLAIMS = 100
 _NOTHING = Bookmark(mark={})
+# Seconds after a failed save before the next, at most: each may wait for the store's own timeout.
+_AGAIN = 5.0
+
+log = logging.getLogger("penstock")
 
 
 class Positions:
@@ -33,6 +39,10 @@ class Positions:
     time, and when asked to; many rows in one write. `clock` is monotonic seconds. `owner` is this
     instance of the pipeline; rows of another one are not touched. With `shared`, partitions are
     divided between instances: a row that another one took is `lost` here, and no error.
+
+    A store that is away delays acknowledgements and nothing else: `save` returns nothing, and
+    `error` says why, until it is back. `tell` gets, after each write, the seconds that it took and
+    the error, if it failed.
     """
 
     def __init__(
@@ -47,6 +57,8 @@ class Positions:
         shared: bool = False,
     ) -> None:
         self.lost: set[PartitionId] = set()
+        self.error = ""
+        self.tell: Callable[[float, str], None] = lambda _seconds, _error: None
         self._store = store
         self._prefix = prefix
         self._interval = interval
@@ -56,6 +68,8 @@ class Positions:
         self._shared = shared
         self._leases: dict[PartitionId, Lease] = {}
         self._stored: dict[PartitionId, Bookmark] = {}
+        # Rows of a write whose outcome is unknown, and their bookmarks.
+        self._unsure: dict[PartitionId, tuple[Lease, Bookmark]] = {}
         self._lock = threading.Lock()
         self._changes = 0
         self._next = clock()
@@ -93,7 +107,7 @@ class Positions:
     def load(self) -> dict[PartitionId, Bookmark]:
         """What is stored; raises Unavailable, Malformed for a row that penstock did not write, and
         LeaseLost for one of another instance (`shared`: passes it over)."""
-        self._leases, self._stored = {}, {}
+        self._leases, self._stored, self._unsure = {}, {}, {}
         for lease in self._rows():
             if self._owner and lease.owner not in ("", self._owner):
                 if self._shared:
@@ -121,15 +135,27 @@ class Positions:
         """Writes what `durable` gives when it is time to, and returns what was written. `changes`:
         how many came since the last call.
 
-        Raises LeaseLost if another process wrote meanwhile.
+        Raises LeaseLost if another process wrote meanwhile, and Unavailable only with `force`.
         """
         self._changes += changes
         now = self._clock()
+        try:
+            return self._save(durable, now, force=force)
+        except Unavailable as error:
+            self._failed(now, error)
+            if force:
+                raise
+            return {}
+
+    def _save(self, durable: Callable[[], Bookmarks], now: float, *, force: bool) -> Bookmarks:
+        if self.error and now < self._next and not force:
+            return {}
         if now - self._looked_at >= PAUSE:
             self.verify()
         self._looked_at = now
         if not (force or self._changes >= self._event_count or now >= self._next):
             return {}
+        self._resolve()
         fresh = {}
         for name, newest in durable().items():
             stored = self._stored.get(name, _NOTHING)
@@ -138,13 +164,27 @@ class Positions:
             if bookmark != stored and name not in self.lost:
                 fresh[name] = bookmark
         self._write(fresh)
+        if self.error:
+            log.warning("positions are saved again")
+            self.error = ""
+        if fresh:
+            self.tell(self._clock() - now, "")
         self._changes = 0
         self._next = now + self._interval
         return {name: bookmark for name, bookmark in fresh.items() if name not in self.lost}
 
+    def _failed(self, began: float, error: Unavailable) -> None:
+        now = self._clock()
+        self._next = now + min(self._interval, _AGAIN)
+        if not self.error:
+            log.warning("positions cannot be saved; trying again: %s", error)
+        self.error = str(error)
+        self.tell(now - began, self.error)
+
     def verify(self) -> None:
         """Raises LeaseLost if another instance wrote our rows: this process may have been frozen
         while that one took over. From any thread."""
+        self._resolve()
         with self._lock:
             ours = {lease.name: lease.revision for lease in self._leases.values()}
             if not ours or self._shared:
@@ -158,16 +198,20 @@ class Positions:
         """Removes the rows of partitions that are done, and that the source no longer lists."""
         for partition in partitions:
             with self._lock:
-                lease = self._leases.pop(partition, None)
-                self._stored.pop(partition, None)
+                lease = self._leases.get(partition)
                 if lease is not None:
-                    self._store.delete(lease)
+                    with suppress(Unavailable):  # a row that stays is one that is done
+                        self._store.delete(lease)
+                self._leases.pop(partition, None)
+                self._stored.pop(partition, None)
 
     def _write(self, bookmarks: Bookmarks) -> None:
         names = list(bookmarks)
         with self._lock:
             rows = [self._row(name, bookmarks[name]) for name in names]
+            self._unsure = dict(zip(names, zip(rows, bookmarks.values(), strict=True), strict=True))
             written = self._store.put_all(rows) if rows else []
+            self._unsure = {}
             for name, lease in zip(names, written, strict=True):
                 if isinstance(lease, LeaseLost):
                     if not self._shared:
@@ -176,6 +220,19 @@ class Positions:
                     continue
                 self._leases[name] = lease
                 self._stored[name] = bookmarks[name]
+
+    def _resolve(self) -> None:
+        """After a write whose answer did not come: takes over those of its rows that were written,
+        which nobody but this instance can have written so."""
+        with self._lock:
+            if not self._unsure:
+                return
+            found = {lease.name: lease for lease in self._rows()}
+            for name, (row, bookmark) in self._unsure.items():
+                now = found.get(row.name)
+                if now is not None and replace(now, revision=row.revision) == row:
+                    self._leases[name], self._stored[name] = now, bookmark
+            self._unsure = {}
 
     def _row(self, partition: PartitionId, bookmark: Bookmark) -> Lease:
         lease = self._leases.get(partition) or Lease(name=f"{self._prefix}/{partition}")

@@ -4,6 +4,7 @@ A planner and its reservoirs live here, in the one Python process that Spark kee
 source. The service talks to it through a folder: the board's socket, and a stop file.
 """
 
+import logging
 import os
 import pickle
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from penstock.errors import Unavailable
 from penstock.feeds import Feed, Polled
 from penstock.handover.conversation import FoundGap, Request
 from penstock.handover.options import SourceOptions, read_source
@@ -31,12 +33,17 @@ from penstock.reading.page_server import PageServer
 from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
+from penstock.reading.save_reports import save_reports
 from penstock.reservoir.reservoir import Reservoir
 
 __all__ = ["Source"]
 
 # Seconds between two reports.
 REPORT = 0.5
+# For how long a stop tries to save positions.
+LAST_SAVE = 5.0
+
+log = logging.getLogger("penstock")
 # Seconds that a stop waits for the source.
 STOPPING = 5.0
 
@@ -57,6 +64,7 @@ class Source:
         self._ended: Json | None = None
         self._reported = 0.0
         self._stopped = False
+        self._last_save: float | None = None  # until when a stop tries to save
         self._durable: Bookmarks = {}
         self._reporting = threading.Lock()
         self._runtime = options.runtime
@@ -66,6 +74,8 @@ class Source:
         self._board = Reporter(folder / BOARD) if folder else None
         self._partitions = PartitionReports(self._board, feed.backend) if self._board else None
         self._gaps = GapLog(positions, tell=self._tell_loss)
+        if positions is not None and self._board is not None:
+            positions.tell = save_reports(self._board, feed.backend)
         is_open = options.mode == "realtime" and positions is not None
         # Tasks of open micro-batches read what anyone may read; all else is read here.
         self._polled = is_open and isinstance(feed, Polled) and feed.polled
@@ -245,10 +255,18 @@ class Source:
             self._report()  # again, or else a report that was dropped would be waited for
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
             return
-        if self._epochs is not None:
-            self._epochs.settle()
-        else:
-            self._planner.settle(durable, force=True)
+        try:
+            if self._epochs is not None:
+                self._epochs.settle()
+            else:
+                self._planner.settle(durable, force=True)
+        except Unavailable as error:
+            if self._last_save is None:
+                self._last_save = time.monotonic() + LAST_SAVE
+            if time.monotonic() < self._last_save:
+                time.sleep(0.05)  # Spark triggers again at once
+                return
+            log.warning("stopped with positions that are not saved: %s", error)
         self._reservoir.stop(STOPPING)
         self._stopped = True
         self._durable = durable

@@ -27,6 +27,7 @@ from penstock.tasks.attempt import Attempt
 from penstock.tasks.follower import Follower
 from penstock.tasks.late.depot import Depot, as_changes
 from penstock.tasks.late.side_files import columns_of, stub_schema
+from penstock.tasks.measures import Measures
 from penstock.tasks.page_client import PageClient
 from penstock.wire.hash_partitions import hashing
 
@@ -228,11 +229,14 @@ def _from_pages(
     ticket: Ticket, client: PageClient | Follower, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
     bounds = {each.partition: (each.after, each.until) for each in ticket.ranges}
+    measures = Measures(board)
     for page in tidied(client.pages()):
         decoded = _decoded(decoder, page, board)
         meant = list(bounded(page, decoded, *bounds.get(page.partition, (None, None))))
         client.handed_on(page, meant)
+        measures.page(meant)
         yield from meant
+    measures.send()
 
 
 def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:

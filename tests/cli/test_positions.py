@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from penstock import cli
 from penstock.leases import Lease
 from penstock.leases.sqlite import SqliteStore
+from penstock.service.ownership import Ownership
 
 PLACE = "00000000/016B3748:41"
 
@@ -66,3 +67,81 @@ def test_positions_in_memory_can_not_be_shown(file: Path) -> None:
 def test_another_state_folder_has_other_positions(file: Path, tmp_path: Path) -> None:
     store(file, "shop/default/slot", json.dumps({"place": PLACE}))
     assert "no positions" in positions(file, "--state", str(tmp_path / "other")).output
+
+
+def edit(file: Path, *more: str, answer: str = "") -> Result:
+    return CliRunner().invoke(cli.main, ["positions", str(file), *more], input=answer)
+
+
+MARKED = {"place": PLACE, "mark": {"token": {"_data": "82"}}}
+
+
+def test_a_whole_bookmark_is_set_shown_exported_and_imported(file: Path, tmp_path: Path) -> None:
+    assert edit(file, "set", "default/my/slot", json.dumps(MARKED), "--yes").exit_code == 0
+    assert edit(file, "set", "default/b", PLACE, "--yes").exit_code == 0
+    shown = json.loads(edit(file, "show", "default/my/slot").output)
+    assert shown["bookmark"] == MARKED
+    exported = edit(file, "export").output
+    assert json.loads(exported) == {
+        "pipeline": "shop",
+        "positions": {"default/b": {"place": PLACE, "mark": None}, "default/my/slot": MARKED},
+    }
+    for name in ("default/b", "default/my/slot"):
+        assert edit(file, "delete", name, "--yes").exit_code == 0
+    assert json.loads(positions(file, "--json").output) == []
+    (tmp_path / "export.json").write_text(exported)
+    assert edit(file, "import", str(tmp_path / "export.json"), answer="y\n").exit_code == 0
+    assert edit(file, "export").output == exported
+    assert edit(file, "import", "-", "--yes", answer=exported).exit_code == 0
+    assert edit(file, "export").output == exported
+
+
+def test_set_and_delete_ask(file: Path) -> None:
+    store(file, "shop/default/slot", json.dumps({"place": PLACE}))
+    asked = edit(file, "set", "default/slot", "0B:0", answer="n\n")
+    assert asked.exit_code == 1
+    assert PLACE in asked.output
+    assert edit(file, "delete", "default/slot", answer="n\n").exit_code == 1
+    assert edit(file, "import", "-", answer='{"positions": {}}').exit_code == 2
+    assert json.loads(positions(file, "--json").output)[0]["place"] == PLACE
+    assert edit(file, "delete", "default/slot", answer="y\n").exit_code == 0
+    assert json.loads(positions(file, "--json").output) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show"], "positions FILE show PARTITION"),
+        (["show", "default/none"], "default/slot"),
+        (["show", "other/slot"], "its backends: default"),
+        (["set", "default", PLACE], "BACKEND/PARTITION"),
+        (["set", "default/slot", "not-a-place"], "CURSOR:ORDINAL"),
+        (["set", "default/slot", '{"mark": 1}'], "CURSOR:ORDINAL"),
+        (["delete", "default/none"], "default/slot"),
+        (["import", "/nowhere"], "export"),
+    ],
+)
+def test_a_mistake_names_the_place_and_the_remedy(
+    file: Path, arguments: list[str], words: str
+) -> None:
+    store(file, "shop/default/slot", json.dumps({"place": PLACE}))
+    found = edit(file, *arguments)
+    assert found.exit_code == 2
+    assert words in found.output
+
+
+def test_rows_of_a_running_instance_are_not_changed(file: Path) -> None:
+    store(file, "shop/default/slot", json.dumps({"place": PLACE}))
+    running = Ownership(SqliteStore(file.parent / "positions.db"), "shop", instance="host:1:abc")
+    assert running.attempt() is None
+    try:
+        for arguments in (["set", "default/slot", "0B:0"], ["delete", "default/slot"]):
+            refused = edit(file, *arguments, "--yes")
+            assert refused.exit_code == 2
+            assert "host:1:abc" in refused.output
+            assert "stop it" in refused.output
+    finally:
+        running.release()
+    assert json.loads(positions(file, "--json").output)[0]["place"] == PLACE
+    assert edit(file, "set", "default/slot", "0B:0", "--yes").exit_code == 0
+    assert SqliteStore(file.parent / "positions.db").get("owner:shop").owner == ""  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ from penstock.cli.bridge import _LOGIN, _REQUIRED
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.postgres.history import CAUSES
 from penstock.ops.logs import metrics_fields
-from penstock.ops.metrics import BRIDGE_SERIES, SERIES, STATES
+from penstock.ops.metrics import BRIDGE_SERIES, HISTOGRAMS, SERIES, STATES
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
@@ -152,6 +152,8 @@ def test_every_series_is_documented() -> None:
     extra |= {states.name for states in STATES}
     gauges = {f"penstock_{name}": "gauge" for name in extra}
     counters = {"penstock_dead_letters_total": "counter", "penstock_gaps_total": "counter"}
+    counters["penstock_sink_pressure_events_total"] = "counter"
+    counters |= {f"penstock_{each.name}": "histogram" for each in HISTOGRAMS}
     assert documented == ours | gauges | counters
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.errors import LeaseLost, Malformed
+from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
@@ -206,3 +206,66 @@ def test_a_process_that_was_frozen_looks_before_it_goes_on() -> None:
     clock.now += PAUSE
     with pytest.raises(LeaseLost):
         save(ours, FIRST, 0)
+
+
+class Away(MemoryStore):
+    """A store whose server goes away: before a write (`away`) or after it (`late`)."""
+
+    away = late = False
+
+    def put_all(self, leases: Sequence[Lease]) -> list[Lease | LeaseLost]:
+        if self.away:
+            raise Unavailable("the store does not answer")
+        written = super().put_all(leases)
+        if self.late:
+            raise Unavailable("the answer is lost")
+        return written
+
+
+def test_a_store_that_is_away_delays_what_is_saved_and_nothing_else() -> None:
+    store, clock = Away(), Clock()
+    kept = positions(store, clock)
+    told: list[str] = []
+    kept.tell = lambda _, error: told.append(error)
+    assert save(kept, FIRST, 1) == {SLOT: at(FIRST)}
+    store.away = True
+    clock.now += 5
+    assert save(kept, SECOND, 1) == {}
+    assert "does not answer" in kept.error
+    assert save(kept, SECOND, 100) == {}  # not again and again
+    with pytest.raises(Unavailable):
+        save(kept, SECOND, 0, force=True)
+    store.away = False
+    clock.now += 5
+    assert save(kept, THIRD, 1) == {SLOT: at(THIRD)}
+    assert kept.error == ""
+    assert [bool(error) for error in told] == [False, True, True, False]
+
+
+def test_a_write_whose_answer_was_lost_is_ours() -> None:
+    store, clock = Away(), Clock()
+    kept = positions(store, clock)
+    kept.load()
+    save(kept, FIRST, 1)
+    store.late = True
+    clock.now += 5
+    assert save(kept, SECOND, 1) == {}
+    store.late = False
+    kept.verify()
+    clock.now += 5
+    assert save(kept, THIRD, 1) == {SLOT: at(THIRD)}
+
+
+def test_a_write_of_another_instance_after_a_lost_one_is_not_ours() -> None:
+    store, clock = Away(), Clock()
+    kept = Positions(store, "shop/default", interval=5, event_count=9, clock=clock, owner="me")
+    save(kept, FIRST, 1)
+    store.late = True
+    clock.now += 5
+    assert save(kept, SECOND, 1) == {}
+    store.late = False
+    other = Positions(store, "shop/default", interval=5, event_count=9, clock=clock, owner="you")
+    other.claim()
+    clock.now += 5
+    with pytest.raises(LeaseLost):
+        save(kept, THIRD, 1)

@@ -68,7 +68,7 @@ def source(kind: str) -> DemoSource:
     """The demo's source of a kind, to be entered; raises SettingsError naming the extra where its
     packages are missing."""
     try:
-        found: Callable[[], DemoSource] = import_module(SOURCES[kind]).Demo
+        found: Callable[[], DemoSource] = import_module(SOURCES[kind]).DEMO
     except ImportError as error:
         raise SettingsError(
             f"the demo of {kind} needs the package {error.name}",

@@ -14,6 +14,9 @@ from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cu
 
 __all__ = ["MongoFollowing"]
 
+# A reply is small that has less than this part of what was asked for.
+_SMALL = 4
+
 
 class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
@@ -42,6 +45,7 @@ class MongoFollowing:
         self._held = b""  # fragments of an event whose others are in the next reply
         self._confirmed: Place | None = bookmark.place
         self._invalidations = 0
+        self._not_before = 0.0  # when the next request may be sent, on the monotonic clock
         self._placer = _placer_after(bookmark.place, era)
         self._tokens = ReadTokens(bookmark, era, time_of=self._time_of)
 
@@ -58,10 +62,14 @@ class MongoFollowing:
 
     def _read(self, timeout: float) -> Sequence[Page]:
         stream = self._stream
+        time.sleep(max(0.0, min(timeout, self._not_before - time.monotonic())))
+        asked_at = time.monotonic()
         reply = stream.more(timeout)
         payload = self._held + reply.payload
         run = events(payload)
         self._held = payload[run.end :]
+        if len(run.events) * _SMALL < stream.batch:
+            self._not_before = asked_at + self._settings.page_wait
         pages = self._pages(payload[: run.end], run.events) if run.events else []
         if reply.token and not self._held:
             self._tokens.idle(reply.token)

@@ -75,6 +75,9 @@ class MongoSettings(Settings):
     """Bytes after which a page is cut."""
     page_rows: int = Field(2_000, ge=1)
     """Changes after which a page is cut, and the most that the server is asked for at a time."""
+    page_wait: Duration = Field(0.005, ge=0)
+    """Seconds between two requests while replies are small: a page of one change costs nearly as
+    much as one of a hundred."""
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for finding a server and connecting to it."""
     silence: Duration = Field(30.0, ge=2)

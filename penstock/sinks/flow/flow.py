@@ -130,7 +130,8 @@ class Flow:
 
     def _tell(self, machine: str, state: str, why: str) -> None:
         told: dict[str, Any] = {machine: state, f"{machine}_reason": why}
-        self._listener({**told, "counts": {f"{machine}_transitions": 1}})
+        counts = {f"{machine}_transitions": 1, f"{machine}_entered:{state}": 1}
+        self._listener({**told, "counts": counts})
 
 
 _CROWD = 3  # chains broken by others before we chain no more

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
+from penstock.histograms import observed
 from penstock.nats.connection import Connection
 from penstock.position import position_to_json
 from penstock.sinks import Notify, Receipt
@@ -54,6 +55,7 @@ class Write:
         # Times of commit at the source, of what was published since `_told`.
         self._committed: list[pa.Array[Any]] = []
         self._latency: dict[str, float] = {}
+        self._counts: dict[str, float] = {}  # of latencies that are not reported yet
         self._slowest: dict[str, float] = {}
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
@@ -71,6 +73,8 @@ class Write:
         self._pass()
         self._flow.idle()
         self._measure()
+        if self._counts:
+            self._notify({"counts": self._counts})
         return self._receipt()
 
     def _until(self) -> tuple[float, int | None]:
@@ -174,6 +178,7 @@ class Write:
             self._told, self._reported, self._size = now, tally.stored, tally.size
             self._measure()
             fresh, tally.fresh = tally.fresh, {}
+            counts, self._counts = self._counts, {}
             self._notify({
                 "position": position_to_json(fresh),
                 "published": tally.published,
@@ -181,6 +186,7 @@ class Write:
                 "size": tally.size,
                 **self._latency,
                 **self._answers(),
+                **({"counts": counts} if counts else {}),
             })  # fmt: skip
 
     def _measure(self) -> None:
@@ -191,6 +197,7 @@ class Write:
         if sum(map(len, parts)):
             waited = time.time() * 1e3 - np.concatenate(parts) / 1e3
             p50, p99 = np.percentile(waited, (50, 99))
+            self._counts = observed("publish", waited / 1e3)
             self._latency = {
                 "latency_p50_ms": round(float(p50), 1),
                 "latency_p99_ms": round(float(p99), 1),

@@ -16,12 +16,12 @@ from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 
-__all__ = ["Demo"]
+__all__ = ["DEMO", "PostgresDemo"]
 
 _DATABASE = "shop"
 
 
-class Demo(Closes):
+class PostgresDemo(Closes):
     """A `DemoSource`."""
 
     title = "PostgreSQL"
@@ -90,3 +90,6 @@ class Demo(Closes):
     def hints(self) -> Sequence[str]:
         """See `DemoSource`."""
         return (f"{self._server.bin}/psql {self._url}",)
+
+
+DEMO = PostgresDemo

@@ -1,0 +1,158 @@
+"""One pipeline's stored positions: read at any time, changed only while the pipeline is ours."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.closing import Closes
+from penstock.config import Pipeline
+from penstock.errors import LeaseLost, Malformed, SettingsError
+from penstock.leases import Lease, replace
+from penstock.leases.open import open_store
+from penstock.position import Bookmark
+from penstock.service.ownership import TERM, Ownership, instance_name
+
+__all__ = ["Editing", "StoredRow", "read_export"]
+
+_LOOK = 0.2  # seconds
+_BOOKMARK = (
+    "write a place (CURSOR:ORDINAL), or the JSON that `penstock positions FILE show` prints under"
+    ' "bookmark"'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRow:
+    """`name` is BACKEND/PARTITION. `bookmark` is None for a row that penstock did not write."""
+
+    name: str
+    lease: Lease
+    bookmark: Bookmark | None
+
+
+class Editing(Closes):
+    """Opens the pipeline's store, until `close`. Raises Unavailable, SettingsError."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        if pipeline.positions.startswith("memory:"):
+            raise SettingsError(
+                "positions in memory are gone when the pipeline ends",
+                hint="write positions: sqlite:///FILE to keep them",
+            )
+        self._pipeline = pipeline
+        self._prefix = f"{pipeline.name}/"
+        self._store = open_store(pipeline.positions)
+
+    def close(self) -> None:
+        """Closes the store."""
+        self._store.close()
+
+    def rows(self) -> list[StoredRow]:
+        """All rows of the pipeline, by name."""
+        return [self._row(lease) for lease in self._store.list(self._prefix)]
+
+    def find(self, name: str) -> StoredRow | None:
+        """One row; raises SettingsError for a name that cannot be one."""
+        self.verify(name)
+        lease = self._store.get(self._prefix + name)
+        return None if lease is None else self._row(lease)
+
+    def row(self, name: str) -> StoredRow:
+        """One row that is there."""
+        if (found := self.find(name)) is None:
+            known = ", ".join(row.name for row in self.rows()) or "none"
+            raise SettingsError(f"{name} has no stored position", hint=f"those that have: {known}")
+        return found
+
+    def verify(self, name: str) -> None:
+        """Raises SettingsError unless it names a partition of a backend of the pipeline."""
+        backends = [backend.name for backend in self._pipeline.backends]
+        backend, _, partition = name.partition("/")
+        if backend not in backends or not partition:
+            raise SettingsError(
+                f"{name!r} is no partition of this pipeline",
+                hint=f"write BACKEND/PARTITION; its backends: {', '.join(backends)}",
+            )
+
+    def parse(self, name: str, text: str) -> Bookmark:
+        """The bookmark that somebody wrote for a partition: a place, or JSON."""
+        self.verify(name)
+        try:
+            return Bookmark.from_json(json.loads(text) if text.lstrip().startswith("{") else text)
+        except (ValueError, Malformed) as error:
+            raise SettingsError(f"{text[:80]!r} is no bookmark", hint=_BOOKMARK) from error
+
+    def export(self) -> dict[str, Any]:
+        """Plain JSON: `pipeline`, and `positions` by name."""
+        rows = self.rows()
+        broken = [row.name for row in rows if row.bookmark is None]
+        if broken:
+            raise SettingsError(
+                f"the stored position of {broken[0]} can't be read",
+                hint=f"penstock positions FILE delete {broken[0]}, or set it",
+            )
+        kept = {row.name: row.bookmark.to_json() for row in rows if row.bookmark is not None}
+        return {"pipeline": self._pipeline.name, "positions": kept}
+
+    def write(self, bookmarks: Mapping[str, Bookmark]) -> None:
+        """Stores bookmarks, in one write. Raises SettingsError while an instance runs."""
+        with _Owning(self):
+            rows = []
+            for name, bookmark in bookmarks.items():
+                before = self._store.get(self._prefix + name) or Lease(name=self._prefix + name)
+                text = json.dumps(bookmark.to_json())
+                rows.append(replace(before, owner="", continuation=text))
+            for each in self._store.put_all(rows):
+                if isinstance(each, LeaseLost):
+                    raise each
+
+    def delete(self, row: StoredRow) -> None:
+        """Removes a row. Raises SettingsError while an instance runs."""
+        with _Owning(self):
+            self._store.delete(row.lease)
+
+    def own(self) -> Ownership:
+        """The lease of the pipeline, which is ours now: release it."""
+        ours = Ownership(self._store, self._pipeline.name, instance=instance_name())
+        # One that was killed holds it for its term.
+        until = time.monotonic() + 2 * TERM
+        while (owner := ours.attempt()) is not None:
+            if time.monotonic() > until:
+                raise SettingsError(
+                    f"a running instance owns the positions of {self._pipeline.name}: {owner.text}",
+                    hint="stop it (and its standbys) before positions are changed",
+                )
+            time.sleep(_LOOK)
+        return ours
+
+    def _row(self, lease: Lease) -> StoredRow:
+        try:
+            bookmark = Bookmark.from_json(json.loads(lease.continuation))
+        except (ValueError, Malformed):
+            bookmark = None
+        name = lease.name.removeprefix(self._prefix)
+        return StoredRow(name=name, lease=lease, bookmark=bookmark)
+
+
+class _Owning(Closes):
+    """The pipeline's lease, while its rows change."""
+
+    def __init__(self, editing: Editing) -> None:
+        self._ours = editing.own()
+
+    def close(self) -> None:
+        self._ours.release()
+
+
+def read_export(text: str) -> dict[str, Bookmark]:
+    """What `Editing.export` gave, as text: BACKEND/PARTITION -> its bookmark."""
+    try:
+        found = json.loads(text)["positions"]
+        return {str(name): Bookmark.from_json(each) for name, each in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, Malformed) as error:
+        raise SettingsError(
+            "this is no export of positions",
+            hint="it is what `penstock positions FILE export` printed",
+        ) from error

@@ -1,0 +1,127 @@
+"""DynamoDB: its embedded stand-in, and a shop whose items have every type."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+import boto3
+from boto3.dynamodb.types import Binary
+
+from penstock.closing import Closes
+from penstock.demo.ledger import Key, Ledger
+from penstock.demo.moto import Moto
+from penstock.demo.sources.dynamodb.shop import KEYS, TABLE
+from penstock.demo.sources.dynamodb.writer import DynamoWriter
+from penstock.demo.verdict import TableRows
+from penstock.demo.workload import Writer
+
+__all__ = ["DEMO", "DynamoDemo"]
+
+# Of the stand-in, which takes any.
+_LOGIN = {
+    "AWS_ACCESS_KEY_ID": "demo",
+    "AWS_SECRET_ACCESS_KEY": "demo",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+class DynamoDemo(Closes):
+    """A `DemoSource`."""
+
+    title = "moto's DynamoDB"
+    notice = (
+        "The database is moto's server, a stand-in for DynamoDB: it speaks DynamoDB's protocol,"
+        " keeps everything in memory, and is not DynamoDB."
+    )
+    keys = KEYS
+
+    def __init__(self) -> None:
+        self._server = Moto()
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        self._resource().create_table(
+            TableName=TABLE,
+            KeySchema=[
+                {"AttributeName": "customer", "KeyType": "HASH"},
+                {"AttributeName": "number", "KeyType": "RANGE"},
+            ],
+            AttributeDefinitions=[
+                {"AttributeName": "customer", "AttributeType": "S"},
+                {"AttributeName": "number", "AttributeType": "N"},
+            ],
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        )
+        return self
+
+    def close(self) -> None:
+        """Ends the server; what it had is gone."""
+        self._server.__exit__(None, None, None)
+
+    @property
+    def backend(self) -> Mapping[str, Any]:
+        """See `DemoSource`."""
+        return {
+            "type": "dynamodb",
+            "table": TABLE,
+            "endpoint": "${DYNAMODB_ENDPOINT}",
+            "start": "trim_horizon",
+        }
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """See `DemoSource`."""
+        return {"DYNAMODB_ENDPOINT": self._server.url, **_LOGIN}
+
+    def writer(self, ledger: Ledger, rate: float) -> Callable[[], AbstractContextManager[Writer]]:
+        """See `DemoSource`."""
+        return DynamoWriter(self._resource().Table(TABLE), ledger).connected
+
+    def lag(self) -> str:
+        """See `DemoSource`: DynamoDB has no view of who reads its streams."""
+        return ""
+
+    def tables(self) -> Mapping[str, TableRows]:
+        """See `DemoSource`."""
+        table = self._resource().Table(TABLE)
+        rows: dict[Key, dict[str, Any]] = {}
+        more: dict[str, Any] = {}
+        while True:
+            page = table.scan(**more)
+            for item in page["Items"]:
+                rows[item["customer"], str(item["number"])] = _plain(item)
+            if "LastEvaluatedKey" not in page:
+                return {TABLE: rows}
+            more = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def hints(self) -> Sequence[str]:
+        """See `DemoSource`."""
+        return (f"aws dynamodb scan --table-name {TABLE} --endpoint-url {self._server.url}",)
+
+    def _resource(self) -> Any:
+        return boto3.resource(
+            "dynamodb",
+            endpoint_url=self._server.url,
+            region_name=_LOGIN["AWS_DEFAULT_REGION"],
+            aws_access_key_id=_LOGIN["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=_LOGIN["AWS_SECRET_ACCESS_KEY"],
+        )
+
+
+def _plain(value: Any) -> Any:
+    """The values that Python has another type for, as the message format writes them."""
+    match value:
+        case Binary():
+            return bytes(value)
+        case set():
+            return [_plain(each) for each in sorted(value)]
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+        case _:
+            return value
+
+
+DEMO = DynamoDemo

@@ -1,0 +1,111 @@
+"""The shop in DynamoDB: one table of customers' orders, whose items have every type."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+from penstock.demo.ledger import Written
+
+__all__ = ["ACTIONS", "KEYS", "TABLE", "ItemAction", "ItemShop", "place_order"]
+
+TABLE = "orders"
+KEYS: dict[str, tuple[str, ...]] = {TABLE: ("customer", "number")}
+
+_CUSTOMERS = 50
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class ItemShop:
+    """The keys of the items that exist."""
+
+    random: Random
+    orders: list[Key] = field(default_factory=list)
+    last: int = 0
+
+    def next_key(self) -> Key:
+        """The key of a new item."""
+        self.last += 1
+        return f"customer-{self.random.randint(1, _CUSTOMERS)}", self.last
+
+    def some(self) -> Key:
+        """The key of an item that exists."""
+        return self.random.choice(self.orders)
+
+
+# The table is a resource of boto3, which is made at run time and has no type.
+ItemAction = Callable[[ItemShop, Any], list[Written]]
+
+
+def place_order(shop: ItemShop, table: Any) -> list[Written]:
+    """A new item."""
+    key = shop.next_key()
+    table.put_item(Item=_item(shop, key))
+    shop.orders.append(key)
+    return [_written("INSERT", key)]
+
+
+def place_orders(shop: ItemShop, table: Any) -> list[Written]:
+    """Several new items in one request."""
+    keys = [shop.next_key() for _ in range(shop.random.randint(5, 25))]
+    with table.batch_writer() as batch:
+        for key in keys:
+            batch.put_item(Item=_item(shop, key))
+    shop.orders += keys
+    return [_written("INSERT", key) for key in keys]
+
+
+def replace(shop: ItemShop, table: Any) -> list[Written]:
+    """An item that exists is put again."""
+    key = shop.some()
+    table.put_item(Item=_item(shop, key))
+    return [_written("UPDATE", key)]
+
+
+def pay(shop: ItemShop, table: Any) -> list[Written]:
+    """A number is added to, and an attribute is set."""
+    key = shop.some()
+    table.update_item(
+        Key=_key(key),
+        UpdateExpression="SET paid = :t ADD steps :n",
+        ExpressionAttributeValues={":t": shop.random.random() < 0.5, ":n": 1},
+    )
+    return [_written("UPDATE", key)]
+
+
+def cancel(shop: ItemShop, table: Any) -> list[Written]:
+    """An item is deleted."""
+    key = shop.some()
+    table.delete_item(Key=_key(key))
+    shop.orders.remove(key)
+    return [_written("DELETE", key)]
+
+
+# action -> how often, relative to the others
+ACTIONS: dict[ItemAction, int] = {place_order: 10, place_orders: 3, replace: 5, pay: 15, cancel: 5}
+
+
+def _key(key: Key) -> dict[str, Any]:
+    return {"customer": key[0], "number": key[1]}
+
+
+def _written(operation: str, key: Key) -> Written:
+    return Written(operation, TABLE, (key[0], str(key[1])))
+
+
+def _item(shop: ItemShop, key: Key) -> dict[str, Any]:
+    number = shop.random.getrandbits(90)  # 28 digits: more would be rounded here
+    return {
+        **_key(key),
+        "name": f"Ünïque {number} O'Neill 🛒",
+        "total": Decimal(number).scaleb(-2),
+        "gift": number % 2 == 0,
+        "nothing": None,
+        "photo": number.to_bytes(16, "big"),
+        "tags": {"new", f"tag {number % 7}"},
+        "sizes": {1, Decimal("2.5"), number % 100 + 3},
+        "lines": [{"sku": f"sku-{line}", "price": Decimal(line) / 4} for line in range(1, 4)],
+        "address": {"street": "Müllerstraße 1", "floor": None},
+    }

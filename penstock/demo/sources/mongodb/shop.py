@@ -1,0 +1,185 @@
+"""The shop in MongoDB: actions on three collections, whose documents have what a document can.
+
+An action writes by itself, or in a transaction; it returns what it wrote, in order.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from bson import Decimal128, Int64, ObjectId
+from pymongo import DeleteOne, InsertOne, UpdateOne
+from pymongo.client_session import ClientSession
+from pymongo.database import Database
+
+from penstock.demo.ledger import Written
+
+__all__ = [
+    "ACTIONS",
+    "KEYS",
+    "DocumentAction",
+    "DocumentShop",
+    "Documents",
+    "abandon",
+    "place_order",
+    "sign_up",
+]
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "customers": ("_id",),
+    "orders": ("_id",),
+    "carts": ("_id",),
+}
+
+Documents = Database[dict[str, Any]]
+Session = ClientSession | None
+
+
+@dataclass(slots=True)
+class DocumentShop:
+    """The ids of the documents that exist."""
+
+    random: Random
+    customers: list[ObjectId] = field(default_factory=list)
+    orders: list[int] = field(default_factory=list)
+    carts: set[int] = field(default_factory=set)
+    last_order: int = 0
+
+    def remember(self, changes: list[Written]) -> None:
+        """Adds what was committed."""
+        for operation, collection, (id,) in changes:
+            if collection == "customers" and operation == "INSERT":
+                self.customers.append(ObjectId(str(id)))
+            elif collection == "orders" and operation == "INSERT":
+                self.orders.append(int(str(id)))
+            elif collection == "orders" and operation == "DELETE":
+                self.orders.remove(int(str(id)))
+
+
+DocumentAction = Callable[[DocumentShop, Documents, Session], list[Written]]
+
+
+def sign_up(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """One to five new customers, in one command."""
+    made = [_customer(shop) for _ in range(shop.random.randint(1, 5))]
+    documents.customers.insert_many(made, session=session)
+    return [Written("INSERT", "customers", (str(each["_id"]),)) for each in made]
+
+
+def place_order(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """An order with its lines inside, and the customer's credit."""
+    shop.last_order += 1
+    customer, order = shop.random.choice(shop.customers), shop.last_order
+    documents.orders.insert_one(
+        {
+            "_id": order,
+            "customer": customer,
+            "status": "new",
+            "total": Decimal128(Decimal(shop.random.randint(1, 10**8)).scaleb(-2)),
+            "lines": [
+                {"sku": f"sku-{line}", "quantity": line, "price": line * 1.25}
+                for line in range(1, shop.random.randint(2, 6))
+            ],
+            "address": {"street": "Müllerstraße 1", "floor": None},
+            "placed_at": _now(),
+        },
+        session=session,
+    )
+    credit = {"$inc": {"credit": -125}, "$set": {"seen.last": _now()}}
+    documents.customers.update_one({"_id": customer}, credit, session=session)
+    return [Written("INSERT", "orders", (order,)), Written("UPDATE", "customers", (str(customer),))]
+
+
+def ship(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """A document of an array changes, and a field goes."""
+    order = shop.random.choice(shop.orders)
+    documents.orders.update_one(
+        {"_id": order},
+        {"$set": {"status": "shipped", "lines.0.shipped": _now()}, "$unset": {"address": ""},
+         "$inc": {"steps": 1}},
+        session=session,
+    )  # fmt: skip
+    return [Written("UPDATE", "orders", (order,))]
+
+
+def write_letter(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """A customer's letters: the newest three are kept."""
+    customer = shop.random.choice(shop.customers)
+    letter = {"at": _now(), "text": "Ünïque 🛒 " * shop.random.randint(1, 50)}
+    push = {"$push": {"letters": {"$each": [letter], "$slice": -3}}}
+    documents.customers.update_one({"_id": customer}, push, session=session)
+    return [Written("UPDATE", "customers", (str(customer),))]
+
+
+def fill_cart(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """A cart is made, or replaced as a whole."""
+    cart = shop.random.randint(1, 40)
+    document = {"_id": cart, "items": [shop.random.random(), None, "x"], "touched_at": _now()}
+    there = cart in shop.carts
+    shop.carts.add(cart)
+    documents.carts.replace_one({"_id": cart}, document, upsert=True, session=session)
+    return [Written("REPLACE" if there else "INSERT", "carts", (cart,))]
+
+
+def cancel(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """An order is deleted."""
+    order = shop.random.choice(shop.orders)
+    documents.orders.delete_one({"_id": order}, session=session)
+    return [Written("DELETE", "orders", (order,))]
+
+
+def clean_up(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """Three kinds of writes in one command, in order."""
+    old, new = shop.random.choice(shop.orders), shop.last_order + 1
+    shop.last_order = new
+    operations: list[InsertOne[dict[str, Any]] | UpdateOne | DeleteOne] = [
+        InsertOne({"_id": new, "customer": None, "steps": Int64(2**60)}),
+        UpdateOne({"_id": new}, {"$set": {"status": "made"}}),
+        DeleteOne({"_id": old}),
+    ]
+    documents.orders.bulk_write(operations, session=session)
+    kinds = ("INSERT", new), ("UPDATE", new), ("DELETE", old)
+    return [Written(operation, "orders", (id,)) for operation, id in kinds]
+
+
+def abandon(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+    """What a transaction that is rolled back would have written."""
+    return [*sign_up(shop, documents, session), *place_order(shop, documents, session)]
+
+
+# action -> how often, relative to the others
+ACTIONS: dict[DocumentAction, int] = {
+    sign_up: 10,
+    place_order: 30,
+    ship: 15,
+    write_letter: 10,
+    fill_cart: 8,
+    cancel: 5,
+    clean_up: 3,
+}
+
+
+def _customer(shop: DocumentShop) -> dict[str, Any]:
+    number = shop.random.getrandbits(64)
+    return {
+        "_id": ObjectId(),
+        "name": f"Ünïque {number} O'Neill",
+        "vip": number % 10 == 0,
+        "credit": 0,
+        "score": None if number % 7 == 0 else number / 3,
+        "tags": ["new", None, 'a "quoted", one', ""],
+        "preferences": {"size": number % 50, "nested": [1, None, {"a": 2.5}]},
+        "photo": number.to_bytes(8, "big"),
+        "token": UUID(int=number),
+        "joined_at": _now(),
+    }
+
+
+def _now() -> datetime:
+    """As MongoDB stores it: milliseconds."""
+    now = datetime.now(UTC)
+    return now.replace(microsecond=now.microsecond // 1000 * 1000)
