@@ -18,6 +18,7 @@ from penstock.settings import Settings
 
 __all__ = [
     "At",
+    "ChecksBookmarks",
     "Feed",
     "FeedPlugin",
     "Following",
@@ -250,6 +251,15 @@ class FollowsMany(Protocol):
 
     def shared_connection(self) -> SharedConnection | None:
         """A new one; None where that is not wanted."""
+        ...
+
+
+@runtime_checkable
+class ChecksBookmarks(Protocol):
+    """A feed that knows, without reading, whether the changes after a bookmark are still there."""
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """Preflight of a saved bookmark. Does I/O."""
         ...
 
 
