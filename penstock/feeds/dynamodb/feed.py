@@ -11,8 +11,16 @@ from datetime import datetime
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage
+from penstock.errors import InvalidStream, Unavailable
+from penstock.feeds import (
+    At,
+    Gap,
+    GapPolicy,
+    HistoryLost,
+    Lineage,
+    NativeRecord,
+    RecordReader,
+)
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
@@ -21,9 +29,10 @@ from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.feeds.dynamodb.preflight import check, how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.finding import Finding
-from penstock.page import Decoder
+from penstock.page import Decoder, Page
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
+from penstock.wire.dynamodb.native import python_records
 
 __all__ = ["DynamodbFeed"]
 
@@ -130,8 +139,8 @@ class DynamodbFeed:
     def _table(self) -> str:
         return self.settings.table_name
 
-    def _no_stream(self) -> SettingsError:
-        return SettingsError(
+    def _no_stream(self) -> InvalidStream:
+        return InvalidStream(
             f"the table {self._table} has no stream, or there is no such table",
             hint=how_to_enable(self._table),
         )
@@ -213,6 +222,14 @@ class DynamodbFeed:
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
         return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
+
+    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
+        """See `feeds.GivesRecords`: with Decimal, bytes and sets."""
+
+        def read(page: Page) -> Sequence[NativeRecord]:
+            return [NativeRecord(*each) for each in python_records(page, self.backend, on_error)]
+
+        return read
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
