@@ -253,11 +253,15 @@ class StreamsServer:
     def restart(self) -> None:
         """Every connection breaks; what the server has and its port stay."""
         self.__exit__()
+        self.cut()
+        self.__enter__()
+
+    def cut(self) -> None:
+        """Breaks every connection."""
         for connection in self._connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._connections.clear()
-        self.__enter__()
 
     @property
     def url(self) -> str:
