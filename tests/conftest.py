@@ -18,7 +18,6 @@ from penstock.demo.programs import postgres_bin
 from penstock.demo.server import EmbeddedServer
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
-from tests.mongo import Shop, mongodb, shop_on
 
 # An example is slow only when the machine is. Before any test is imported, which takes what is set.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -77,20 +76,6 @@ def nats() -> Iterator[Nats]:
     """A nats-server with JetStream."""
     with Nats() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def mongo() -> Iterator[str]:
-    """The URL of a MongoDB: the stand-in, with fail points, or PENSTOCK_MONGO_URL."""
-    with mongodb() as url:
-        yield url
-
-
-@pytest.fixture
-def shop(mongo: str) -> Iterator[Shop]:
-    """A fresh database of MongoDB: `.url`, `.name`, `.db`, `.feed(**settings)`."""
-    with shop_on(mongo) as fresh:
-        yield fresh
 
 
 @pytest.fixture
