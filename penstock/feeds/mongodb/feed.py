@@ -69,7 +69,7 @@ class MongoFeed:
         if isinstance(at, Mapping):
             return at
         wanted = self._settings.begins_at if at is None else at
-        return {PARTITION: Bookmark(mark=self._mark(wanted))}
+        return {PARTITION: Bookmark(mark={**self._mark(wanted), "place": None})}
 
     def _mark(self, at: datetime | str) -> Mark:
         if at == "now":
@@ -121,7 +121,8 @@ class MongoFeed:
         place = bookmark.place
         stream = self._open(None)
         era = era_after(era_of_bookmark(place, bookmark.mark), place, stream.time)
-        mark = mark_of(stream.reply.token, era)
+        shown = None if place is None else str(place)
+        mark = mark_of(stream.reply.token, era) | {"place": shown}
         return self._follow(stream, Bookmark(place, mark), era)
 
     def _follow(self, stream: ChangeStream, bookmark: Bookmark, era: str) -> Following:
