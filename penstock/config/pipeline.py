@@ -73,6 +73,8 @@ class Backend(Settings):
     on_error: Annotated[OnError, BeforeValidator(lambda value: value or "dead-letter")] = (
         "dead-letter"
     )
+    # The source's clock moves so many seconds on without an event or an idle token: a gap.
+    max_gap: Duration | None = Field(default=None, gt=0)
     settings: SerializeAsAny[Settings]
 
     def feed(self) -> Feed:

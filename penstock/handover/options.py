@@ -78,6 +78,8 @@ class SourceOptions(Settings):
     max_bytes: Size = 16 * 2**20
     # Bytes of the source held in memory; then the source keeps its log.
     buffer: Size = 48 * 2**20
+    # A partition is stale when the source's clock moved so many seconds on, and its stream did not.
+    max_gap: Duration | None = None
     # Seconds that an idle trigger waits for a first change.
     patience: Duration = 0.5
 

@@ -16,18 +16,25 @@ from penstock.ops.reporter import Reporter
 __all__ = [
     "DISCONNECTED",
     "ENDED",
+    "HEALTHY",
+    "LAGGING",
     "READING",
     "SHOWN",
+    "STALE",
     "WAITING",
     "PartitionReports",
     "PartitionStatus",
     "Row",
+    "health_of",
     "shown",
     "summed",
 ]
 
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
+# What a partition's delivery is worth. `LAGGING`: disconnected, or further from the newest change
+# than the pipeline's limits. `STALE`: it has lost changes, and nobody said that it is mended.
+HEALTHY, LAGGING, STALE = "healthy", "lagging", "stale"
 
 # What a reader reports of one partition: the fields of `PartitionStatus`, and what only a backend
 # with one partition shows of itself (`_OF_ONE`).
@@ -49,6 +56,7 @@ class PartitionStatus:
 
     partition: str
     state: str = READING
+    health: str = HEALTHY
     place: str | None = None
     lag: float | None = None
     lag_unit: str | None = None
@@ -126,7 +134,7 @@ def shown(
     partitions: Mapping[str, Entry], now: float, most: int | None = SHOWN
 ) -> Sequence[PartitionStatus]:
     """The partitions that need attention most, at most `most` of them (None: all). Pure."""
-    own = {item.name for item in fields(PartitionStatus)} - {"partition", "age_seconds"}
+    own = {item.name for item in fields(PartitionStatus)} - {"partition", "age_seconds", "health"}
     found = [
         PartitionStatus(
             partition=name,
@@ -136,6 +144,15 @@ def shown(
         for name, entry in partitions.items()
     ]
     return tuple(sorted(found, key=_urgency)[:most])
+
+
+def health_of(row: PartitionStatus, *, stale: bool, lag_bytes: int, lag_seconds: float) -> str:
+    """HEALTHY, LAGGING or STALE; exactly at a limit counts as above it. Pure."""
+    if stale:
+        return STALE
+    much = row.lag_unit == "bytes" and (row.lag or 0) >= lag_bytes
+    late = (row.lag_seconds or 0) >= lag_seconds
+    return LAGGING if much or late or row.state == DISCONNECTED else HEALTHY
 
 
 def _urgency(row: PartitionStatus) -> tuple[Any, ...]:

@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from penstock.histograms import PREFIX, histograms
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
-from penstock.ops.partitions import SHOWN, PartitionStatus, shown
+from penstock.ops.partitions import SHOWN, PartitionStatus, health_of, shown
 from penstock.ops.readiness import readiness
 from penstock.ops.set_aside import LETTERS
 
@@ -163,10 +163,11 @@ def assess(
     """The status at `now`; times are seconds of the board's clock. `backends` should report,
     unless this instance is on `standby`, whose reason that is. Of each backend at most so many
     `partitions` are shown (None: all)."""
+    limits = thresholds or Thresholds()
     if standby is not None:
         found = [Complaint("standby", standby)]
     else:
-        found = complaints(snapshot, backends, started, now, thresholds or Thresholds())
+        found = complaints(snapshot, backends, started, now, limits)
     sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
     batches = [
         (entry.changed.get("id", entry.since), _batch(entry, now))
@@ -182,7 +183,9 @@ def assess(
         uptime_seconds=round(now - started, 3),
         health=worst(found),
         reasons=tuple(each.reason for each in found),
-        backends=tuple(_backend(backend, snapshot, now, partitions) for backend in backends),
+        backends=tuple(
+            _backend(backend, snapshot, now, partitions, limits) for backend in backends
+        ),
         sinks=tuple(_sink(sink, entry, now) for sink, entry in sorted(sinks.items())),
         tables=_tables(snapshot),
         last_batch=max(batches, key=lambda pair: pair[0])[1] if batches else None,
@@ -190,12 +193,26 @@ def assess(
     )
 
 
-def _backend(name: str, snapshot: Snapshot, now: float, most: int | None) -> BackendStatus:
+def _backend(
+    name: str, snapshot: Snapshot, now: float, most: int | None, limits: Thresholds
+) -> BackendStatus:
     batch = snapshot.get(("batch", name))
     is_shown = batch is not None and "id" in batch.fields
     partitions = shown(rows_of(snapshot, "partition", name), now, most)
     places = {row.partition: row.place for row in partitions if row.place is not None}
     gaps = {key: entry.fields for key, entry in rows_of(snapshot, "gap", name).items()}
+    partitions = tuple(
+        replace(
+            row,
+            health=health_of(
+                row,
+                stale=bool(gaps.get(row.partition, {}).get("stale")),
+                lag_bytes=limits.lag_bytes,
+                lag_seconds=limits.lag_seconds,
+            ),
+        )
+        for row in partitions
+    )
     more: dict[str, Any] = {"partitions": partitions, "gaps": gaps}
     more |= {"batch": _batch(batch, now)} if batch is not None and is_shown else {}
     entry, query = snapshot.get(("source", name)), snapshot.get(("query", name))

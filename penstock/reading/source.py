@@ -34,6 +34,7 @@ from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from penstock.reading.save_reports import save_reports
+from penstock.reading.silences import Silences
 from penstock.reservoir.reservoir import Reservoir
 
 __all__ = ["Source"]
@@ -74,6 +75,7 @@ class Source:
         self._board = Reporter(folder / BOARD) if folder else None
         self._partitions = PartitionReports(self._board, feed.backend) if self._board else None
         self._gaps = GapLog(positions, tell=self._tell_loss)
+        self._silences = Silences(self._gaps, options.max_gap)
         if positions is not None and self._board is not None:
             positions.tell = save_reports(self._board, feed.backend)
         is_open = options.mode == "realtime" and positions is not None
@@ -289,7 +291,7 @@ class Source:
             self._reporting.release()
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
-        rows = self._rows()
+        rows = self._silences.look(self._rows())
         status = {
             **summed(rows),
             **self._reservoir.counts,

@@ -45,6 +45,7 @@ class MongoFollowing:
         self._held = b""  # fragments of an event whose others are in the next reply
         self._confirmed: Place | None = bookmark.place
         self._invalidations = 0
+        self._clock: int | None = None  # the server's, in seconds, after its last reply
         self._not_before = 0.0  # when the next request may be sent, on the monotonic clock
         self._placer = _placer_after(bookmark.place, era)
         self._tokens = ReadTokens(bookmark, era, time_of=self._time_of)
@@ -73,6 +74,7 @@ class MongoFollowing:
         pages = self._pages(payload[: run.end], run.events) if run.events else []
         if reply.token and not self._held:
             self._tokens.idle(reply.token)
+        self._clock = stream.time >> 32 if stream.time else None
         if reply.cursor:
             stream.reply = reply._replace(payload=b"")
         else:  # invalidated: the stream goes on after that event
@@ -145,6 +147,9 @@ class MongoFollowing:
             "current": None if last is None else str(last),
             "confirmed": None if confirmed is None else str(confirmed),
             "lag_seconds": self._lag(last, confirmed),
+            # The clock first: a token is read before the clock of its reply is shown.
+            "clock": self._clock,
+            "token": str(self._tokens.mark),
             "details": {
                 "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
                 "batch": self._stream.batch,

@@ -1,0 +1,85 @@
+"""Finds partitions that went silent: the source's clock moves on, and its stream does not.
+
+A stream that is open gives events, or tokens that say that there are none. One that gives neither,
+for `max_gap` of the source's own time, has lost something or its reader: a gap. How fast our own
+clock runs, and whether we read at all, does not count.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.feeds import Gap
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.reading.gap_log import GapLog
+
+__all__ = ["Silence", "Silences", "observe"]
+
+log = logging.getLogger("penstock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Of one partition: its newest event or idle token, since when (seconds of the source's clock)
+    nothing came after it, and whether that was found to be a gap."""
+
+    token: str
+    since: float
+    is_gap: bool = False
+
+
+def observe(
+    before: Silence | None, *, clock: float, token: str, max_gap: float
+) -> tuple[Silence, bool]:
+    """The state after a look at an open stream, and whether a gap is found now: once for each
+    silence. `clock` is the source's, and may go back. Pure."""
+    if before is None:
+        return Silence(token=token, since=clock), False
+    if token != before.token:
+        return Silence(token=token, since=max(clock, before.since)), False
+    found = not before.is_gap and clock - before.since >= max_gap
+    return replace(before, is_gap=before.is_gap or found), found
+
+
+class Silences:
+    """The partitions of one backend, of feeds whose status has `clock` and `token`. `max_gap` is
+    seconds; None finds nothing."""
+
+    def __init__(self, gaps: GapLog, max_gap: float | None) -> None:
+        self._gaps = gaps
+        self._max_gap = max_gap
+        self._seen: dict[str, Silence] = {}
+
+    def look(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Records the gaps of these rows; returns them without what is for this only."""
+        for name, row in rows.items():
+            if self._max_gap is None or row.get("clock") is None or not row.get("connected"):
+                self._seen.pop(name, None)  # a stream that is opened again starts anew
+                continue
+            clock, token = float(row["clock"]), str(row.get("token"))
+            before = self._seen.get(name)
+            now, found = observe(before, clock=clock, token=token, max_gap=self._max_gap)
+            if not found or self._record(name, row, clock - now.since):
+                self._seen[name] = now
+        return {
+            name: {key: value for key, value in row.items() if key not in ("clock", "token")}
+            for name, row in rows.items()
+        }
+
+    def _record(self, name: str, row: Mapping[str, Any], seconds: float) -> bool:
+        place = str(row.get("place") or "")
+        gap = Gap(
+            cause="silent",
+            after=place,
+            detail=f"the source's clock moved {seconds:.0f} s on, and its open stream did not",
+            policy="continue",
+        )
+        bookmark = Bookmark(Place.parse(place) if place else None)
+        try:
+            self._gaps.lost(PartitionId(name), gap, bookmark)
+        except PenstockError as error:  # it is looked for again in a moment
+            log.warning("a gap of %s could not be recorded yet: %s", name, error)
+            return False
+        return True
