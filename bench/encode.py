@@ -26,13 +26,17 @@ from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from penstock.wire.hash_partitions import routed
 
-TEMPLATE = parse_template("cdc.{collection}.{operation}")
+# With `partitions`, subjects have the hash partition as well, and setting it is counted.
+SUBJECT, HASHED = "cdc.{collection}.{operation}", "cdc.{collection}.{operation}.{partition}"
 FORMS: dict[str, dict[str, Any]] = {
     "change, msgpack": {},
+    "change, msgpack, 16 hash partitions": {"partitions": 16},
     "change, json": {"encoding": "json"},
     "change, debezium": {"encoding": "json", "layout": "debezium"},
     "change, cloudevents": {"encoding": "json", "layout": "cloudevents"},
+    "change, puller": {"encoding": "json", "layout": "puller"},
     "batch, msgpack": {"messages": "batch"},
     "batch, json": {"messages": "batch", "encoding": "json"},
     "batch, arrow": {"messages": "batch", "encoding": "arrow"},
@@ -59,6 +63,7 @@ def changes(count: int, images: Images) -> pa.RecordBatch:
     }  # fmt: skip
     columns: dict[str, list[Any]] = {name: [value] * count for name, value in values.items()}
     columns["ordinal"] = list(range(count))
+    columns["document_id"] = [str(1000 + n) for n in range(count)]
     columns["event_id"] = [f"default:{cursor}:{n}" for n in range(count)]
     return pa.RecordBatch.from_pydict(columns, schema=schema(images))
 
@@ -69,15 +74,19 @@ class _Connection:
 
 def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
     """What one batch costs to make ready for the socket, and how many bytes it comes to."""
-    settings = JetStreamSettings(url="nats://nowhere", **form)
-    made = encoder(settings, TEMPLATE, ids=True, limit=1 << 20)
-    atomic = Atomic(Tally(), Flow(settings), stream="CDC", template=TEMPLATE)
+    given = dict(form)
+    partitions = given.pop("partitions", 1)
+    settings = JetStreamSettings(url="nats://nowhere", **given)
+    template = parse_template(SUBJECT if partitions == 1 else HASHED)
+    made = encoder(settings, template, ids=True, limit=1 << 20)
+    atomic = Atomic(Tally(), Flow(settings), stream="CDC", template=template)
     batch = changes(count, "json" if settings.encoding == "json" else "msgpack")
     connection: Any = _Connection()
 
     def once() -> int:
         size = 0
-        for part in Order().arrange(batch):
+        whole = batch if partitions == 1 else routed(batch, partitions)
+        for part in Order().arrange(whole):
             messages = made.encode(part)
             size += len(atomic._encode(connection, FlightBatch(1, [messages])))
         return size

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.parse
+import urllib.request
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -99,6 +101,23 @@ class Cluster:
             self._add()
         while len(self._workers) > workers:
             _kill(self._workers.pop())
+
+    def end_applications(self) -> int:
+        """As an operator does on the master's page; returns how many there were."""
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with browser.open(self._page(), timeout=60) as answer:
+            page = answer.read().decode()
+        forms = re.findall(r'<form action="app/kill/".*?</form>', page, re.DOTALL)
+        for form in forms:
+            fields = dict(re.findall(r'name="([^"]+)" value="([^"]*)"', form))
+            body = urllib.parse.urlencode(fields).encode()
+            browser.open(f"{self._page()}/app/kill/", body, timeout=60).close()
+        assert forms, page
+        return len(forms)
+
+    def _page(self) -> str:
+        port = self._logged("master", r"service 'MasterUI' on port (\d+)")
+        return f"http://127.0.0.1:{port}"
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs, all workers', the first worker's first."""

@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from penstock.demo.etcd import Etcd
 from penstock.demo.programs import postgres_bin
-from penstock.demo.secantus import Secantus
+from penstock.demo.server import EmbeddedServer
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
-from tests.mongo import Shop, mongodb, shop_on
 
 # An example is slow only when the machine is. Before any test is imported, which takes what is set.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -80,20 +78,6 @@ def nats() -> Iterator[Nats]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def mongo() -> Iterator[str]:
-    """The URL of a MongoDB: the stand-in, with fail points, or PENSTOCK_MONGO_URL."""
-    with mongodb() as url:
-        yield url
-
-
-@pytest.fixture
-def shop(mongo: str) -> Iterator[Shop]:
-    """A fresh database of MongoDB: `.url`, `.name`, `.db`, `.feed(**settings)`."""
-    with shop_on(mongo) as fresh:
-        yield fresh
-
-
 @pytest.fixture
 def own_nats() -> Iterator[Callable[..., Nats]]:
     """`own_nats(config)`: a server that this test may kill."""
@@ -115,9 +99,6 @@ def stream() -> str:
     """A stream name nobody else uses (its subjects should start with it, lower case or not)."""
     return f"T{uuid.uuid4().hex[:12].upper()}"
 
-
-# Who starts one of these needs a server.
-_SERVERS = {Postgres, Nats, Etcd, Secantus}
 
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
@@ -143,8 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
 
-def _reaches(function: Any, wanted: set[Any], seen: set[Any]) -> bool:
-    """Whether the function names one of `wanted`, or names a function of the tests that does."""
+def _reaches(function: Any, seen: set[Any]) -> bool:
+    """Whether the function names a server, or names a function of the tests that does."""
     function = getattr(function, "__wrapped__", function)
     if not isinstance(function, FunctionType) or function in seen:
         return False
@@ -153,7 +134,7 @@ def _reaches(function: Any, wanted: set[Any], seen: set[Any]) -> bool:
         return False
     for name in _names(function.__code__):
         found = function.__globals__.get(name)
-        if any(found is each for each in wanted) or _reaches(found, wanted, seen):
+        if (isinstance(found, type) and issubclass(found, EmbeddedServer)) or _reaches(found, seen):
             return True
     return False
 
@@ -173,8 +154,17 @@ def _mark(item: pytest.Item) -> None:
         item.add_marker("spark")
     definitions = item._fixtureinfo.name2fixturedefs.values()
     functions = [item.function, *(each.func for found in definitions for each in found)]
-    if any(_reaches(function, _SERVERS, set()) for function in functions):
+    if any(_reaches(function, set()) for function in functions):
         item.add_marker("live")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> None:
+    """A parameter may ask for a server by name, which no mark shows."""
+    if "not live" in request.config.option.markexpr and _reaches(fixturedef.func, set()):
+        pytest.skip("needs a server")
 
 
 @pytest.hookimpl(optionalhook=True)

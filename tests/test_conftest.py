@@ -7,56 +7,78 @@ from pathlib import Path
 
 import pytest
 
-CASES = {
-    "a test": "import pytest\ndef test_it(): pytest.skip('not here')",
-    "a mark": "import pytest\n@pytest.mark.skip\ndef test_it(): pass",
-    "a fixture": (
+# Where the conftest finds the modules of the tests.
+ROOT = str(Path(__file__).parents[1])
+
+SKIPPED = {
+    "test": "import pytest\ndef test_it(): pytest.skip('not here')",
+    "mark": "import pytest\n@pytest.mark.skip\ndef test_it(): pass",
+    "fixture": (
         "import pytest\n@pytest.fixture\ndef gone(): pytest.skip('not here')\n"
         "def test_it(gone): pass"
     ),
-    "a module": "import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass",
+    "module": "import pytest\npytest.importorskip('no_such_module')\ndef test_it(): pass",
 }
 
+LIVE = {
+    "fixture": "def test_it(nats): pass",
+    "other_fixture": "def test_it(database): pass",
+    "test": "def test_it(): Nats()",
+    "function": "def start(): return Nats()\ndef test_it(): assert start()",
+    "inner": "def test_it():\n    def start(): return Nats()\n    assert start()",
+    "own_fixture": "@pytest.fixture\ndef own(): yield Nats()\ndef test_it(own): pass",
+    "annotated": "def test_it(nats: Nats): pass",
+    "named": "def test_it(tmp_path): assert Nats",
+}
+HEAD = "import pytest\nfrom penstock.demo.servers import Nats\n"
+BY_NAME = """
+import pytest
 
-@pytest.mark.parametrize("what", CASES)
-@pytest.mark.parametrize("strict", [False, True])
-def test_a_skip_is_a_failure_only_in_a_release_run(what: str, strict: bool, tmp_path: Path) -> None:
+@pytest.fixture(params=["tmp_path", "nats"])
+def any_case(request): return request.getfixturevalue(request.param)
+
+def test_it(any_case): pass
+"""
+
+
+def run(folder: Path, cases: dict[str, str], *arguments: str, strict: bool = False) -> list[str]:
+    """What pytest prints of these files, with the suite's own conftest, a line each."""
     conftest = Path(__file__).with_name("conftest.py").read_text()
-    (tmp_path / "conftest.py").write_text(conftest)
-    (tmp_path / "test_case.py").write_text(CASES[what])
-    (tmp_path / "test_other.py").write_text("def test_other(): pass")
+    (folder / "conftest.py").write_text(conftest)
+    for name, case in cases.items():
+        (folder / f"test_{name}.py").write_text(case)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path],
-        cwd=tmp_path,
-        env={**os.environ, "PENSTOCK_TEST_NO_SKIP": "1" if strict else ""},
+        [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *arguments, folder],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ROOT, "PENSTOCK_TEST_NO_SKIP": "1" if strict else ""},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode != 0) == strict, done.stdout
+    return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("case", "is_live"),
-    [
-        ("def test_it(nats): pass", True),
-        ("def test_it(database): pass", True),
-        ("def test_it(): Nats()", True),
-        ("def start(): return Nats()\ndef test_it(): assert start()", True),
-        ("def test_it():\n    def start(): return Nats()\n    assert start()", True),
-        ("@pytest.fixture\ndef own(): yield Nats()\ndef test_it(own): pass", True),
-        ("def test_it(nats: Nats): pass", True),
-        ("def test_it(tmp_path): assert Nats", True),
-        ("def test_it(tmp_path): pass", False),
-    ],
-)
-def test_who_starts_a_server_is_live(case: str, is_live: bool, tmp_path: Path) -> None:
-    conftest = Path(__file__).with_name("conftest.py").read_text()
-    (tmp_path / "conftest.py").write_text(conftest)
-    head = "import pytest\nfrom penstock.demo.servers import Nats\n"
-    (tmp_path / "test_case.py").write_text(head + case)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "not live", tmp_path],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ("1 deselected" in done.stdout) == is_live, done.stdout
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_skip_is_a_failure_only_in_a_release_run(strict: bool, tmp_path: Path) -> None:
+    cases = {**SKIPPED, "other": "def test_it(): pass"}
+    printed = run(tmp_path, cases, "--continue-on-collection-errors", strict=strict)
+    failed = {
+        name
+        for name in SKIPPED
+        for line in printed
+        if line.startswith(("FAILED", "ERROR")) and f"test_{name}.py" in line
+    }
+    assert failed == (set(SKIPPED) if strict else set()), "\n".join(printed)
+    assert strict or any(line.startswith("1 passed, 4 skipped") for line in printed)
+
+
+def test_who_starts_a_server_is_live(tmp_path: Path) -> None:
+    cases = {name: HEAD + case for name, case in LIVE.items()}
+    cases["none"] = HEAD + "def test_it(tmp_path): pass"
+    printed = run(tmp_path, cases, "--collect-only", "-m", "not live")
+    assert [line for line in printed if "::" in line] == ["test_none.py::test_it"]
+
+
+def test_a_server_that_is_asked_for_by_name_is_not_started_in_a_fast_run(tmp_path: Path) -> None:
+    printed = run(tmp_path, {"case": BY_NAME}, "-m", "not live")
+    assert any(line.startswith("1 passed, 1 skipped") for line in printed), "\n".join(printed)

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import click
 
+from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_machine
 from penstock.cli.run import state_option
 from penstock.config import Backend, Pipeline, load_pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.errors import PenstockError
+from penstock.feeds import ChecksBookmarks
 from penstock.finding import Finding, Level
+from penstock.position import Bookmarks, PartitionId
 
 __all__ = ["command", "findings"]
 
@@ -48,12 +51,30 @@ def findings(pipeline: Pipeline) -> Iterator[Finding]:
     """This machine's, each backend's, and the sink's, as they are found."""
     yield from check_machine(pipeline, os.environ)
     for backend in pipeline.backends:
-        yield from _of(f"backend {backend.name}", partial(_source, backend))
+        yield from _of(f"backend {backend.name}", partial(_source, pipeline, backend))
     yield from _of(f"sink {pipeline.sink.type}", lambda: pipeline.sink.sink().check())
 
 
-def _source(backend: Backend) -> Sequence[Finding]:
-    return backend.feed().check()
+def _source(pipeline: Pipeline, backend: Backend) -> Sequence[Finding]:
+    feed = backend.feed()
+    found = list(feed.check())
+    if isinstance(feed, ChecksBookmarks) and all(each.level != "error" for each in found):
+        for partition, bookmark in _saved(pipeline, backend).items():
+            found += feed.check_bookmark(partition, bookmark)
+    return found
+
+
+def _saved(pipeline: Pipeline, backend: Backend) -> Bookmarks:
+    """The saved bookmarks of a backend; none where the store keeps none, or is not there."""
+    if pipeline.positions.startswith("memory:"):
+        return {}
+    prefix = f"{backend.name}/"
+    with Editing(pipeline) as stored:
+        return {
+            PartitionId(row.name.removeprefix(prefix)): row.bookmark
+            for row in stored.rows()
+            if row.name.startswith(prefix) and row.bookmark is not None
+        }
 
 
 def _of(owner: str, check: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:

@@ -79,7 +79,7 @@ def replay(
 ) -> None:
     """Publish a dead letter's change after all, and take the letter away.
 
-    It is published behind what the stream has by now, not where it belonged, with the event id
+    It is published after what the stream has by now, not where it belonged, with the event id
     that it always had. What still cannot be published stays, and the exit code is 1.
     """
     if (id is None) is not everything:

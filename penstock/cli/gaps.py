@@ -62,7 +62,7 @@ def _rows(pipeline: Pipeline, clear: str | None) -> list[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]]) -> None:
-    table = Table("backend", "partition", "stale", "cause", "behind", "until", "at", box=None)
+    table = Table("backend", "partition", "stale", "cause", "after", "until", "at", box=None)
     for row in rows:
         for gap in row["gaps"]:
             place, until = gap["from"] or "the beginning", gap["to"] or "unknown"

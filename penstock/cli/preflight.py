@@ -25,6 +25,7 @@ __all__ = [
     "check_class_archive",
     "check_java",
     "check_machine",
+    "check_master",
     "check_partitions",
     "check_port",
     "check_positions",
@@ -44,6 +45,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     """Everything about this machine, in the order a start needs it."""
     yield check_java(environment)
     yield check_spark()
+    yield from check_master(pipeline.spark.master)
     yield check_native()
     yield check_class_archive(environment)
     yield from check_transform(pipeline)
@@ -85,6 +87,25 @@ def check_spark() -> Finding:
     if find_spec("pyspark") is None:
         return _error("spark", "PySpark is not installed", "pip install 'penstock[spark]'")
     return Finding(level="ok", subject="spark", message="PySpark is installed")
+
+
+def check_master(master: str) -> Iterator[Finding]:
+    """A standalone master takes connections; with several, one of them does."""
+    _, scheme, hosts = master.rpartition("spark://")
+    if not scheme:
+        return
+    problem = "no port"
+    for each in hosts.split(","):
+        host, _, port = each.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+        except (OSError, ValueError, OverflowError) as error:
+            problem = str(error)
+        else:
+            yield Finding(level="ok", subject="spark master", message=f"{each} takes connections")
+            return
+    remedy = "start it, or correct spark.master in the pipeline file"
+    yield _error("spark master", f"{master} cannot be reached: {problem}", remedy)
 
 
 def check_native() -> Finding:

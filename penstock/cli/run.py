@@ -2,15 +2,22 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import click
 import structlog
 
 from penstock.config import Pipeline, load_pipeline, secrets_of
+from penstock.errors import Unavailable
 from penstock.ops.logs import Format, configure
 
 __all__ = ["command", "log_format", "serve", "state_option"]
+
+# Set in the environment of a service that has started itself again.
+_STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
+# Seconds between two such starts.
+PAUSE = 1.0
 
 log_format = click.option(
     "--log-format",
@@ -51,7 +58,12 @@ def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool
 
     try:
         raise SystemExit(Service(pipeline, bridge_metrics=bridge_metrics).run())
-    except EngineLost as error:
+    except Unavailable as error:
+        # What never started is the operator's to mend; what ran waits for a cluster to come back.
+        if not isinstance(error, EngineLost) and _STARTED_AGAIN not in os.environ:
+            raise
         structlog.get_logger("penstock").error("starting again", error=str(error))
+        time.sleep(PAUSE if _STARTED_AGAIN in os.environ else 0.0)
+    os.environ[_STARTED_AGAIN] = "1"
     # py4j holds state of the dead JVM all over this process: a new image is a clean start.
     os.execv(sys.executable, [sys.executable, "-m", "penstock", *sys.argv[1:]])  # noqa: S606

@@ -6,12 +6,10 @@ Everything runs in temporary folders, which are removed unless something differs
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 
@@ -53,7 +51,7 @@ def run(options: Options, console: Console) -> int:
         made = source(options.source)
         if made.notice:
             console.print(made.notice, highlight=False, soft_wrap=True)
-        folder = stack.enter_context(_Folder())
+        folder = stack.enter_context(_folder())
         with Screen(console, quiet=options.quiet) as screen:
             screen.show(Scene(phase="setting up"))
             shop = stack.enter_context(made)
@@ -74,24 +72,25 @@ def run(options: Options, console: Console) -> int:
         return 0 if ok else 1
 
 
+@dataclass
 class _Folder:
     """The pipeline's folder; it is kept when something went wrong, for its log."""
 
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-        self.keep = False
+    path: Path
+    keep: bool = False
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self.keep and not isinstance(error, PenstockError):
-            shutil.rmtree(self.path, ignore_errors=True)
+@contextmanager
+def _folder() -> Iterator[_Folder]:
+    folder = _Folder(Path(tempfile.mkdtemp(prefix="penstock-demo-")))
+    try:
+        yield folder
+    except PenstockError:
+        folder.keep = True
+        raise
+    finally:
+        if not folder.keep:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
 
 class _Demo:

@@ -5,7 +5,6 @@ import signal
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from penstock.demo.daemon import Daemon, PortTaken
@@ -76,12 +75,7 @@ class EmbeddedServer(ABC):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._clean_up()
 

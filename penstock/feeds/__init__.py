@@ -18,6 +18,7 @@ from penstock.settings import Settings
 
 __all__ = [
     "At",
+    "ChecksBookmarks",
     "Collection",
     "Feed",
     "FeedPlugin",
@@ -62,7 +63,7 @@ class Lineage:
 class Gap:
     """Changes that the source cannot give us any more, or that it took back.
 
-    `cause` is machine-readable. The hole is behind `after` (a place, or "" for nothing stored yet)
+    `cause` is machine-readable. The hole is after `after` (a place, or "" for nothing stored yet)
     and ends at `to`, a position of the source; "" as long as nobody knows. `detail` says it for
     people. `policy` is what the feed's settings say to do about it.
     """
@@ -75,7 +76,7 @@ class Gap:
 
 
 class HistoryLost(PositionLost):
-    """The changes behind a position are gone, or the source is another one: `gap` says which."""
+    """The changes after a position are gone, or the source is another one: `gap` says which."""
 
     def __init__(self, gap: Gap, *, hint: str = "") -> None:
         super().__init__(gap.detail, hint=hint)
@@ -252,6 +253,15 @@ class FollowsMany(Protocol):
 
     def shared_connection(self) -> SharedConnection | None:
         """A new one; None where that is not wanted."""
+        ...
+
+
+@runtime_checkable
+class ChecksBookmarks(Protocol):
+    """A feed that knows, without reading, whether the changes after a bookmark are still there."""
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """Preflight of a saved bookmark. Does I/O."""
         ...
 
 

@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
+from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.nats import protocol
 from penstock.nats.auth import Address, addresses, identify
+from penstock.nats.dial import dial
+from penstock.nats.failures import error_of, reason_of
 from penstock.nats.protocol import Err, Info, Msg, Ok, Parser, Ping, Pong
 from penstock.nats.settings import NatsSettings
 
@@ -24,7 +26,6 @@ __all__ = ["Connection", "version_of"]
 _CHUNK = 1 << 18
 _LOOK = 0.1  # seconds between calls of `watch`
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
-_REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 
 
 class Connection:
@@ -72,7 +73,7 @@ class Connection:
             except SettingsError as error:
                 refusal = error
             except (OSError, Unavailable, Malformed) as error:
-                failures.append(f"{address}: {_reason(error)}")
+                failures.append(f"{address}: {reason_of(error)}")
             else:
                 return
             self.close()
@@ -269,13 +270,8 @@ class Connection:
         self._parser, self._pongs = Parser(), 0
         self._messages.clear()
         self.address = str(address)
-        raw = socket.create_connection((address.host, address.port), timeout=self._timeout)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = raw
-        self.info = dict(self._first_info(raw).fields)
-        if address.tls or self.info.get("tls_required"):
-            self._socket = raw = self._encrypt(raw, address)
-        raw.setblocking(False)
+        self._socket, info = dial(address, self._settings)
+        self.info = dict(info.fields)
         options = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True,
             "lang": "python", "name": "penstock", "version": "1", "protocol": 1, "echo": False,
@@ -283,37 +279,6 @@ class Connection:
         }  # fmt: skip
         self.send(protocol.connect(options) + protocol.sub(f"{self.inbox}.*", 1))
         self.ping()
-
-    def _first_info(self, raw: socket.socket) -> Info:
-        # Byte for byte up to the line's end: behind it the TLS handshake may begin.
-        line = bytearray()
-        while not line.endswith(b"\r\n"):
-            byte = raw.recv(1)
-            if not byte:
-                raise Unavailable(f"{self.address} closed the connection")
-            line += byte
-        match Parser().feed(bytes(line)):
-            case [Info() as info]:
-                return info
-            case _:
-                raise Malformed(f"{self.address} is not a NATS server")
-
-    def _encrypt(self, raw: socket.socket, address: Address) -> ssl.SSLSocket:
-        settings = self._settings
-        try:
-            context = ssl.create_default_context(cafile=settings.tls_ca)
-            if settings.tls_cert:
-                context.load_cert_chain(settings.tls_cert, settings.tls_key)
-            return context.wrap_socket(raw, server_hostname=address.host)
-        except ssl.SSLCertVerificationError as error:
-            raise SettingsError(
-                f"the certificate of {address} is not trusted: {error.verify_message}",
-                hint="set `tls_ca` to the authority that signed it",
-            ) from None
-        except FileNotFoundError:
-            raise SettingsError(
-                "a TLS file cannot be read", hint="check tls_ca, tls_cert and tls_key"
-            ) from None
 
     def _open_socket(self) -> socket.socket:
         if self._socket is None:
@@ -372,37 +337,14 @@ class Connection:
                 self.info.update(fields)
 
     def _lost(self, error: OSError) -> Unavailable:
-        return Unavailable(f"the connection to {self.address} is lost: {_reason(error)}")
+        return Unavailable(f"the connection to {self.address} is lost: {reason_of(error)}")
 
 
 def _nothing(_: float) -> None:
     """Nobody watches."""
 
 
-def error_of(text: str, address: str) -> PenstockError:
-    """What an -ERR of the server means for us."""
-    lower = text.lower()
-    if lower.startswith("permissions violation"):
-        return SettingsError(
-            f"{address} denies what penstock needs: {text}",
-            hint="allow the user to publish the stream's subjects and $JS.API.>, and to subscribe "
-            "to _INBOX.>",
-        )
-    if any(lower.startswith(word) for word in _REFUSED):
-        return SettingsError(
-            f"{address} refuses our credentials: {text}",
-            hint="check user and password (or token, nkey, credentials) of the sink",
-        )
-    return Unavailable(f"{address} ended the connection: {text}")
-
-
 def version_of(text: str) -> tuple[int, ...]:
     """`2.12.1-beta` -> (2, 12, 1)."""
     numbers = text.split("-", maxsplit=1)[0].split(".")
     return tuple(int(number) for number in numbers if number.isdecimal())
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, PenstockError):
-        return error.message
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

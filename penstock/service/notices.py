@@ -68,7 +68,7 @@ class Notices:
             backend=loss.backend,
             partition=loss.partition,
             cause=gap["cause"],
-            behind=gap["from"],
+            after=gap["from"],
             until=gap["to"],
             policy=gap["policy"],
             detail=gap["detail"],

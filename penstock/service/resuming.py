@@ -46,8 +46,8 @@ def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> N
     for partition, record in begun.items():
         if record.emptied:
             log.warning(
-                "the sink has nothing left of what it stored: resuming behind the stored position;"
-                " what was delivered behind that comes again",
+                "the sink has nothing left of what it stored: resuming after the stored position;"
+                " what was delivered after that comes again",
                 backend=backend.name,
                 partition=partition,
             )
@@ -57,7 +57,7 @@ def _warn_of_no_position(backend: Backend, begun: dict[PartitionId, Record]) -> 
     for partition, record in begun.items():
         if record.bookmark is not None:
             log.warning(
-                "no position is stored, and the sink has changes: resuming behind them",
+                "no position is stored, and the sink has changes: resuming after them",
                 backend=backend.name,
                 partition=partition,
                 place=str(record.bookmark.place),

@@ -29,6 +29,7 @@ from penstock.handover.split import Split
 from penstock.handover.ticket import TICKETS, Ticket
 from penstock.reading.source import Source
 from penstock.sinks import Receipt
+from penstock.spark.quiet import end_quietly
 from penstock.tasks.attempt import Attempt
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.task import (
@@ -45,6 +46,10 @@ __all__ = ["PenstockDataSource", "register"]
 def register(spark: SparkSession) -> None:
     """Makes `format("penstock")` known to a session; PySpark's auto-discovery does it as well."""
     spark.dataSource.register(PenstockDataSource)
+
+
+# All of Spark's Python processes for penstock import this module.
+end_quietly()
 
 
 class PenstockDataSource(DataSource):

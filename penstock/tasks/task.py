@@ -58,7 +58,7 @@ _told: set[str] = set()
 
 @cache
 def settle_worker() -> None:
-    """Once in each of Spark's Python workers, behind all imports.
+    """Once in each of Spark's Python workers, after all imports.
 
     Not in the reader process, which is no worker and must collect its own garbage.
     """

@@ -15,7 +15,14 @@ import pyarrow as pa
 from penstock.native import library
 from penstock.page import Decoder, Page
 
-__all__ = ["MOST", "HashingDecoder", "hash_partitions", "hash_partitions_plainly", "hashing"]
+__all__ = [
+    "MOST",
+    "HashingDecoder",
+    "hash_partitions",
+    "hash_partitions_plainly",
+    "hashing",
+    "routed",
+]
 
 MOST = 1024
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
@@ -34,7 +41,7 @@ class HashingDecoder:
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""
-        return [_routed(batch, self.count) for batch in self.decoder.decode(page)]
+        return [routed(batch, self.count) for batch in self.decoder.decode(page)]
 
     def fetch(self, page: Page) -> Page:
         """See `page.Fetches`: the page as it is, for a decoder whose pages are no instructions."""
@@ -48,7 +55,7 @@ def hashing(decoder: Decoder, count: int) -> Decoder:
     return decoder if count == 1 else HashingDecoder(decoder, count)
 
 
-def _routed(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
+def routed(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
     """The batch of changes with its column `route` set."""
     numbers = hash_partitions(batch.column("collection"), batch.column("document_id"), count)
     at = batch.schema.get_field_index("route")

@@ -9,6 +9,7 @@ import pytest
 from penstock.cli.preflight import (
     check_class_archive,
     check_java,
+    check_master,
     check_partitions,
     check_port,
     check_positions,
@@ -90,7 +91,8 @@ def test_positions_in_memory_are_a_warning() -> None:
     assert check_positions("memory:").level == "warning"
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
+def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.cli.preflight._PATIENCE", 0.2)  # of a server that never answers
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = check_port("127.0.0.1", port, "shop")
@@ -168,3 +170,19 @@ def test_a_missing_class_archive_is_named_with_the_command(tmp_path: Path) -> No
     found = check_class_archive(environment)
     assert found.level == "ok"
     assert "penstock class-archive" in found.message
+
+
+def test_a_standalone_master_must_take_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        (found,) = check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+        assert (found.level, found.message) == ("ok", f"127.0.0.1:{port} takes connections")
+    for master in (f"spark://127.0.0.1:{port}", "spark://127.0.0.1"):
+        (found,) = check_master(master)
+        assert (found.level, "spark.master" in found.remedy) == ("error", True)
+        assert master in found.message
+
+
+@pytest.mark.parametrize("master", ["local[*]", "yarn", "k8s://https://kubernetes.default.svc"])
+def test_other_masters_are_not_connected_to(master: str) -> None:
+    assert not list(check_master(master))

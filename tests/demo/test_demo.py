@@ -128,6 +128,20 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
     assert gone(temporary)
 
 
+@pytest.mark.parametrize(("source", "stand_in"), [("mongodb", "SecantusDB"), ("dynamodb", "moto")])
+def test_another_source_says_that_it_is_a_stand_in_and_gets_its_verdict(
+    demo: Demo, temporary: Path, source: str, stand_in: str
+) -> None:
+    process = demo("--source", source, "--seconds", "3", "--rate", "100", "--quiet")
+    said, _ = process.communicate(timeout=300)
+    first, *others = said.splitlines()
+    assert stand_in in first
+    assert "stand-in" in first
+    assert others[-1].startswith("VERDICT: ok"), said
+    assert process.returncode == 0
+    assert gone(temporary)
+
+
 def test_a_terminated_demo_leaves_nothing_behind(demo: Demo, temporary: Path) -> None:
     process = demo("--seconds", "600")
     read_until(process, "starting Spark")

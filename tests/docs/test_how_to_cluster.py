@@ -15,7 +15,7 @@ BLOCKS = blocks(PAGE, "yaml")
 
 
 def test_the_page_has_pipeline_settings() -> None:
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
 
 
 @pytest.mark.parametrize("block", BLOCKS)

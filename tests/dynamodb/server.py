@@ -14,10 +14,12 @@ boto3 and anything else, with what neither moto nor DynamoDB Local can be made t
 import base64
 import json
 import random
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -70,6 +72,7 @@ class StreamsServer:
         self._ahead = 0.0
         self._port = port
         self._labels = 0
+        self._connections: list[socket.socket] = []
 
     # The script.
 
@@ -247,6 +250,19 @@ class StreamsServer:
         self._http.server_close()
         self._thread.join()
 
+    def restart(self) -> None:
+        """Every connection breaks; what the server has and its port stay."""
+        self.__exit__()
+        self.cut()
+        self.__enter__()
+
+    def cut(self) -> None:
+        """Breaks every connection."""
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._connections.clear()
+
     @property
     def url(self) -> str:
         """The endpoint."""
@@ -276,6 +292,10 @@ class _Handler(BaseHTTPRequestHandler):
     streams: StreamsServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.streams._connections.append(self.connection)
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

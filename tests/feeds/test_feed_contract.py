@@ -409,7 +409,7 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
     rest = read(feed, middle, len(marks) // 2 - 1)
     assert changes(feed, rest) == expected[len(marks) // 2 + 1 :]
     again = changes(feed, read(feed, None, len(marks) // 2 - 1))
-    # From the acknowledged place, or from the start of its transaction; never from behind it.
+    # From the acknowledged place, or from the start of its transaction; never from after it.
     start = expected.index(again[0])
     remembers = not isinstance(feed, (MongoFeed, DynamodbFeed))  # which go by bookmarks alone
     assert int(remembers) <= start <= len(marks) // 2 + 1

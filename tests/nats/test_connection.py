@@ -19,7 +19,8 @@ from penstock.demo.servers import Nats
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses
-from penstock.nats.connection import Connection, error_of, version_of
+from penstock.nats.connection import Connection, version_of
+from penstock.nats.failures import error_of
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 
 pytestmark = pytest.mark.live

@@ -270,6 +270,53 @@ def test_epochs_follow_the_executors_that_come_and_go(
     assert_exact(nats, stream, rows)
 
 
+@pytest.mark.timeout(1200)
+def test_the_service_starts_again_when_the_cluster_ends_its_application(
+    cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
+) -> None:
+    cluster.scale(2)
+    with running(tmp_path, pipeline) as run:
+        patiently(lambda: connected(run), run=run)
+        with load(database) as end:
+            flows(nats, stream, run)
+            process = run.process.pid
+            assert cluster.end_applications() == 1
+            patiently(lambda: "starting again" in run.log, run=run)
+            flows(nats, stream, run, rows=100)
+            rows = end()
+        patiently(lambda: assert_complete(nats, stream, rows), run=run)
+        assert psutil.Process(run.process.pid).pid == process, "in place"
+        assert run.stop() == 0
+        assert "Traceback" not in run.log
+    assert_exact(nats, stream, rows)
+
+
+@pytest.mark.timeout(1200)
+def test_with_dynamic_allocation_each_backend_gets_a_core(
+    cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
+) -> None:
+    cluster.scale(2)
+    pipeline["spark"]["conf"] |= {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": len(NAMES),
+        "spark.dynamicAllocation.maxExecutors": 4,
+        "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    }
+    with running(tmp_path, pipeline) as run:
+        patiently(lambda: connected(run), run=run)
+        with load(database) as end:
+            flows(nats, stream, run)
+            patiently(lambda: has_long_epochs(nats, stream, run), run=run)
+            # Spark asks for another executor in place of one that died.
+            kill_an_executor(cluster, nats, stream, run)
+            patiently(lambda: has_long_epochs(nats, stream, run), run=run)
+            rows = end()
+        patiently(lambda: assert_complete(nats, stream, rows), run=run)
+        assert run.stop() == 0
+    assert_exact(nats, stream, rows)
+
+
 def flows(nats: Nats, stream: str, run: Run, rows: int = 1) -> None:
     """Waits until so many more rows of each table are stored."""
     before = counts(nats, stream)

@@ -34,7 +34,7 @@ def test_a_stream_emptied_by_max_age_goes_on_behind_what_it_had(
     database.execute("INSERT INTO items (who) SELECT generate_series(11, 20)")
     with running(tmp_path, pipeline) as run:
         eventually(lambda: count(nats, stream) >= 10, run=run)
-        assert "resuming behind the stored position" in run.log
+        assert "resuming after the stored position" in run.log
         assert run.stop() == 0
     assert rows(nats, stream) == list(range(11, 21))
     expire(nats, stream)

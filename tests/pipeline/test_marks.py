@@ -63,7 +63,7 @@ def test_without_positions_it_goes_on_exactly_after_the_last_stored_change(
         shutil.rmtree(tmp_path / "state")
         run = Run(tmp_path, document)
         eventually(lambda: last_id(nats, stream) == event_ids()[-1], run=run)
-        assert "resuming behind them" in run.log
+        assert "resuming after them" in run.log
     finally:
         if run.process.poll() is None:
             run.stop()

@@ -21,8 +21,8 @@ from tests.slots import drop_slot
 
 pytestmark = pytest.mark.live
 
-REPEATS = "what was delivered behind that comes again"
-BEHIND = "resuming behind them"
+REPEATS = "what was delivered after that comes again"
+AFTER = "resuming after them"
 UNTOLD = "does not say how far it is"
 
 
@@ -151,7 +151,7 @@ def test_without_a_position_the_stream_says_where_to_go_on(start: Start) -> None
     place = start.carry(1, 2)
     start.drop_slot()
     start.forget()
-    assert BEHIND in start.run()
+    assert AFTER in start.run()
     assert start.stored == Bookmark(place, {})
     assert not start.has_slot
 

@@ -57,6 +57,7 @@ _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
     (boto.ConfigParseError, SettingsError, "correct ~/.aws/config"),
     (boto.ParamValidationError, SettingsError, "correct `table` or `stream`"),
     (boto.SSLError, SettingsError, "correct `endpoint`, or the machine's certificates"),
+    (boto.ConnectionError, Unavailable, _LATER),
     (boto.HTTPClientError, Unavailable, _LATER),
     (boto.MetadataRetrievalError, Unavailable, _LATER),
     (boto.CredentialRetrievalError, Unavailable, _LATER),

@@ -11,12 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage
+from penstock.errors import InvalidStream, Unavailable
+from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.feeds.dynamodb.preflight import check, how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
@@ -37,7 +38,8 @@ class DynamodbFeed:
     def __init__(self, settings: DynamodbSettings) -> None:
         self.settings = settings
         self._arns: dict[str, str] = {}  # by label
-        self._lost: dict[PartitionId, str] = {}  # causes that reading has found
+        # What reading has found: after which place, and the cause.
+        self._lost: dict[PartitionId, tuple[Place | None, str]] = {}
 
     def __repr__(self) -> str:
         return f"DynamodbFeed({self.settings.stream or self.settings.table})"
@@ -81,6 +83,7 @@ class DynamodbFeed:
         at = self.settings.at if at is None else at
         if isinstance(at, Mapping):
             return at
+        self._lost.clear()  # a new beginning has lost nothing yet
         now = time.time()
         *older, (label, tree) = self._trees()
         done = {_name(old, each): Bookmark(None, {}, ended=True)
@@ -130,8 +133,8 @@ class DynamodbFeed:
     def _table(self) -> str:
         return self.settings.table_name
 
-    def _no_stream(self) -> SettingsError:
-        return SettingsError(
+    def _no_stream(self) -> InvalidStream:
+        return InvalidStream(
             f"the table {self._table} has no stream, or there is no such table",
             hint=how_to_enable(self._table),
         )
@@ -182,8 +185,15 @@ class DynamodbFeed:
         elif beginning.is_overdue(time.time()):
             cause = "trimmed"
         else:
-            cause = self._lost.get(partition, "")
+            cause = self._found_cause(partition, beginning.after)
         return self._gap_of(partition, bookmark.place, cause) if cause else None
+
+    def _found_cause(self, partition: PartitionId, after: Place | None) -> str:
+        """Of what reading has found: it is lost for that place, and for those before."""
+        at, cause = self._lost.get(partition, (None, ""))
+        if after is None or at is None:
+            return cause if after is at else ""
+        return cause if after <= at else ""
 
     def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
         after = "" if place is None else str(place)
@@ -207,12 +217,16 @@ class DynamodbFeed:
         last = None if shard is None else shard.last
         if last is not None and after is not None and int(after.cursor) >= last:
             return None
-        self._lost[partition] = cause
+        self._lost[partition] = after, cause
         return HistoryLost(self._gap_of(partition, after, cause), hint=_HINT)
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
         return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
+
+    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
+        """See `feeds.GivesRecords`."""
+        return native_reader(on_error)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

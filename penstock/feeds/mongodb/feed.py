@@ -173,3 +173,18 @@ class MongoFeed:
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
         return check(self._settings)
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """See `feeds.ChecksBookmarks`: opens the stream there, and reads nothing."""
+        subject = "saved position"
+        try:
+            self.follow(partition, bookmark).close()
+        except PenstockError as error:
+            found = Finding(
+                level="error", subject=subject, message=error.message, remedy=error.hint
+            )
+        else:
+            found = Finding(
+                level="ok", subject=subject, message="the oplog has the changes after it"
+            )
+        return [found]

@@ -248,7 +248,7 @@ class PostgresFeed:
         )
 
     def _usable(self, connection: Ordinary, slot: Slot | None) -> Slot:
-        """The slot to go on with behind a gap: this one, or one made anew."""
+        """The slot to go on with after a gap: this one, or one made anew."""
         if slot is None or slot.lost:
             if slot is not None:
                 drop_slot(connection, slot.name)

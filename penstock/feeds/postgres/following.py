@@ -37,7 +37,7 @@ class Beginning:
     """Where a following begins, and on which history; `connection` is for replication and free.
 
     `lsn` is the commit of the transaction that `after` is in, because the rest of it may be needed;
-    0 for where the slot is. `allowed`: see `Progress`. `despite`: there is a hole behind `after`.
+    0 for where the slot is. `allowed`: see `Progress`. `despite`: there is a hole after `after`.
     `anchored`: the log is expected to have the transaction that `after` is in.
     """
 

@@ -75,7 +75,7 @@ class Framer:
     @property
     def busy(self) -> bool:
         """Whether `scan` has more to do without being fed: a large transaction is delivered piece
-        by piece, and what came behind it waits."""
+        by piece, and what came after it waits."""
         return self._delivery is not None or self._waiting
 
     def feed(self, data: bytes) -> None:

@@ -46,9 +46,9 @@ CAUSES: Mapping[str, bool] = {
 
 _SERVER = (
     "the server was restored from a backup, or is another one: correct `connection`, or take a new"
-    " snapshot, or go on behind the hole with on_gap: continue"
+    " snapshot, or go on after the hole with on_gap: continue"
 )
-_SLOT = "take a new snapshot, or go on behind the hole with on_gap: continue"
+_SLOT = "take a new snapshot, or go on after the hole with on_gap: continue"
 
 HINTS: Mapping[str, str] = {
     "other_system": _SERVER,
@@ -108,7 +108,7 @@ def position_of(known: KnownHistory, after: Place | None) -> int | None:
 
 
 def era_behind(known: KnownHistory, cause: str) -> str:
-    """The era of what comes behind a gap."""
+    """The era of what comes after a gap."""
     return next_era(known.era) if CAUSES[cause] else known.era
 
 
@@ -162,7 +162,7 @@ def judge(
     flushed, fork = known.flushed, 0
     if known.timeline and known.timeline != system.timeline:
         fork = forks.get(known.timeline, 0)
-        # A commit record at the fork, or behind it, is not in the new history.
+        # A commit record at the fork, or after it, is not in the new history.
         if not fork or (position is not None and position >= fork):
             where = f"left ours at {format_lsn(fork)}" if fork else "does not come from ours"
             return HistoryVerdict(

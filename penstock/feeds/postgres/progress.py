@@ -24,7 +24,7 @@ Inside = Callable[[Place], int]
 @dataclass(slots=True)
 class _Sent:
     """A transaction whose changes were handed out, or a run of `count` of them: `end` may be
-    acknowledged behind `last`; what comes before it, when `inside` says so."""
+    acknowledged after `last`; what comes before it, when `inside` says so."""
 
     last: Place
     end: int

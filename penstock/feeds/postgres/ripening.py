@@ -8,7 +8,7 @@ _REST = 0.005  # seconds that a page waits for the rest of its transaction
 
 
 class Ripening:
-    """A page is cut when its transactions are over, but at least `spacing` seconds behind the one
+    """A page is cut when its transactions are over, but at least `spacing` seconds after the one
     before it, so that a trickle of single rows does not make a page of each; and when the rest of
     a transaction keeps us waiting. (A wal sender sends row by row: a page of what is there would
     be a row, and a page of the others later.)"""

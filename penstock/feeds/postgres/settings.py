@@ -59,7 +59,7 @@ class PostgresSettings(Settings):
     one of them is promoted."""
     on_gap: Literal["fail", "continue"] = "fail"
     """When changes are lost (the slot is gone or was made anew, another history or server): stop
-    this backend and say so, or go on behind the hole and say so."""
+    this backend and say so, or go on after the hole and say so."""
     tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
     heartbeat: Duration | None = Field(None, gt=0)

@@ -82,7 +82,7 @@ class PlainTransport:
             raise
 
     def _await_copy(self) -> bytes:
-        """Reads up to CopyBothResponse; returns what came behind it."""
+        """Reads up to CopyBothResponse; returns what came after it."""
         data = b""
         while True:
             while len(data) >= 5:

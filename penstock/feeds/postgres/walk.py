@@ -18,7 +18,7 @@ __all__ = ["PADDING", "NativeWalk", "Run", "rows_ahead"]
 # `d`, length, `w`, (three int64), the message's tag, and a row's relation OID.
 _HEAD = struct.Struct(">BIB24xB4s")
 PADDING = bytes(_HEAD.size)
-"""What has to stand behind the stream, so that the head of a short message can be read there."""
+"""What has to stand after the stream, so that the head of a short message can be read there."""
 
 _TABLES = 64
 _TRANSACTIONS = 512
@@ -31,7 +31,7 @@ def rows_ahead(  # noqa: PLR0917 - the hot loop: keywords cost
     """Walks over row messages (I, U, D) from `position`: (where they end, how many).
 
     Stops at anything else, at a message that is not whole before `end`, after `most` rows, or
-    behind `full`. Adds to `used` what follows the tag: the relation's OID. `data` is padded.
+    after `full`. Adds to `used` what follows the tag: the relation's OID. `data` is padded.
     """
     unpack, limit = _HEAD.unpack_from, end - 5
     left, last = most, b""
@@ -78,7 +78,7 @@ _Found = ctypes.c_char * (_TRANSACTIONS * _TRANSACTION.size)
 
 
 class Run:
-    """Whole transactions, one behind the other, with `rows` changes; none has anything else.
+    """Whole transactions, one after the other, with `rows` changes; none has anything else.
 
     They end at `position` of what was walked over, and the last of them at `end_lsn`; those that
     came first and had no rows at `before_lsn`, or 0. With rows: the first begins at `first_row`,
@@ -107,7 +107,7 @@ class Run:
         return self._place(self.count - 1)
 
     def done(self, place: Place) -> int:
-        """The end of the last transaction that has no change behind `place`; 0 if there is none."""
+        """The end of the last transaction that has no change after `place`; 0 if there is none."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2

@@ -66,9 +66,8 @@ class Tabular:
         )
 
     def _body(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
-        start, stop = group.runs[0]
-        one_run = len(group.runs) == 1
-        part = shown.slice(start, stop - start) if one_run else shown.take(group.rows())
+        rows = group.rows
+        part = shown.slice(rows[0], group.count) if group.is_run else shown.take(rows)
         return b"".join([self._schema(shown, group, where), part.serialize(), _END])
 
     def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:

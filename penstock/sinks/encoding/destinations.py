@@ -59,9 +59,10 @@ def hashes_of(column: Column) -> Numbers:
     if column.null_count == len(column):
         return np.zeros(len(column), np.int32)
     numbers: Numbers = np.asarray(column.fill_null(0) if column.null_count else column, np.int32)
-    if numbers.min() < 0 or numbers.max() >= MOST:
+    if numbers.view(np.uint32).max() >= MOST:  # negative ones are large there
+        wrong = next(number for number in numbers.tolist() if not 0 <= number < MOST)
         raise SettingsError(
-            f"a change has the hash partition {max(numbers.max(), -numbers.min())}",
+            f"a change has the hash partition {wrong}",
             hint=f"keep the column `route` between 0 and {MOST - 1} in the transform",
         )
     return numbers

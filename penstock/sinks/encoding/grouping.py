@@ -16,8 +16,8 @@ whole, so whatever crashes, the stream holds a prefix of the changes, its last m
 prefix's end, and a restart that drops what is not behind that place neither loses nor repeats one.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -30,31 +30,28 @@ __all__ = ["Group", "ends_of", "grouped"]
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The changes of one message, as runs of rows: (first, behind the last), ascending."""
+    """The changes of one message: their route, their rows, ascending, and their bytes."""
 
     kind: int
-    runs: list[tuple[int, int]] = field(default_factory=list)
-    count: int = 0
-    size: int = 0
+    rows: Sizes
+    size: int
+
+    @property
+    def count(self) -> int:
+        """How many changes it has."""
+        return len(self.rows)
 
     @property
     def last(self) -> int:
         """The row of its last change."""
-        return self.runs[-1][1] - 1
+        return int(self.rows[-1])
 
-    def rows(self) -> Sizes:
-        """All its rows."""
-        return np.concatenate([np.arange(*run, dtype=np.int64) for run in self.runs])
-
-    def add(self, start: int, stop: int, size: int) -> None:
-        """Rows behind those it has."""
-        if self.runs and self.runs[-1][1] == start:
-            start = self.runs.pop()[0]
-        self.runs.append((start, stop))
-        self.count = sum(stop - start for start, stop in self.runs)
-        self.size += size
+    @property
+    def is_run(self) -> bool:
+        """Whether its rows are neighbours."""
+        return int(self.rows[-1] - self.rows[0]) + 1 == len(self.rows)
 
 
 def grouped(
@@ -65,31 +62,36 @@ def grouped(
     `kinds` is each row's route, `tables` each route's table, `sizes` each row's bytes. A message
     has at most `most` changes of together at most `largest` bytes; a larger change is alone.
     """
-    totals = np.concatenate(([0], np.cumsum(sizes)))
-    bounds = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
     found: list[Group] = []
-    opened: dict[Hashable, Group] = {}
-    for start, stop in pairwise(bounds):
-        kind = int(kinds[start])
-        table = tables[kind]
-        if table is None:
-            opened.clear()
-        group = opened.get(table)
-        at = start
-        while at < stop:
-            if group is None or group.kind != kind:
-                found.append(group := Group(kind))
-            room = int(np.searchsorted(totals, totals[at] + largest - group.size, side="right"))
-            fits = min(room - 1, at + most - group.count, stop)
-            until = max(fits, at if group.count else at + 1)
-            if until == at:
-                group = None
-                continue
-            group.add(at, until, int(totals[until] - totals[at]))
-            at = until
-        if table is not None and group is not None:
-            opened[table] = group
+    for rows in _parts(kinds, tables):
+        # Neighbours here have one table, and a message has changes of one route.
+        routes = kinds[rows]
+        totals = np.concatenate(([0], np.cumsum(sizes[rows])))
+        bounds = [0, *(np.flatnonzero(np.diff(routes)) + 1).tolist(), len(rows)]
+        for start, stop in pairwise(bounds):
+            at = start
+            while at < stop:
+                room = int(np.searchsorted(totals, totals[at] + largest, side="right")) - 1
+                until = max(min(room, at + most, stop), at + 1)
+                size = int(totals[until] - totals[at])
+                found.append(Group(int(routes[at]), rows[at:until], size))
+                at = until
     return sorted(found, key=lambda group: group.last)
+
+
+def _parts(kinds: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Sizes]:
+    """All rows, table by table, between those that nothing passes."""
+    rows = np.arange(len(kinds), dtype=np.int64)
+    numbers: dict[Hashable | None, int] = {None: 0}
+    found = [numbers.setdefault(table, len(numbers)) for table in tables]
+    if len(numbers) <= 2 and 0 not in found:
+        yield rows  # of one table
+        return
+    owners = np.array(found, np.int64)[kinds]
+    alone = np.where(owners == 0, kinds, -1)
+    bounds = [0, *(np.flatnonzero(np.diff(alone)) + 1).tolist(), len(rows)]
+    for start, stop in pairwise(bounds):
+        yield rows[start:stop][np.argsort(owners[start:stop], kind="stable")]
 
 
 def ends_of(groups: Sequence[Group]) -> "np.ndarray[Any, np.dtype[np.bool_]]":

@@ -61,7 +61,7 @@ class Flow:
             self._turn = self._clock()
 
     def answered(self, at: float, *, more: bool) -> None:
-        """The answer that was due is there, since `at` or later; `more` are due behind it."""
+        """The answer that was due is there, since `at` or later; `more` are due after it."""
         if self._turn is not None:
             took = max(at - self._turn, 0.0)
             self._slowest = max(took, self._slowest or 0.0)

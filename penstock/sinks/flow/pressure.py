@@ -1,7 +1,7 @@
 """Back-pressure: how hard the server breathes, judged by how long it takes to answer.
 
 A table and values; no clock, no I/O. What counts is the server's own time: from when a message (or
-batch) was its turn, behind those sent before it, until its acknowledgement. So a long queue, which
+batch) was its turn, after those sent before it, until its acknowledgement. So a long queue, which
 is our doing, is not slowness; a server that is slow with each message is.
 
 It gets worse when even the fastest of the last `WORSE_AFTER` answers took too long, and better

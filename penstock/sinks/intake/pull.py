@@ -12,10 +12,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
+
+from penstock.closing import Closes
 
 __all__ = ["Pull"]
 
@@ -42,7 +42,7 @@ class _Pulled:
         return True
 
 
-class Pull:
+class Pull(Closes):
     """`take` gives the batches that are there, and raises StopIteration at the end. A list or tuple
     is given as it is: it never blocks."""
 
@@ -117,15 +117,8 @@ class Pull:
             last = self._pulled[-1] if self._pulled else None
             return isinstance(last, _Pulled) and last.joins(batch)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the thread, once it has its next batch: nothing more is wanted."""
         if self._direct is None:
             self._unwanted.set()
 

@@ -1,6 +1,6 @@
 """What operators do about poison: look at dead letters, publish them after all, resume tables.
 
-A replayed change is published behind everything that is in the stream, not where it belonged, with
+A replayed change is published after everything that is in the stream, not where it belonged, with
 the event id that it always had. It does not move the record of how far the stream is: its
 `Penstock-Position` and `Penstock-Mark` are those of the message before it, and a running pipeline
 goes on undisturbed.
@@ -83,8 +83,8 @@ class Mending:
             )
         info = self._session.api.stream(self._session.settings.stream)
         last = int(info["state"]["last_seq"]) if info else 0
-        behind = self._session.dead_letters.begin_replay(kept, last)
-        answer = self._publish(messages[0], letter.event_id, behind)
+        after = self._session.dead_letters.begin_replay(kept, last)
+        answer = self._publish(messages[0], letter.event_id, after)
         self._session.dead_letters.replayed(kept, int(answer["seq"]))
         return {
             "id": kept.id,
@@ -133,9 +133,9 @@ class Mending:
             )
         return kept
 
-    def _publish(self, messages: Messages, event_id: str, behind: int | None) -> Mapping[str, Any]:
-        """The acknowledgement; unless `behind` is None, perhaps of what an earlier replay stored
-        behind it."""
+    def _publish(self, messages: Messages, event_id: str, after: int | None) -> Mapping[str, Any]:
+        """The acknowledgement; unless `after` is None, perhaps of what an earlier replay stored
+        after it."""
         session, origin = self._session, messages.runs[0].origin
         subject = messages.subjects[0].as_py().decode()
 
@@ -143,7 +143,7 @@ class Mending:
             fenced = session.delivery == "exactly-once"
             mark = self._mark(origin) if fenced else None
             # After the mark: the fence refuses us for what is stored meanwhile.
-            stored = None if behind is None else self._stored(subject, event_id, behind)
+            stored = None if after is None else self._stored(subject, event_id, after)
             if stored is not None:
                 return {"seq": stored, "duplicate": True}
             headers = _as_at(bytes(messages.headers[0].as_py()), mark)
@@ -157,9 +157,9 @@ class Mending:
 
         return swapped(attempt, f"the change at {messages.place(0)}", attempts=_ATTEMPTS)
 
-    def _stored(self, subject: str, event_id: str, behind: int) -> int | None:
+    def _stored(self, subject: str, event_id: str, after: int) -> int | None:
         api, stream = self._session.api, self._session.settings.stream
-        found = api.next(stream, subject, behind + 1)
+        found = api.next(stream, subject, after + 1)
         while found is not None:
             ids = (found.headers.get(MSG_ID), found.headers.get(EVENT_ID))
             if REPLAYED in found.headers and event_id in ids:

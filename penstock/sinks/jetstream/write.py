@@ -19,7 +19,8 @@ from penstock.sinks.flow.breaker import BreakerState
 from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
-from penstock.sinks.jetstream.publishing.atomic import LARGEST, Atomic, FlightLimits
+from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.places import NotAlone
 from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
@@ -235,7 +236,7 @@ class Write:
         session.step_down(error.message)
         self._publisher = _publisher(session, self._tally)
         self._publisher.resume(session.connection, session.api)
-        # First remembered, then looked for: what is stored behind that look is known by its id.
+        # First remembered, then looked for: what is stored after that look is known by its id.
         self._insist(session.remember)
         released: list[Messages] = []
         self._insist(lambda: released.extend(old.release(session.api)))

@@ -50,7 +50,7 @@ class Supervised:
     `start(attempt)` starts it; `tick` is called a few times a second.
 
     `blocked` is why it stands still until the operator acts, "" if it does not. `failed` is the
-    error behind that, unless the source lost its history. `proven`: it has ever run for a while.
+    error for that, unless the source lost its history. `proven`: it has ever run for a while.
     """
 
     def __init__(self, name: str, start: Callable[[int], StreamingQuery]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.handover.options import Mode
@@ -21,6 +22,7 @@ from penstock.spark.datasource import register
 from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import make_home
 from penstock.spark.session.master import is_local, with_slots
+from penstock.spark.session.refusals import not_started
 
 __all__ = [
     "SETTINGS", "close_session", "java_options", "make_active", "open_session",
@@ -106,7 +108,9 @@ def open_session(
     """A new session (and JVM); `folder` takes Spark's scratch files. A local one runs at least
     `slots` tasks at a time, and all its queries are of this `mode`. Needs Java 17 or newer. A local
     one's workers are forks of a `fork_server` that has imported `plugins` (`feeds/NAME`,
-    `sinks/NAME`); with False, or with a Python of the user's, Spark starts Python itself."""
+    `sinks/NAME`); with False, or with a Python of the user's, Spark starts Python itself.
+    Raises Unavailable without a connection to the master, SettingsError for what else keeps Spark
+    from starting."""
     global _forks
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     places = {"PYSPARK_PYTHON": sys.executable}
@@ -132,8 +136,13 @@ def open_session(
     builder = builder.master(with_slots(master, slots))
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with _environment(places):
-        spark = builder.getOrCreate()
+    try:
+        with _environment(places):
+            spark = builder.getOrCreate()
+    except (Py4JError, PySparkException, OSError) as error:
+        refusal = not_started(error, master)  # asks the JVM for the error's text
+        _close_jvm()
+        raise refusal from None
     # PySpark's auto-discovery lists folders, and does not see an editable installation.
     register(spark)
     return spark
@@ -179,10 +188,14 @@ def _environment(places: Mapping[str, str]) -> Iterator[None]:
 
 def close_session(spark: SparkSession) -> None:
     """Stops Spark and its JVM; a JVM that is already gone is no error."""
-    global _forks
-    gateway = SparkContext._gateway
     with suppress(Py4JError, OSError):
         spark.stop()
+    _close_jvm()
+
+
+def _close_jvm() -> None:
+    global _forks
+    gateway = SparkContext._gateway
     if gateway is not None:
         with suppress(Py4JError, OSError):
             gateway.shutdown()

@@ -3,7 +3,7 @@
 | type | JSON image | MessagePack image | Python |
 |---|---|---|---|
 | S, BOOL, NULL | text, boolean, null | the same | the same |
-| N | a number where a 64-bit integer or a double holds it exactly, else its digits as text | the same | Decimal |
+| N | a number where every reader of JSON holds it exactly, else its digits as text | the same | Decimal |
 | B | base64 text | bytes | bytes |
 | M, L | object, array | map, array | dict, list |
 | SS, NS, BS | array, sorted (NS by value) | the same | set |
@@ -24,6 +24,7 @@ __all__ = ["AttributeValues", "Item", "number", "plain_values", "python_values"]
 Item = dict[str, dict[str, Any]]
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_EXACT = 2**53  # below it, every reader of JSON has an integer's digits
 _SHORT = 15  # digits that every double holds
 
 
@@ -33,11 +34,13 @@ def number(digits: str) -> int | float | str:
         raise ValueError("not a number")
     if digits.removeprefix("-").isdecimal():
         value = int(digits)
-        return value if -(2**63) <= value < 2**64 else digits
+        return value if abs(value) < _EXACT else digits
     found = float(digits)
+    if abs(found) >= _EXACT:
+        return digits
     if len(digits) <= _SHORT and "e" not in digits.lower():
         return found
-    return found if found - found == 0 and Decimal(repr(found)) == Decimal(digits) else digits
+    return found if Decimal(repr(found)) == Decimal(digits) else digits
 
 
 class AttributeValues:

@@ -37,7 +37,7 @@ class TypeEntry:
 class Context:
     """The state that a decoder starts a page in.
 
-    `streamed`: row messages carry an int32 xid behind their tag (protocol 2, in-progress
+    `streamed`: row messages carry an int32 xid after their tag (protocol 2, in-progress
     transactions); such a payload has no Begin, Commit, Stream Start or Stream Stop messages, and
     belongs to one committed transaction. `commit_lsn`, `committed_at` (microseconds since 1970
     UTC), `xid` and `ordinal` (of the next change) describe the transaction that the payload starts

@@ -87,4 +87,4 @@ class ByteReader:
         """Nothing may be left."""
         left = len(self._data) - self._at
         if left:
-            raise Malformed(f"a message has {left} bytes behind its end")
+            raise Malformed(f"a message has {left} bytes after its end")

@@ -230,7 +230,12 @@ def test_an_oplog_that_rolled_over_is_lost_history_and_goes_on_when_told_so() ->
                 return error.gap
             return None
 
+        (fine,) = feed.check_bookmark(PARTITION, bookmark)
+        assert fine.level == "ok"
         gap = eventually(lost)
+        (finding,) = feed.check_bookmark(PARTITION, bookmark)
+        assert finding.level == "error"
+        assert "replSetResizeOplog" in finding.remedy
         assert gap.cause == "oplog_rolled_over"
         assert gap.after == str(page.last)
         assert gap.policy == "continue"

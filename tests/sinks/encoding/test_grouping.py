@@ -19,7 +19,7 @@ def group(kinds: list[int], *, most: int = 500, largest: int = 1 << 20, sizes: A
 
 
 def rows(groups: list[Group]) -> list[list[int]]:
-    return [one.rows().tolist() for one in groups]
+    return [one.rows.tolist() for one in groups]
 
 
 def flat(found: list[list[int]]) -> list[int]:
@@ -51,6 +51,16 @@ def test_a_message_has_at_most_so_many_changes_and_bytes() -> None:
     assert [len(one) for one in rows(group([0] * 7, most=3))] == [3, 3, 1]
     assert [len(one) for one in rows(group([0] * 7, largest=250))] == [2, 2, 2, 1]
     assert rows(group([0] * 4, largest=250, sizes=[100, 900, 100, 100])) == [[0], [1], [2, 3]]
+
+
+def test_changes_of_many_tables_in_turns_are_a_message_for_each() -> None:
+    """What hash partitions do to a table."""
+    tables = [f"part {number}" for number in range(16)]
+    kinds = np.array([number * 7 % 16 for number in range(1600)], np.int32)
+    groups = grouped(kinds, tables, np.full(1600, 100), most=500, largest=1 << 20)
+    assert [one.count for one in groups] == [100] * 16
+    assert not any(one.is_run for one in groups)
+    assert ends_of(groups).tolist() == [False] * 15 + [True]
 
 
 @settings(max_examples=300, deadline=None)

@@ -67,7 +67,7 @@ def test_any_prefix_of_a_message_is_malformed(kind: type) -> None:
 
 @pytest.mark.parametrize("sent", EACH, ids=lambda sent: type(sent.message).__name__)
 def test_bytes_behind_a_message_are_malformed(sent: Sent) -> None:
-    with pytest.raises(Malformed, match="1 bytes behind its end"):
+    with pytest.raises(Malformed, match="1 bytes after its end"):
         decode_message(sent.raw + b"\0", streamed=sent.streamed)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from decimal import Decimal
 from typing import Any, Self
 
 import boto3
@@ -16,6 +17,9 @@ from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 
 __all__ = ["DEMO", "DynamoDemo"]
+
+# Beyond it, a number of JSON is not exact everywhere.
+_EXACT = 2**53
 
 # Of the stand-in, which takes any.
 _LOGIN = {
@@ -90,7 +94,7 @@ class DynamoDemo(Closes):
         while True:
             page = table.scan(**more)
             for item in page["Items"]:
-                rows[item["customer"], str(item["number"])] = _plain(item)
+                rows[item["customer"], int(item["number"])] = _plain(item)
             if "LastEvaluatedKey" not in page:
                 return {TABLE: rows}
             more = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
@@ -112,6 +116,8 @@ class DynamoDemo(Closes):
 def _plain(value: Any) -> Any:
     """The values that Python has another type for, as the message format writes them."""
     match value:
+        case Decimal():
+            return _number(value)
         case Binary():
             return bytes(value)
         case set():
@@ -122,6 +128,14 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case _:
             return value
+
+
+def _number(value: Decimal) -> int | float | Decimal:
+    """A number where JSON's are exact; else it stays what it is, and its digits are compared."""
+    whole, near = int(value), float(value)
+    if value == whole and abs(whole) < _EXACT:
+        return whole
+    return near if Decimal(repr(near)) == value and value != whole else value
 
 
 DEMO = DynamoDemo

@@ -92,15 +92,15 @@ def _key(key: Key) -> dict[str, Any]:
 
 
 def _written(operation: str, key: Key) -> Written:
-    return Written(operation, TABLE, (key[0], str(key[1])))
+    return Written(operation, TABLE, key)
 
 
 def _item(shop: ItemShop, key: Key) -> dict[str, Any]:
-    number = shop.random.getrandbits(90)  # 28 digits: more would be rounded here
+    number = shop.random.getrandbits(62)
     return {
         **_key(key),
         "name": f"Ünïque {number} O'Neill 🛒",
-        "total": Decimal(number).scaleb(-2),
+        "total": Decimal(number | 1).scaleb(-2),  # never whole, whose zeros a server may keep
         "gift": number % 2 == 0,
         "nothing": None,
         "photo": number.to_bytes(16, "big"),

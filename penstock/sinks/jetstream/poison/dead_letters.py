@@ -118,7 +118,7 @@ class DeadLetters:
             self._limit = max(min(largest, payload) - _HEADERS, _HEADERS)
 
     def kept(self, *, after: int = 0) -> Iterator[Kept]:
-        """All letters behind a sequence, oldest first. Raises Unavailable, SettingsError."""
+        """All letters after a sequence, oldest first. Raises Unavailable, SettingsError."""
         wildcard = subject_of(self._settings.stream)
         found = self._api.next(self.name, wildcard, after + 1)
         while found is not None:
@@ -131,14 +131,14 @@ class DeadLetters:
         found = self._api.message(self.name, id)
         return _kept(found) if found is not None else None
 
-    def begin_replay(self, kept: Kept, behind: int) -> int | None:
-        """Notes that the letter is about to be published, behind sequence `behind` of the stream.
+    def begin_replay(self, kept: Kept, after: int) -> int | None:
+        """Notes that the letter is about to be published, after sequence `after` of the stream.
 
         Returns None, or, when a replay of it began before and was not heard to end, the sequence
-        behind which its change may be stored already.
+        after which its change may be stored already.
         """
         subject = _attempt(self._settings.stream, kept)
-        note = {"replaying": kept.letter.event_id, "behind": behind}
+        note = {"replaying": kept.letter.event_id, "behind": after}
         headers = headers_with({"Nats-Expected-Last-Subject-Sequence": "0"})
         try:
             self._api.publish(subject, headers, orjson.dumps(note))

@@ -108,7 +108,7 @@ class Suspensions:
         return self._records
 
     def _read_on(self) -> None:
-        """The records behind the last that was seen."""
+        """The records after the last that was seen."""
         subject = record_subject(self._settings.stream)
         while (found := self._api.next(self.name, subject, self._seen + 1)) is not None:
             self._take(found.sequence, found.payload)

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -27,16 +26,15 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.publishing.chain import SyncPace, chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.fence import Fence
-from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
+from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits, Queue
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
 from penstock.sinks.jetstream.publishing.states import TABLE, Sending, SendingEvent
 from penstock.sinks.jetstream.publishing.stored import StoredPlaces
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.subject import Template
 
-__all__ = ["LARGEST", "Atomic", "FlightLimits"]
+__all__ = ["Atomic"]
 
-LARGEST = 1000  # messages that the server takes in a batch
 _WRONG_ID = 10070
 _MOVED = WRONG_SEQUENCE | {_WRONG_ID}
 _STORED_ID = 10201  # a message id of the batch is inside the duplicate window
@@ -47,20 +45,6 @@ _OPENING = b"f"  # before a batch's number: the answer to a chain's first messag
 _DUPLICATE = {"code": 400, "err_code": _STORED_ID, "description": "duplicate message id"}
 _ALONE = 2  # refusals in a row until messages go one by one
 _PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlightLimits:
-    """`depth` batches in flight, each of at most `size` messages and `bytes` bytes.
-
-    While one is in flight, what is queued waits for `company`, in bytes: each batch costs the
-    server some milliseconds, whatever is in it. 0 waits for none.
-    """
-
-    depth: int = 4
-    size: int = LARGEST
-    bytes: int = 4 << 20
-    company: int = 0
 
 
 class Atomic:

@@ -1,8 +1,8 @@
-"""A batch as a chain of plain messages, each of them accepted only behind the one before it.
+"""A batch as a chain of plain messages, each of them accepted only after the one before it.
 
 Every message names the event id of its predecessor (`Nats-Expected-Last-Msg-Id`), the first also
 the sequence that the stream must be at. If anybody else stored something, or one of them is
-refused, all behind it are refused, the last too, and its answer says so. The first is answered as
+refused, all after it are refused, the last too, and its answer says so. The first is answered as
 well: when it was refused, nothing that is stored is from this chain. What is stored is always a
 prefix of the batch: with one replica that is as exact as an atomic batch, and costs the server half
 (measured: it stores each message once, not twice). With several replicas refused messages may go
@@ -55,7 +55,7 @@ class SyncPace:
 
 
 def may_end_anywhere(pieces: list[Messages]) -> bool:
-    """Whether what is stored may end behind any of the messages, and not only the last."""
+    """Whether what is stored may end after any of the messages, and not only the last."""
     return all(piece.ends is None or bool(piece.ends.all()) for piece in pieces)
 
 
@@ -64,7 +64,7 @@ def chain_frames(
 ) -> bytes | memoryview:
     """The frames of a batch. `expected` is the stream's last sequence, `before` the id of its last
     message if we know it; `opening` and `reply` are where the answers to the first and to the last
-    shall go, each with a space behind it (a message alone is a last one)."""
+    shall go, each with a space after it (a message alone is a last one)."""
     fence = _SEQUENCE % expected
     first = fence + (b"" if before is None else _ID)
     end = b"\r\n" if before is None else _END

@@ -7,7 +7,23 @@ from dataclasses import dataclass, field
 from penstock.position import Place
 from penstock.sinks.encoding.message import Messages, Origin
 
-__all__ = ["FlightBatch", "Queue"]
+__all__ = ["LARGEST", "FlightBatch", "FlightLimits", "Queue"]
+
+LARGEST = 1000  # messages that the server takes in a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlightLimits:
+    """`depth` batches in flight, each of at most `size` messages and `bytes` bytes.
+
+    While one is in flight, what is queued waits for `company`, in bytes: each batch costs the
+    server some milliseconds, whatever is in it. 0 waits for none.
+    """
+
+    depth: int = 4
+    size: int = LARGEST
+    bytes: int = 4 << 20
+    company: int = 0
 
 
 @dataclass(slots=True)

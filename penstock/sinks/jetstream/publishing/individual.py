@@ -6,7 +6,7 @@ that the server knows (`duplicate: true`).
 
 With message ids, and on a stream with one copy, order also holds when the server refuses one of
 many in flight: each expects the id of the one before it to be the stream's last, so that what is
-behind a refused one is refused as well (10070). Not on replicated streams: on three servers of
+after a refused one is refused as well (10070). Not on replicated streams: on three servers of
 2.15.1 a chain that breaks leaves the stream without any answer (observed), and 2.10 answers
 `duplicate` for ids that it refused.
 A replicated stream that changes its leader may also drop some of those in flight, and its successor
@@ -32,7 +32,7 @@ __all__ = ["Individual"]
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("said"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("said",))
-# The same behind a message that is to be the stream's last, if we know which one that is. `said` by
+# The same after a message that is to be the stream's last, if we know which one that is. `said` by
 # fours: the inbox, the header line, the end; and then the id before.
 _LINKED = framing(
     _INBOX,
@@ -60,7 +60,7 @@ class Individual:
         self._connection: Connection | None = None
         self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
         self._added = self._sent = self._acknowledged = 0
-        self._flight: deque[tuple[int, int]] = deque()  # (number behind its last, bytes)
+        self._flight: deque[tuple[int, int]] = deque()  # (number after its last, bytes)
         self._flying = 0
         self._early: set[int] = set()
         self._careful = False
@@ -253,7 +253,7 @@ class Individual:
 
     def _first_place(self) -> str:
         first, messages = self._chunk_of(self._acknowledged)
-        return f"the change at {messages.place(self._acknowledged - first)} or soon behind it"
+        return f"the change at {messages.place(self._acknowledged - first)} or soon after it"
 
     def _changes(self, number: int) -> int:
         first, messages = self._chunk_of(number)

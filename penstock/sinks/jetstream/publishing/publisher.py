@@ -110,7 +110,7 @@ def framing(
     reply: Sequence[Piece | bytes], extra: Sequence[Piece | bytes], names: Sequence[str]
 ) -> Weave:
     """HPUB of each message, for `framed`. `reply` is the reply subject, empty or with a space
-    behind it; `extra` header lines and the empty line that ends the headers; they may use columns
+    after it; `extra` header lines and the empty line that ends the headers; they may use columns
     by `names`."""
     start = [b"HPUB ", RawPiece("subject"), b" ", *reply]
     first, count = len(start) + 4, 1 + len(extra)
@@ -131,7 +131,7 @@ def edges(
 
 
 def framed(messages: Messages, weave: Weave, number: int = 0, **columns: Any) -> memoryview:
-    """The frames of all messages, one behind the other, ready for the socket; `number` is what
+    """The frames of all messages, one after the other, ready for the socket; `number` is what
     `Count` says in the first."""
     return memoryview(
         weave.bytes(

@@ -1,0 +1,31 @@
+"""What a server's refusal, or the loss of a connection, means for us."""
+
+from penstock.errors import PenstockError, SettingsError, Unavailable
+
+__all__ = ["error_of", "reason_of"]
+
+_REFUSED = ("authorization violation", "authentication", "user authentication", "account")
+
+
+def error_of(text: str, address: str) -> PenstockError:
+    """What an -ERR of the server means for us."""
+    lower = text.lower()
+    if lower.startswith("permissions violation"):
+        return SettingsError(
+            f"{address} denies what penstock needs: {text}",
+            hint="allow the user to publish the stream's subjects and $JS.API.>, and to subscribe "
+            "to _INBOX.>",
+        )
+    if any(lower.startswith(word) for word in _REFUSED):
+        return SettingsError(
+            f"{address} refuses our credentials: {text}",
+            hint="check user and password (or token, nkey, credentials) of the sink",
+        )
+    return Unavailable(f"{address} ended the connection: {text}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Its text without its class."""
+    if isinstance(error, PenstockError):
+        return error.message
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

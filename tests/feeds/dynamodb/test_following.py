@@ -1,0 +1,402 @@
+"""One shard on the scripted server: polls, iterators, trims, times, and what each costs."""
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.errors import InvalidStream, PositionLost, SettingsError, Unavailable
+from penstock.feeds import Following, Gap, GivesRecords, HistoryLost, Polled
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.page import Page
+from penstock.position import Bookmark, PartitionId
+from penstock.wire.dynamodb.decoder import DynamodbDecoder
+from penstock.wire.dynamodb.records import place_of
+from tests.dynamodb.server import StreamsServer, settings_of
+from tests.dynamodb.streams import Shard, Stream
+
+
+@pytest.fixture
+def server() -> Iterator[StreamsServer]:
+    with StreamsServer() as found:
+        yield found
+
+
+@pytest.fixture
+def stream(server: StreamsServer) -> Stream:
+    return server.stream("users")
+
+
+def feed_of(server: StreamsServer, **given: Any) -> DynamodbFeed:
+    return DynamodbFeed(settings_of(server, **{"reads": 1000, "poll": 0.001, **given}))
+
+
+def name(stream: Stream, shard: Shard) -> PartitionId:
+    return PartitionId(f"{stream.label}/{shard.id}")
+
+
+def put(server: StreamsServer, stream: Stream, shard: Shard, count: int) -> list[str]:
+    return [stream.put(shard, n, at=server.now) for n in range(count)]
+
+
+def numbers(pages: Sequence[Page]) -> list[str]:
+    """The sequence numbers of all records."""
+    decoder = DynamodbDecoder("aws", "none", "json", "stop")
+    return [
+        row["event_id"].rpartition(":")[2]
+        for page in pages
+        for batch in decoder.decode(page)
+        for row in batch.to_pylist()
+    ]
+
+
+def drain(following: Following, wanted: int) -> list[Page]:
+    pages: list[Page] = []
+    deadline = time.monotonic() + 60
+    while sum(page.count for page in pages) < wanted:
+        assert time.monotonic() < deadline
+        pages += following.read(0.05)
+    return pages
+
+
+@pytest.mark.parametrize(
+    ("sizes", "polls"), [([3, 0, 1, 0, 0, 0, 1], 3), ([0, 0, 0, 1, 0, 0, 0, 1], 4)]
+)
+def test_empty_pages_are_read_over_until_the_tip_is_assumed(
+    server: StreamsServer, stream: Stream, sizes: list[int], polls: int
+) -> None:
+    shard = stream.shard()
+    expected = put(server, stream, shard, sum(sizes))
+    shard.pages = list(sizes)
+    following = feed_of(server, poll=1e-6).follow(name(stream, shard))
+    found: list[Page] = []
+    made = 0
+    while sum(page.count for page in found) < len(expected):
+        found += following.read(0.0)
+        time.sleep(0.001)
+        made += 1
+    assert numbers(found) == expected
+    assert made == polls
+    assert server.counts["GetRecords"] == len(sizes)
+
+
+def test_a_shard_is_never_read_more_than_five_times_a_second(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    feed = DynamodbFeed(settings_of(server, poll=0.001))
+    following = feed.follow(name(stream, shard))
+    deadline = time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        following.read(0.0)
+        time.sleep(0.001)
+    calls = server.reads[shard.id]
+    # The server saw each call a little after it was made.
+    assert all(later - first > 0.9 for first, later in zip(calls, calls[5:], strict=False))
+    assert len(calls) >= 8
+
+
+def test_an_expired_iterator_is_made_again_after_the_last_record(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    expected = put(server, stream, shard, 3)
+    following = feed_of(server).follow(name(stream, shard))
+    found = drain(following, 3)
+    server.advance(16 * 60)
+    expected += put(server, stream, shard, 2)
+    found += drain(following, 2)
+    assert numbers(found) == expected
+
+
+def test_latest_is_pinned_when_it_is_asked_for(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    put(server, stream, shard, 3)
+    begun = feed_of(server).begin("now")
+    expected = put(server, stream, shard, 2)
+    found = feed_of(server).follow(name(stream, shard), begun[name(stream, shard)])
+    assert numbers(drain(found, 2)) == expected
+
+
+@pytest.mark.parametrize("at_timestamp", [True, False])
+def test_latest_is_its_time_when_its_iterator_has_expired(
+    server: StreamsServer, stream: Stream, at_timestamp: bool
+) -> None:
+    server.at_timestamp = at_timestamp
+    shard = stream.shard()
+    for n in range(3):
+        stream.put(shard, n, at=server.now - 300.5)
+    begun = feed_of(server).begin("now")
+    expected = [stream.put(shard, n, at=server.now + 1.25) for n in range(2)]
+    server.advance(16 * 60)
+    found = feed_of(server).follow(name(stream, shard), begun[name(stream, shard)])
+    assert numbers(drain(found, 2)) == expected
+
+
+def test_latest_leaves_out_shards_that_are_closed(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    put(server, stream, shard, 3)
+    left, right = stream.split(shard)
+    begun = feed_of(server).begin("now")
+    assert begun[name(stream, shard)].ended
+    assert {each for each in begun if not begun[each].ended} == {
+        name(stream, left), name(stream, right),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("at_timestamp", [True, False])
+def test_a_time_passes_over_what_was_before_it(
+    server: StreamsServer, stream: Stream, at_timestamp: bool
+) -> None:
+    server.at_timestamp = at_timestamp
+    shard = stream.shard()
+    start = server.now - 3600.5
+    sequence = [stream.put(shard, n, at=start + n + 0.25) for n in range(20)]
+    server.page_of_records = 7
+    feed = feed_of(server)
+    begun = feed.begin(datetime.fromtimestamp(start + 10.1, UTC))
+    following = feed.follow(name(stream, shard), begun[name(stream, shard)])
+    found = numbers(drain(following, 10))
+    assert set(sequence[10:]) <= set(found) <= set(sequence[8:])
+    assert found == sorted(found)
+
+
+def test_a_time_in_the_future_is_latest(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    put(server, stream, shard, 3)
+    feed = feed_of(server)
+    begun = feed.begin(datetime.fromtimestamp(server.now + 3600, UTC))
+    expected = put(server, stream, shard, 1)
+    following = feed.follow(name(stream, shard), begun[name(stream, shard)])
+    assert numbers(drain(following, 1)) == expected
+
+
+def lost_of(feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark) -> HistoryLost:
+    """What reading, and following again, raise."""
+    with pytest.raises(HistoryLost) as first:
+        feed.follow(partition, bookmark).read(0.0)
+    with pytest.raises(HistoryLost) as again:
+        feed.follow(partition, bookmark)
+    assert first.value.gap == again.value.gap
+    return again.value
+
+
+@pytest.mark.parametrize("call", ["GetShardIterator", "GetRecords"])
+def test_trimmed_records_are_a_gap_and_despite_it_the_rest_is_read(
+    server: StreamsServer, stream: Stream, call: str
+) -> None:
+    server.trims_at = call
+    shard = stream.shard()
+    sequence = put(server, stream, shard, 5)
+    stream.trim(shard, 3)
+    feed = feed_of(server, on_gap="continue")
+    bookmark = Bookmark(place_of(sequence[0]), {})
+    gap = lost_of(feed, name(stream, shard), bookmark).gap
+    assert (gap.cause, gap.after, gap.policy) == ("trimmed", str(bookmark.place), "continue")
+    following = feed.follow(name(stream, shard), bookmark, despite=gap)
+    assert following.begins == sequence[3]
+    assert numbers(drain(following, 2)) == sequence[3:]
+
+
+def test_a_shard_that_is_gone_is_a_gap_unless_all_of_it_was_read(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    sequence = put(server, stream, shard, 2)
+    stream.split(shard)
+    shard.gone = True
+    feed = feed_of(server)
+    gap = lost_of(feed, name(stream, shard), Bookmark(place_of(sequence[0]), {})).gap
+    assert gap.cause == "shard_gone"
+    despite = feed.follow(name(stream, shard), Bookmark(place_of(sequence[0]), {}), despite=gap)
+    assert despite.drained
+    following = feed_of(server).follow(name(stream, shard), Bookmark(place_of(sequence[1]), {}))
+    assert following.read(0.0) == []
+    assert following.drained
+
+
+def test_a_bookmark_without_a_place_is_a_gap_after_a_day(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    feed = feed_of(server)
+    old = Bookmark(None, {"from": "trim_horizon", "asked": time.time() - 25 * 3600})
+    with pytest.raises(HistoryLost) as error:
+        feed.follow(name(stream, shard), old)
+    assert error.value.gap.cause == "trimmed"
+
+
+def test_an_idle_shard_renews_its_bookmark(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    following = feed_of(server, poll=1e-6).follow(name(stream, shard))
+    for _ in range(3):
+        following.read(0.0)
+        time.sleep(0.001)
+    bookmark = following.bookmark(None)
+    assert bookmark is not None
+    expected = put(server, stream, shard, 2)
+    again = feed_of(server).follow(name(stream, shard), bookmark)
+    assert numbers(drain(again, 2)) == expected
+
+
+def test_a_stream_that_is_enabled_again_has_the_old_leaves_as_parents(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    new = server.stream("users")
+    root = new.shard()
+    feed = feed_of(server)
+    listed = {each.partition: each.parents for each in feed.partitions()}
+    assert listed == {name(stream, shard): (), name(new, root): (name(stream, shard),)}
+    begun = feed.begin("beginning")
+    assert begun[name(stream, shard)].ended
+    parents = {name(stream, shard): Bookmark(place_of("7"), {}, ended=True).to_json()}
+    child = Bookmark(None, {"parents": parents})
+    with pytest.raises(HistoryLost) as error:
+        feed.follow(name(new, root), child)
+    assert error.value.gap.cause == "stream_replaced"
+    expected = put(server, new, root, 2)
+    following = feed.follow(name(new, root), child, despite=error.value.gap)
+    assert numbers(drain(following, 2)) == expected
+
+
+def test_a_stream_that_is_not_there_any_more_is_a_gap(
+    server: StreamsServer, stream: Stream
+) -> None:
+    gap: Gap = lost_of_unknown(feed_of(server))
+    assert gap.cause == "stream_gone"
+
+
+def lost_of_unknown(feed: DynamodbFeed) -> Gap:
+    with pytest.raises(HistoryLost) as error:
+        feed.follow(PartitionId("2020-01-01T00:00:00.000/shardId-1"), Bookmark(place_of("7"), {}))
+    return error.value.gap
+
+
+def test_an_empty_list_of_shards_is_no_end(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    server.empty_describes = 1
+    feed = feed_of(server)
+    with pytest.raises(Unavailable):
+        feed.partitions()
+    assert [each.partition for each in feed.partitions()] == [name(stream, shard)]
+
+
+def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:
+    feed = feed_of(server)
+    with pytest.raises(InvalidStream) as error:
+        feed.begin()
+    assert "update-table --table-name users" in error.value.hint
+    [finding] = feed.check()
+    assert finding.level == "error"
+    assert "update-table" in finding.remedy
+
+
+def test_the_check_says_what_a_view_type_lacks(server: StreamsServer) -> None:
+    server.stream("users", view="KEYS_ONLY").shard()
+    found = {each.subject: each for each in feed_of(server).check()}
+    assert found["view type"].level == "warning"
+    assert "disable" in found["view type"].remedy
+    assert found["shards"].level == "ok"
+
+
+@pytest.mark.parametrize("code", ["LimitExceededException", "ThrottlingException"])
+def test_throttling_slows_down_and_loses_nothing(
+    server: StreamsServer, stream: Stream, code: str
+) -> None:
+    shard = stream.shard()
+    expected = put(server, stream, shard, 3)
+    server.fail("GetRecords", code, times=3)
+    following = feed_of(server).follow(name(stream, shard))
+    assert numbers(drain(following, 3)) == expected
+    assert server.counts["GetShardIterator"] == 1
+
+
+def test_a_server_error_is_unavailable_and_denied_access_is_a_setting(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    server.fail("GetRecords", "InternalServerError", times=2, status=500)
+    with pytest.raises(Unavailable):
+        feed_of(server).follow(name(stream, shard)).read(0.0)
+    server.fail("GetRecords", "AccessDeniedException")
+    with pytest.raises(SettingsError) as error:
+        feed_of(server).follow(name(stream, shard)).read(0.0)
+    assert "docs/how-to/dynamodb.md" in error.value.hint
+
+
+def test_a_server_that_is_away_is_unavailable(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    following = feed_of(server).follow(name(stream, shard))
+    following.read(0.0)
+    server.__exit__()
+    server.cut()
+    with pytest.raises(Unavailable):
+        drain(following, 1)
+    server.__enter__()
+
+
+def test_many_shards_cost_the_least_calls_there_can_be(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shards = [stream.shard() for _ in range(250)]
+    for shard in shards:
+        put(server, stream, shard, 2)
+        shard.closed = True
+    feed = feed_of(server)
+    begun = feed.begin("beginning")
+    assert server.counts == {"ListStreams": 1, "DescribeStream": 3}
+    for partition, bookmark in begun.items():
+        following = feed.follow(partition, bookmark)
+        assert sum(page.count for page in following.read(0.0)) == 2
+        assert following.drained
+    assert server.counts == {
+        "ListStreams": 1, "DescribeStream": 3, "GetShardIterator": 250, "GetRecords": 250,
+    }  # fmt: skip
+
+
+def test_keep_alive_calls_only_for_an_old_iterator_without_a_sequence_number(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    following = feed_of(server).follow(name(stream, shard))
+    following.read(0.0)
+    calls = server.counts["GetRecords"]
+    for _ in range(10):
+        assert following.keep_alive() == ()
+    assert server.counts["GetRecords"] == calls
+
+
+def test_it_is_polled_and_gives_records(server: StreamsServer) -> None:
+    assert isinstance(feed_of(server), Polled)
+    assert isinstance(feed_of(server), GivesRecords)
+
+
+def test_the_iterator_hands_out_python_values(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    stream.put(shard, "a", at=1_700_000_000.5, new={"tags": {"SS": ["x", "y"]}, "n": 7})
+    left, _ = stream.split(shard)
+    sequence = stream.put(left, "b", "DELETE", at=1_700_000_001, old={"raw": {"B": "AA=="}})
+    given = settings_of(server, reads=1000).model_dump(
+        exclude={"type", "table", "access_key", "secret_key"}
+    )
+    given |= {"access_key": "a", "secret_key": "b"}
+    found: list[Any] = []
+    deadline = time.monotonic() + 60
+    records = penstock.stream("dynamodb", table="users", at="trim_horizon", **given)
+    while len(found) < 2:
+        assert time.monotonic() < deadline
+        record = next(records)
+        found += [record] if record is not None else []
+    assert found[0]["new"] == {"id": "a", "tags": {"x", "y"}, "n": 7}
+    assert found[0]["meta"]["event"]["type"] == "insert"
+    assert found[1]["old"] == {"id": "b", "raw": b"\0"}
+    assert (found[1]["key"], found[1]["new"]) == ({"id": "b"}, None)
+    assert found[1]["meta"]["sequence_number"] == sequence
+
+
+def test_what_is_lost_is_a_lost_position() -> None:
+    assert issubclass(HistoryLost, PositionLost)

@@ -1,0 +1,258 @@
+"""`penstock run` from MongoDB into JetStream: real servers, and kill -9 of each."""
+
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.errors import PyMongoError
+
+from penstock.demo.secantus import Secantus
+from penstock.demo.servers import Nats
+from tests.pipeline.running import Message, Run, eventually, messages, running
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
+
+COLLECTIONS = ("users", "orders", "tmp")
+
+
+def pipeline(folder: Path, nats: Nats, stream: str, *servers: Secantus) -> dict[str, Any]:
+    """One backend for each server, called `default`, `b1` and so on."""
+    return {
+        "name": "test",
+        "backends": [
+            {
+                "name": f"b{number}" if number else "default",
+                "type": "mongodb",
+                "connection": server.url,
+                "database": "shop",
+                "connect_timeout": "2s",
+            }
+            for number, server in enumerate(servers)
+        ],
+        "sink": {
+            "type": "jetstream",
+            "url": nats.url,
+            "stream": stream,
+            "subject": f"{stream.lower()}.{{backend}}.{{collection}}.{{operation}}",
+        },
+        "state": str(folder / "state"),
+        "ops": {"port": 0},
+    }
+
+
+class Writer:
+    """Writes at random, in a thread, everything that a collection can take."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.written = 0
+        self.error: BaseException | None = None
+        self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(url)
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Writer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._client.close()
+        assert self.error is None, self.error
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.02):
+                self._write()
+                self.written += 1
+        except BaseException as error:
+            self.error = error
+
+    def _write(self) -> None:
+        db, pick = self._client.shop, self._random
+        one, number = db[pick.choice(COLLECTIONS[:2])], pick.randrange(40)
+        choice = pick.randrange(10)
+        if choice < 3:
+            one.update_one(
+                {"_id": number},
+                {"$set": {"name": f"n{pick.random()}"}, "$inc": {"n": 1}},
+                upsert=True,
+            )
+        elif choice == 3:
+            one.update_one(
+                {"_id": number}, {"$push": {"list": pick.randrange(9)}, "$unset": {"x": 1}}
+            )
+        elif choice == 4:
+            one.replace_one({"_id": number}, {"x": {"y": [number, None, True]}}, upsert=True)
+        elif choice == 5:
+            one.delete_one({"_id": number})
+        elif choice == 6:
+            one.update_one({"_id": number}, {"$pop": {"list": 1}, "$rename": {"name": "title"}})
+        elif choice == 7:
+            self._in_a_transaction(number)
+        elif choice == 8:
+            one.bulk_write(
+                [
+                    pymongo.UpdateOne({"_id": number + 1}, {"$mul": {"n": 2}}),
+                    pymongo.ReplaceOne({"_id": number + 2}, {"bulk": 1.5}, upsert=True),
+                    pymongo.DeleteOne({"_id": number + 3}),
+                ]
+            )
+        else:
+            db.tmp.insert_many([{"text": "t"} for _ in range(3)])
+            if pick.random() < 0.2:
+                db.tmp.drop()
+
+    def _in_a_transaction(self, number: int) -> None:
+        with self._client.start_session() as session:
+            session.start_transaction()
+            for name in COLLECTIONS[:2]:
+                self._client.shop[name].replace_one(
+                    {"_id": number}, {"both": self._random.random()}, upsert=True, session=session
+                )
+            if self._random.random() < 0.3:
+                session.abort_transaction()
+            else:
+                session.commit_transaction()
+
+
+def copy_of(found: list[Message]) -> dict[str, dict[Any, Any]]:
+    """The collections, made from the stream alone."""
+    copy: dict[str, dict[Any, Any]] = {name: {} for name in COLLECTIONS}
+    for message in found:
+        body = message.body
+        documents = copy[body["collection"]]
+        if body["operation"] == "DROP":
+            documents.clear()
+            continue
+        key = str(body["key"]["_id"])
+        if body["operation"] == "DELETE":
+            documents.pop(key, None)
+        elif body["data"] is not None:  # else it is gone by then, and its delete follows
+            documents[key] = body["data"]
+    return copy
+
+
+def collections_of(server: Secantus) -> dict[str, dict[Any, Any]]:
+    with pymongo.MongoClient(server.url) as client:
+        return {
+            name: {
+                _key(each["_id"]): {**each, "_id": _plain(each["_id"])}
+                for each in client.shop[name].find()
+            }
+            for name in COLLECTIONS
+        }
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int) else str(value)
+
+
+def _key(value: Any) -> str:
+    return str(value if isinstance(value, int) else {"$oid": str(value)})
+
+
+def assert_once_and_in_order(found: list[Message]) -> None:
+    ids = [message.id for message in found]
+    assert len(set(ids)) == len(ids)
+    for backend in {message.body["backend"] for message in found}:
+        places = [
+            (cursor, int(ordinal))
+            for message in found
+            if message.body["backend"] == backend
+            for cursor, _, ordinal in [message.body["position"].rpartition(":")]
+        ]
+        assert places == sorted(set(places))
+
+
+def wait_until_ready(run: Run) -> None:
+    eventually(lambda: run.get("/ready")[0] == 200, run=run, seconds=300)
+
+
+@contextmanager
+def mongo() -> Iterator[Secantus]:
+    """What it acknowledged survives a kill."""
+    with Secantus() as server:
+        yield server
+
+
+def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
+    nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """In the end its positions store is gone, too: it goes on after the last stored event."""
+    pick = random.Random(7)
+    with mongo() as server:
+        file = pipeline(tmp_path, nats, stream, server)
+        with running(tmp_path, file) as run:
+            wait_until_ready(run)
+            with Writer(server.url, 1) as writer:
+                count = writer.written + pick.randrange(50, 150)
+                eventually(lambda: writer.written > count, run=run)
+                eventually(lambda: messages(nats, stream), run=run)
+                run.kill()
+                done = writer.written + 30
+                eventually(lambda: writer.written > done)
+        stored = len(messages(nats, stream))
+        with running(tmp_path, file) as run, Writer(server.url, 2) as writer:
+            eventually(lambda: len(messages(nats, stream)) > stored, run=run)
+            count = writer.written + pick.randrange(50, 150)
+            eventually(lambda: writer.written > count, run=run)
+            run.kill()
+        shutil.rmtree(tmp_path / "state")
+        with running(tmp_path, file) as run:
+            with Writer(server.url, 3) as writer:
+                wait_until_ready(run)
+                eventually(lambda: writer.written > 50, run=run)
+            expected = collections_of(server)
+            eventually(lambda: copy_of(messages(nats, stream)) == expected, run=run)
+            assert run.stop() == 0
+        assert "the sink has changes" in run.log, "it began without a stored position"
+        found = messages(nats, stream)
+        assert_once_and_in_order(found)
+        assert copy_of(found) == expected
+
+
+def test_one_of_two_servers_is_killed_and_comes_back(
+    nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    with mongo() as one, mongo() as two:
+        file = pipeline(tmp_path, nats, stream, one, two)
+        with running(tmp_path, file) as run:
+            wait_until_ready(run)
+            insert(one, "one-0")
+            insert(two, "two-0")
+            eventually(lambda: names(nats, stream) == {"one-0", "two-0"}, run=run)
+            two.kill()
+            insert(one, "one-1")
+            eventually(lambda: "one-1" in names(nats, stream), run=run)
+            eventually(lambda: not run.status()["backends"][1]["connected"], run=run)
+            two.start()
+            insert(two, "two-1")
+            eventually(lambda: "two-1" in names(nats, stream), run=run)
+            assert run.stop() == 0
+        assert_once_and_in_order(messages(nats, stream))
+        assert names(nats, stream) == {"one-0", "two-0", "one-1", "two-1"}
+
+
+def insert(server: Secantus, name: str) -> None:
+    with pymongo.MongoClient(server.url) as client:
+
+        def inserted() -> bool:
+            try:
+                client.shop.users.replace_one({"_id": name}, {}, upsert=True)
+            except PyMongoError:
+                return False
+            return True
+
+        eventually(inserted, seconds=60)
+
+
+def names(nats: Nats, stream: str) -> set[str]:
+    return {message.body["document_id"] for message in messages(nats, stream)}

@@ -1,0 +1,272 @@
+"""The iterator on the scripted DynamoDB Streams server: costs, order, pins, expiry, values."""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import RecordsExpired, Unavailable
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.stream import Stream
+from tests.dynamodb.server import StreamsServer, settings_of
+from tests.dynamodb.streams import Shard
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def server() -> Iterator[StreamsServer]:
+    with StreamsServer() as made:
+        yield made
+
+
+def opened(server: StreamsServer, at: Any = "trim_horizon", **more: Any) -> Stream:
+    """An iterator that is not held back: `reads` a second are for the service's sake."""
+    given = {"reads": 1000, "poll": 0.001, **more}
+    return Stream(DynamodbFeed(settings_of(server, **given)), at=at)
+
+
+def some(stream: Stream, count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        record = next(stream)
+        if record is not None:
+            found.append(record)
+    return found
+
+
+def ids(records: list[dict[str, Any]]) -> list[str]:
+    return [record["key"]["id"] for record in records]
+
+
+def nothing(stream: Stream, polls: int = 3) -> bool:
+    return [next(stream) for _ in range(polls)] == [None] * polls
+
+
+def test_values_are_pythons(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    exact = "12345678901234567890.123456789012345678"
+    new = {
+        "n": {"N": exact}, "b": {"B": "AP8="}, "ss": {"SS": ["b", "a"]},
+        "ns": {"NS": ["1", "2.50"]}, "bs": {"BS": ["AP8="]}, "m": {"l": [1, None, True]},
+    }  # fmt: skip
+    at = 1_767_225_600.0
+    shard = stream.shard()
+    number = stream.put(shard, "a", new=new, at=at)
+    stream.put(shard, "a", "DELETE", old={"n": 1}, at=at, expired=True)
+    record, removed = some(opened(server), 2)
+    assert record["new"] == {
+        "id": "a", "n": Decimal(exact), "b": b"\x00\xff", "ss": {"a", "b"},
+        "ns": {Decimal(1), Decimal("2.5")}, "bs": {b"\x00\xff"},
+        "m": {"l": [Decimal(1), None, True]},
+    }  # fmt: skip
+    assert str(record["new"]["n"]) == exact
+    assert (record["key"], record["old"]) == ({"id": "a"}, None)
+    meta = record["meta"]
+    assert meta["created_at"] == datetime.fromtimestamp(at, UTC)
+    assert meta["created_at"].utcoffset() == timedelta(0)
+    assert (meta["event"]["type"], meta["event"]["version"]) == ("insert", "1.1")
+    assert meta["sequence_number"] == number
+    assert removed["meta"]["event"]["type"] == "remove"
+    assert removed["meta"]["delta"] == {"expired": True}
+    assert removed["old"]["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("pages", "polls"), [([3, 0, 1, 0, 0, 0, 1], 3), ([0, 0, 0, 1, 0, 0, 0, 1], 4)]
+)
+def test_an_empty_page_is_followed_by_another_until_five(
+    server: StreamsServer, pages: list[int], polls: int
+) -> None:
+    """Bloop's test vectors: how many polls bring all records."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    for number in range(sum(pages)):
+        stream.put(shard, str(number), at=server.now)
+    shard.pages = list(pages)
+    iterator, done, found = opened(server), 0, 0
+    while found < sum(pages):
+        before = server.counts["GetRecords"]
+        found += next(iterator) is not None
+        done += server.counts["GetRecords"] > before
+        assert done < 10
+    assert done == polls
+
+
+def test_a_filled_buffer_makes_no_call_and_an_empty_one_reads_each_shard(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    for shard in (stream.shard(), stream.shard()):
+        for number in range(5):
+            stream.put(shard, f"{shard.id[-1]}{number}", at=server.now)
+    iterator = opened(server)
+    some(iterator, 1)
+    made = dict(server.counts)
+    assert made["GetRecords"] == 2
+    some(iterator, 9)
+    assert dict(server.counts) == made
+
+
+def test_the_worked_example_is_in_the_documented_order(server: StreamsServer) -> None:
+    stream, now = server.stream("users"), server.now
+    root = stream.shard()
+    stream.put(root, "R00", at=now - 7 * 3600)
+    one, two = stream.split(root)
+    for shard, names in ((one, "R11 6 R12 4 R13 2"), (two, "R24 4 R25 3 R26 3")):
+        words = names.split()
+        for name, hours in zip(words[::2], words[1::2], strict=True):
+            stream.put(shard, name, at=now - int(hours) * 3600)
+    assert ids(some(opened(server), 7)) == ["R00", "R11", "R12", "R24", "R25", "R26", "R13"]
+
+
+def test_latest_is_pinned_and_a_token_before_the_first_record_resumes_there(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, "before", at=server.now)
+    iterator = opened(server, at="latest")
+    token = json.loads(json.dumps(iterator.token))
+    stream.put(shard, "after", at=server.now)
+    assert ids(some(iterator, 1)) == ["after"]
+    assert ids(some(opened(server, at=token), 1)) == ["after"]
+
+
+def test_expired_iterators_are_made_again_silently(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, "a", at=server.now)
+    iterator = opened(server)
+    some(iterator, 1)
+    assert nothing(iterator)
+    server.advance(16 * 60)
+    stream.put(shard, "b", at=server.now)
+    assert ids(some(iterator, 1)) == ["b"]
+    assert nothing(iterator)
+
+
+def test_trimmed_records_are_records_expired(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    for name in "abc":
+        stream.put(shard, name, at=server.now)
+    iterator = opened(server)
+    some(iterator, 1)
+    token = iterator.token
+    stream.trim(shard, 2)
+    late = opened(server, at=token)
+    for _ in range(2):
+        with pytest.raises(RecordsExpired):
+            next(late)
+    late.move_to("trim_horizon")
+    assert ids(some(late, 1)) == ["c"]
+    passing = opened(server, at=token, on_gap="continue")
+    assert ids(some(passing, 1)) == ["c"]
+    assert [gap.cause for gap in passing.gaps] == ["trimmed"]
+
+
+def test_a_heartbeat_costs_no_call_where_a_sequence_number_is_known(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    stream.put(stream.shard(), "a", at=server.now)
+    iterator = opened(server)
+    some(iterator, 1)
+    made = dict(server.counts)
+    for _ in range(1000):
+        iterator.heartbeat()
+    assert dict(server.counts) == made
+
+
+def test_never_more_than_five_reads_a_second_and_shard(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, "a", at=server.now)
+    iterator = Stream(DynamodbFeed(settings_of(server, poll=0.001)), at="trim_horizon")
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        next(iterator)
+    times = server.reads[shard.id]
+    assert len(times) > 5
+    # 0.95: the server notes a call later than the client makes it, by a delay that varies.
+    assert all(late - early > 0.95 for early, late in zip(times, times[5:], strict=False))
+
+
+def test_a_shards_records_are_handed_out_after_server_errors(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, "a", at=server.now)
+    iterator = opened(server)
+    server.fail("GetRecords", "LimitExceededException", times=2)
+    server.fail("DescribeStream", "InternalServerError", times=1, status=500)
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + PATIENCE
+    while not found:
+        assert time.monotonic() < deadline
+        try:
+            record = next(iterator)
+        except Unavailable:
+            continue
+        found += [record] if record else []
+    assert ids(found) == ["a"]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_the_guarantees_hold_for_any_tree_and_schedule(data: st.DataObject) -> None:
+    """In order, parents first, each once; exactly the rest from any token."""
+    with StreamsServer() as server:
+        stream = server.stream("users")
+        open_shards = [stream.shard() for _ in range(data.draw(st.integers(1, 2)))]
+        written: dict[str, list[str]] = {}
+        parents: dict[str, str | None] = {}
+        seen: list[str] = []
+        tokens: list[tuple[Any, int]] = []
+        iterator = opened(server)
+
+        def put(shard: Shard) -> None:
+            names = written.setdefault(shard.id, [])
+            names.append(f"{shard.id}/{len(names)}")
+            parents[shard.id] = shard.parent
+            stream.put(shard, names[-1], at=server.now - data.draw(st.integers(0, 9)) * 60)
+
+        for _ in range(data.draw(st.integers(0, 25))):
+            shard = data.draw(st.sampled_from(open_shards))
+            match data.draw(st.sampled_from(["put", "put", "next", "next", "split", "expire",
+                                             "beat", "save"])):  # fmt: skip
+                case "put":
+                    put(shard)
+                case "next":
+                    seen += ids([each] if (each := next(iterator)) else [])
+                case "split" if len(open_shards) < 5:
+                    open_shards.remove(shard)
+                    open_shards += stream.split(shard, data.draw(st.integers(1, 2)))
+                case "expire":
+                    server.advance(16 * 60)
+                case "beat":
+                    iterator.heartbeat()
+                case _:
+                    tokens.append((json.loads(json.dumps(iterator.token)), len(seen)))
+        total = sum(map(len, written.values()))
+        seen += ids(some(iterator, total - len(seen)))
+        assert nothing(iterator)
+        check(seen, written, parents)
+        for token, done in tokens:
+            rest = ids(some(opened(server, at=token), total - done))
+            check(seen[:done] + rest, written, parents)
+
+
+def check(seen: list[str], written: dict[str, list[str]], parents: dict[str, str | None]) -> None:
+    for shard, names in written.items():
+        assert [each for each in seen if each.startswith(f"{shard}/")] == names
+        parent = parents[shard]
+        if parent in written:
+            assert seen.index(names[0]) > seen.index(written[parent][-1])
+    assert len(seen) == sum(map(len, written.values()))
