@@ -4,7 +4,7 @@ A feed knows its partitions and can follow one of them from a bookmark. Followin
 it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -312,8 +312,8 @@ class NativeRecord(NamedTuple):
     mark: str | None = None
 
 
-# A page's records in order. Raises Malformed.
-RecordReader = Callable[[Page], Sequence[NativeRecord]]
+# A page's records in order, lazily if it likes. Raises Malformed.
+RecordReader = Callable[[Page], Iterable[NativeRecord]]
 
 
 @runtime_checkable
