@@ -12,6 +12,7 @@ from penstock.feeds.mongodb.stream import ChangeStream
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
+from penstock.wire.changestream.tokens import hash_of
 
 __all__ = ["MongoFollowing"]
 
@@ -164,6 +165,8 @@ class MongoFollowing:
             "current": None if last is None else str(last),
             "confirmed": None if confirmed is None else str(confirmed),
             "lag_seconds": self._lag(last, confirmed),
+            "clock": self._stream.time >> 32 or None,
+            "token": hash_of(str(self._tokens.mark).encode()),  # a token may hold a document's key
             # The clock first: a token is read before the clock of its reply is shown.
             "clock": self._clock,
             "token": str(self._tokens.mark),

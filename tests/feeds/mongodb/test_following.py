@@ -146,7 +146,10 @@ def test_an_idle_stream_advances_and_not_past_what_is_not_stored(shop: Shop) -> 
             newest = following.bookmark(page.last)
             return newest if newest != stored else None
 
+        status = following.status()
         newest = eventually(moved)
+        assert following.status()["token"] != status["token"]
+        assert following.status()["clock"] >= status["clock"] > 1_700_000_000
         assert newest.place == page.last
         assert following.bookmark(None) == bookmark, "nothing is stored"
     shop.db.users.insert_one({"_id": 2})
