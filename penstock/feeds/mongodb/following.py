@@ -165,11 +165,9 @@ class MongoFollowing:
             "current": None if last is None else str(last),
             "confirmed": None if confirmed is None else str(confirmed),
             "lag_seconds": self._lag(last, confirmed),
-            "clock": self._stream.time >> 32 or None,
-            "token": hash_of(str(self._tokens.mark).encode()),  # a token may hold a document's key
             # The clock first: a token is read before the clock of its reply is shown.
             "clock": self._clock,
-            "token": str(self._tokens.mark),
+            "token": hash_of(str(self._tokens.mark).encode()),  # a token may hold a document's key
             "details": {
                 "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
                 "batch": self._stream.batch,
