@@ -22,6 +22,7 @@ _COMMANDS = {
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
     "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
     "gaps": ("penstock.cli.gaps:command", "Show what was lost, and mark it as mended."),
+    "compare": ("penstock.cli.compare:command", "Compare a stream with a table or collection."),
     "dead-letters": (
         "penstock.cli.dead_letters:command",
         "Show and replay what could not be published.",

@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.change import Images, OnError
 from penstock.errors import PenstockError, PositionLost, SettingsError
-from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, Mark
+from penstock.feeds import At, Collection, Following, Gap, GapPolicy, HistoryLost, Lineage, Mark
+from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import Tolerance, cause_of, is_too_large
 from penstock.feeds.mongodb.following import MongoFollowing
@@ -165,6 +166,10 @@ class MongoFeed:
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.TellsOfTables`: (database, collection)."""
         return collections(self._settings)
+
+    def collection(self, name: str) -> Collection:
+        """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
+        return MongoCollection(self._settings, name)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
