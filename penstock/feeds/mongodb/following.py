@@ -12,6 +12,7 @@ from penstock.feeds.mongodb.stream import ChangeStream
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
+from penstock.wire.changestream.tokens import hash_of
 
 __all__ = ["MongoFollowing"]
 
@@ -166,7 +167,7 @@ class MongoFollowing:
             "lag_seconds": self._lag(last, confirmed),
             # The clock first: a token is read before the clock of its reply is shown.
             "clock": self._clock,
-            "token": str(self._tokens.mark),
+            "token": hash_of(str(self._tokens.mark).encode()),  # a token may hold a document's key
             "details": {
                 "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
                 "batch": self._stream.batch,
