@@ -27,7 +27,7 @@ log_format = click.option(
 state_option = click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for what must be remembered; replaces the file's `state`.",
+    help="Folder for the stored state; replaces the file's `state`.",
 )
 
 
@@ -42,7 +42,7 @@ def command(
     """Run the pipeline in FILE until SIGINT, SIGTERM or POST /shutdown.
 
     Reconnects for ever. Exits with 0 after a graceful stop: what is in flight is published,
-    positions are saved, the source is told.
+    positions are saved, and acknowledged at the source.
     """
     overrides = {"state": str(state)} if state else {}
     pipeline = load_pipeline(file, overrides=overrides)

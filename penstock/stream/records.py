@@ -4,7 +4,7 @@ A feed that keeps more Python types than a change's images do makes its records 
 (`feeds.GivesRecords`); for all others this is how.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -43,9 +43,9 @@ def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
     decoder = feed.decoder("msgpack", on_error)
     fetch: Callable[[Page], Page] | None = getattr(decoder, "fetch", None)
 
-    def read(page: Page) -> Sequence[NativeRecord]:
-        batches = decoder.decode(fetch(page) if fetch else page)
-        return [record for batch in batches for record in _records(batch)]
+    def read(page: Page) -> Iterator[NativeRecord]:
+        for batch in decoder.decode(fetch(page) if fetch else page):
+            yield from _records(batch)
 
     return read
 

@@ -3,7 +3,7 @@ out. It is opened late, and again after a lost connection: after what was fetche
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -13,6 +13,9 @@ from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 
 __all__ = ["Shard"]
+
+# Records that are decoded at a time: many that live at once cost the garbage collector.
+_SOME = 32
 
 
 class Shard:
@@ -30,6 +33,8 @@ class Shard:
         self._resume = bookmark  # of what was fetched
         self._handed: NativeRecord | None = None
         self._pages: deque[Page] = deque()
+        self._reading: Iterator[NativeRecord] | None = None  # the first of them
+        self._decoded: Place | None = None
         self._ended = False
         self._acknowledged: Bookmark | None = None
 
@@ -74,10 +79,27 @@ class Shard:
         return bool(self._pages)
 
     def decode(self) -> Sequence[NativeRecord]:
-        """The records of the next page; raises Malformed, and the page stays."""
-        records = self._read(self._pages[0])
-        self._pages.popleft()
-        return records
+        """Some more records, or none, of the first page; raises Malformed at the first record that
+        cannot be decoded, and the page stays."""
+        found: list[NativeRecord] = []
+        if self._reading is None:
+            self._reading = iter(self._read(self._pages[0]))
+        try:
+            for record in self._reading:
+                if self._decoded is None or record.place > self._decoded:
+                    found.append(record)
+                if len(found) == _SOME:
+                    break
+            else:
+                self._pages.popleft()
+                self._reading = None
+        except PenstockError:
+            self._reading = None  # to begin the page again, after what is returned here
+            if not found:
+                raise
+        if found:
+            self._decoded = found[-1].place
+        return found
 
     @property
     def ended(self) -> bool:

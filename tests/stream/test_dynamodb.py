@@ -218,6 +218,7 @@ def test_a_shards_records_are_handed_out_after_server_errors(server: StreamsServ
     assert ids(found) == ["a"]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.data())
 def test_the_guarantees_hold_for_any_tree_and_schedule(data: st.DataObject) -> None:

@@ -1,7 +1,7 @@
 """The iterator on scripted shards: order, costs, tokens, positions, errors."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,10 +18,14 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
+from penstock.feeds import NativeRecord
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
 from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
+from penstock.stream.records import record_reader
+from penstock.stream.shard import Shard
 from tests.stream.scripted import ScriptedFeed, tree
 
 
@@ -473,3 +477,33 @@ def test_penstock_stream_is_a_function_and_a_package() -> None:
     call: Callable[..., Stream] = penstock.stream
     assert isinstance(call("memory"), Stream)
     assert PartitionId("p0") in penstock.stream("memory").token["partitions"]
+
+
+def test_records_before_one_that_cannot_be_decoded_are_handed_out() -> None:
+    feed, _, _ = opened("A", {"A": [[1] * 100]})
+    good, reader = [True], record_reader(feed)
+
+    def failing(page: Page) -> Iterator[NativeRecord]:
+        for number, record in enumerate(reader(page)):
+            if number == 70 and not good[0]:
+                raise Malformed("record 70 is broken, as the test says")
+            yield record
+
+    shard = Shard(feed, PartitionId("A"), Bookmark(), failing)
+    good[0] = False
+    shard.poll()
+    found: list[NativeRecord] = []
+    for _ in range(10):
+        try:
+            found += shard.decode()
+        except Malformed:
+            assert len(found) == 70
+            break
+    else:
+        pytest.fail("it was passed over")
+    assert shard.has_pages
+    good[0] = True
+    while shard.has_pages:
+        found += shard.decode()
+    assert [each.place for each in found] == sorted({each.place for each in found})
+    assert len(found) == 100

@@ -3,7 +3,7 @@
 Pure. A record that cannot be read has the event type `error`, unless `on_error` is `stop`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +15,8 @@ from penstock.wire.dynamodb.records import (
     PageContext,
     RecordHead,
     StreamRecord,
+    each_record,
     place_of,
-    read_records,
 )
 from penstock.wire.dynamodb.values import python_values
 
@@ -35,9 +35,8 @@ _item = python_values().item
 def native_reader(on_error: OnError) -> RecordReader:
     """What makes records of a page; raises Malformed."""
 
-    def read(page: Page) -> Sequence[NativeRecord]:
-        reader = _PageReader(page, on_error)
-        return [reader.read(each) for each in read_records(page)]
+    def read(page: Page) -> Iterator[NativeRecord]:
+        return map(_PageReader(page, on_error).read, each_record(page))
 
     return read
 
