@@ -209,3 +209,23 @@ def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, str
         ids = [message.id for message in messages(nats, stream)]
         assert ids == [*expected(server, old).popitem()[1], *expected(server, new).popitem()[1]]
         assert "stream_replaced" in run.log
+
+
+def test_latest_leaves_out_what_is_there_in_open_and_closed_shards(
+    tmp_path: Path, nats: Nats, stream: str
+) -> None:
+    with StreamsServer() as server:
+        source = server.stream("users")
+        root = source.shard()
+        source.put(root, "old", at=server.now)
+        left, right = source.split(root)
+        source.put(left, "old", at=server.now)
+        document = pipeline(tmp_path, nats, stream, server, start="latest")
+        with running(tmp_path, document) as run:
+            eventually(lambda: {left.id, right.id} <= set(server.reads), seconds=240, run=run)
+            with server.lock:
+                new = [source.put(shard, "new", at=server.now) for shard in (left, right)]
+            eventually(lambda: count(nats, stream) == 2, seconds=240, run=run)
+        ids = {message.id.rpartition(":")[2] for message in messages(nats, stream)}
+        assert ids == set(new)
+        assert root.id not in server.reads
