@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import RecordsExpired, Unavailable
+from penstock.errors import InvalidStream, RecordsExpired, Unavailable
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
@@ -216,6 +216,34 @@ def test_a_shards_records_are_handed_out_after_server_errors(server: StreamsServ
             continue
         found += [record] if record else []
     assert ids(found) == ["a"]
+
+
+def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:
+    with pytest.raises(InvalidStream) as caught:
+        opened(server)
+    assert "update-table" in caught.value.hint
+    assert isinstance(caught.value, ValueError)
+
+
+def test_an_unread_shard_that_is_no_longer_listed_is_records_expired(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    for name in "ab":
+        stream.put(shard, name, at=server.now)
+    iterator = opened(server)
+    some(iterator, 1)
+    token = iterator.token
+    (child,) = stream.split(shard, 1)
+    stream.put(child, "c", at=server.now)
+    shard.listed, shard.gone = False, True
+    late = opened(server, at=token)
+    with pytest.raises(RecordsExpired):
+        next(late)
+    assert [gap.cause for gap in late.gaps] == ["partition_gone"]
+    passing = opened(server, at=token, on_gap="continue")
+    assert ids(some(passing, 1)) == ["c"]
 
 
 @pytest.mark.slow

@@ -33,8 +33,10 @@ def trees(draw: st.DrawFn) -> tuple[dict[str, tuple[str, ...]], Pages]:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["next", "next", "next", "heartbeat", "show", "resume", "save", "move",
-                         "fail", "wait"]),
+        st.sampled_from(
+            ["next", "next", "next", "heartbeat", "show", "resume", "save", "move", "latest",
+             "fail", "wait"]
+        ),
         st.integers(0, 99),
     ),
     max_size=60,
@@ -97,6 +99,16 @@ class Run:
                 token, self.done = self.saved[number % len(self.saved)]
                 self.done = dict(self.done)
                 self.stream.move_to(token)
+            case "latest":
+                self.feed.failing.discard("list")
+                self.stream.move_to("latest")
+                listed = {each.partition for each in self.feed.partitions()}
+                self.done = {
+                    name: sum(len(times) for _, times in self.feed.numbers(name))
+                    if name in listed
+                    else 0
+                    for name in self.feed.lineage
+                }
             case "fail":
                 self.feed.failing.add([*shards, "list"][number % (len(shards) + 1)])
             case "wait":
