@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pymongo
-import pytest
 
 from penstock.demo.secantus import Secantus
 from penstock.feeds import Following
@@ -24,17 +23,12 @@ __all__ = [
     "eventually",
     "follow",
     "mongodb",
-    "only_real",
     "pages",
     "rows",
     "shop_on",
 ]
 
 REAL = os.environ.get("PENSTOCK_MONGO_URL", "")
-
-only_real = pytest.mark.skipif(
-    not REAL, reason="the stand-in cannot do this: set PENSTOCK_MONGO_URL to a replica set"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ __all__ = ["main"]
 
 # name -> (module:attribute, what `penstock --help` says)
 _COMMANDS = {
-    "run": ("penstock.cli.run:command", "Run a pipeline until it is told to stop."),
+    "run": ("penstock.cli.run:command", "Run a pipeline until it is stopped."),
     "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
     "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
-    "gaps": ("penstock.cli.gaps:command", "Show what was lost, and say that it is mended."),
+    "gaps": ("penstock.cli.gaps:command", "Show what was lost, and mark it as mended."),
+    "compare": ("penstock.cli.compare:command", "Compare a stream with a table or collection."),
     "dead-letters": (
         "penstock.cli.dead_letters:command",
         "Show and replay what could not be published.",

@@ -83,7 +83,7 @@ def replay(
     that it always had. What still cannot be published stays, and the exit code is 1.
     """
     if (id is None) is not everything:
-        raise SettingsError("which one?", hint="name an ID, or say --all")
+        raise SettingsError("no dead letter is named", hint="name an ID, or give --all")
     pipeline = load_pipeline(file)
     sink = set_aside(pipeline)
     chosen = [str(each["id"]) for each in _chosen(sink, table, reason, since)]

@@ -24,7 +24,9 @@ __all__ = ["command"]
     "--source", type=click.Choice(sorted(SOURCES)), default="postgres", show_default=True,
     help="The database that the shop writes to.",
 )  # fmt: skip
-@click.option("--keep", is_flag=True, help="Leave everything up afterwards and say how to connect.")
+@click.option(
+    "--keep", is_flag=True, help="Leave everything up afterwards and print how to connect."
+)
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
 def command(*, seconds: float, rate: float, source: str, keep: bool, quiet: bool) -> None:
     """Run a database, Spark and NATS on this machine and check what arrives.

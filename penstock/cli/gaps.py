@@ -25,8 +25,8 @@ __all__ = ["command"]
 def command(*, file: Path, clear: str | None, as_json: bool, state: Path | None) -> None:
     """Show the gaps in what the pipeline in FILE has delivered.
 
-    A partition that lost changes is stale until its tables were loaded anew at the other side,
-    and somebody says so with --clear; a pipeline that runs notices.
+    A partition that lost changes is stale until its tables were loaded anew at the other side
+    and the operator clears it with --clear; a running pipeline takes that up.
     """
     pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
     rows = _rows(pipeline, clear)

@@ -115,7 +115,9 @@ def _import(editing: Editing, arguments: Sequence[str], yes: bool) -> None:
     for name in bookmarks:
         editing.verify(name)
     if arguments[0] == "-" and not yes:
-        raise SettingsError("nobody can be asked while the export is standard input", hint="--yes")
+        raise SettingsError(
+            "no confirmation can be read while the export is standard input", hint="--yes"
+        )
     _ask(yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
     editing.write(bookmarks)
     click.echo(f"{len(bookmarks)} positions are written")

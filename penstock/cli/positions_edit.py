@@ -77,7 +77,7 @@ class Editing(Closes):
             )
 
     def parse(self, name: str, text: str) -> Bookmark:
-        """The bookmark that somebody wrote for a partition: a place, or JSON."""
+        """The bookmark given for a partition: a place, or JSON."""
         self.verify(name)
         try:
             return Bookmark.from_json(json.loads(text) if text.lstrip().startswith("{") else text)

@@ -191,7 +191,7 @@ def check_positions(url: str) -> Finding:
         return Finding(
             level="warning",
             subject="positions",
-            message="kept in memory: a restart resumes where the source remembers us to be",
+            message="kept in memory: a restart resumes at the position that the source keeps",
             remedy="write positions: sqlite:///FILE",
         )
     return Finding(level="ok", subject="positions", message="writable")

@@ -27,7 +27,7 @@ log_format = click.option(
 state_option = click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for what must be remembered; replaces the file's `state`.",
+    help="Folder for the stored state; replaces the file's `state`.",
 )
 
 
@@ -42,7 +42,7 @@ def command(
     """Run the pipeline in FILE until SIGINT, SIGTERM or POST /shutdown.
 
     Reconnects for ever. Exits with 0 after a graceful stop: what is in flight is published,
-    positions are saved, the source is told.
+    positions are saved, and acknowledged at the source.
     """
     overrides = {"state": str(state)} if state else {}
     pipeline = load_pipeline(file, overrides=overrides)
@@ -56,11 +56,13 @@ def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost
 
+    service = Service(pipeline, bridge_metrics=bridge_metrics)
     try:
-        raise SystemExit(Service(pipeline, bridge_metrics=bridge_metrics).run())
+        raise SystemExit(service.run())
     except Unavailable as error:
         # What never started is the operator's to mend; what ran waits for a cluster to come back.
-        if not isinstance(error, EngineLost) and _STARTED_AGAIN not in os.environ:
+        waits = _STARTED_AGAIN in os.environ and not service.is_stopping
+        if not (waits or isinstance(error, EngineLost)):
             raise
         structlog.get_logger("penstock").error("starting again", error=str(error))
         time.sleep(PAUSE if _STARTED_AGAIN in os.environ else 0.0)

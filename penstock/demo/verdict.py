@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.compare.same import differing
 from penstock.demo.ledger import Key, Ledger, Written
 from penstock.demo.replica import Received, Replica
-from penstock.demo.same import differing
 from penstock.position import Place
 
 __all__ = ["TableRows", "Verdict", "judge"]

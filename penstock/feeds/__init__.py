@@ -4,7 +4,7 @@ A feed knows its partitions and can follow one of them from a bookmark. Followin
 it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from penstock.settings import Settings
 __all__ = [
     "At",
     "ChecksBookmarks",
+    "Collection",
     "Feed",
     "FeedPlugin",
     "Following",
@@ -32,6 +33,7 @@ __all__ = [
     "Mark",
     "NativeRecord",
     "Polled",
+    "ReadsCollections",
     "RecordReader",
     "SharedConnection",
     "TellsItsReader",
@@ -282,6 +284,36 @@ class TellsOfTables(Protocol):
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
+        ...
+
+
+class Collection(Protocol):
+    """A collection or table of a source as it is now, to compare it with a stream. Its methods do
+    I/O; they raise Unavailable, SettingsError."""
+
+    namespace: str
+    name: str
+
+    def identity(self, change: Mapping[str, Any]) -> str:
+        """The text of the key of a change, as `rows` has it; no I/O."""
+        ...
+
+    def count(self) -> int:
+        """How many documents there are."""
+        ...
+
+    def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Identity and document: all of them, or at most so many by chance. Values are those of
+        messages, or the driver's that `compare.same` knows."""
+        ...
+
+
+@runtime_checkable
+class ReadsCollections(Protocol):
+    """A feed whose collections can be compared with a stream."""
+
+    def collection(self, name: str) -> Collection:
+        """By the name that people write: `schema.table`, `database.collection`. No I/O."""
         ...
 
 

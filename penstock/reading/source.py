@@ -324,7 +324,7 @@ class Source:
 def _address(options: SourceOptions) -> str:
     if options.pages.host:
         return f"tcp:{options.pages.host}"
-    return f"unix:{options.runtime}/outlet-{os.getpid()}" if options.runtime else "unix:"
+    return f"unix:{options.runtime}/pages-{os.getpid()}" if options.runtime else "unix:"
 
 
 def _no_report(_: Position) -> None:

@@ -54,6 +54,11 @@ class Service:
         """Asks for a graceful stop; from any thread or signal handler."""
         self._stop.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stop.is_set()
+
     def run(self) -> int:
         """Blocks until stopped, then returns 0. Raises a PenstockError that the operator must act
         on, or EngineLost when the JVM died."""

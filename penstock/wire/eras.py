@@ -40,7 +40,7 @@ def next_era(era: str) -> str:
 
 
 class EraDecoder:
-    """A `page.Decoder` for a feed with eras, around one that does not know them: of a feed whose
+    """A `page.Decoder` for a feed with eras, around one without them: of a feed whose
     event ids are `backend:cursor:ordinal`.
 
     A page of a later era is decoded as one of the first, then its changes are renamed. Pages of the

@@ -45,7 +45,7 @@ def test_a_sink_without_dead_letters_says_so(arguments: tuple[str, ...], file: s
 def test_a_replay_wants_one_or_all(arguments: tuple[str, ...], file: str) -> None:
     done = run("dead-letters", "replay", file, *arguments)
     assert done.exit_code == 2
-    assert "name an ID, or say --all" in done.output
+    assert "name an ID, or give --all" in done.output
 
 
 @pytest.mark.parametrize("group", ["dead-letters", "tables"])

@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from penstock.demo.servers import Nats
+from penstock.errors import Unavailable
+from tests.dynamodb.local import DynamodbLocal, Table
 from tests.dynamodb.server import StreamsServer
 from tests.dynamodb.streams import Stream
 from tests.pipeline.running import Run, count, eventually, messages, running, send, tree
@@ -23,7 +25,7 @@ PER_GENERATION = 300
 
 
 def pipeline(
-    folder: Path, nats: Nats, stream: str, server: StreamsServer, **more: Any
+    folder: Path, nats: Nats, stream: str, server: StreamsServer | None, **more: Any
 ) -> dict[str, Any]:
     return {
         "name": "test",
@@ -32,7 +34,7 @@ def pipeline(
                 "name": "aws",
                 "type": "dynamodb",
                 "table": "users",
-                "endpoint": server.url,
+                "endpoint": server.url if server else "",
                 "region": "eu-central-1",
                 "access_key": "a",
                 "secret_key": "b",
@@ -163,6 +165,32 @@ def test_a_server_that_fails_and_throttles_and_lets_iterators_expire_costs_nothi
         assert_exact(server, source, [message.id for message in messages(nats, stream)])
 
 
+def test_dynamodb_local_is_delivered_exactly_once(tmp_path: Path, nats: Nats, stream: str) -> None:
+    try:
+        local = DynamodbLocal()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with local:
+        table = Table(local.url)
+        document = pipeline(tmp_path, nats, stream, None, **table.given)
+        run = Run(tmp_path, document)
+        try:
+            table.fill(1000)
+            eventually(lambda: count(nats, stream) >= 500, seconds=240, run=run)
+            send(tree(run), signal.SIGKILL)
+            run.process.wait(60)
+            table.fill(1000, start=1000)
+            run = Run(tmp_path, document)
+            eventually(lambda: count(nats, stream) >= 2000, seconds=240, run=run)
+        finally:
+            if run.process.poll() is None:
+                run.stop()
+        found = messages(nats, stream)
+        assert sorted(message.body["data"]["n"] for message in found) == list(range(2000))
+        ids = [message.id for message in found]
+        assert len(set(ids)) == len(ids)
+
+
 def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, stream: str) -> None:
     with StreamsServer() as server:
         old = server.stream("users")
@@ -181,3 +209,23 @@ def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, str
         ids = [message.id for message in messages(nats, stream)]
         assert ids == [*expected(server, old).popitem()[1], *expected(server, new).popitem()[1]]
         assert "stream_replaced" in run.log
+
+
+def test_latest_leaves_out_what_is_there_in_open_and_closed_shards(
+    tmp_path: Path, nats: Nats, stream: str
+) -> None:
+    with StreamsServer() as server:
+        source = server.stream("users")
+        root = source.shard()
+        source.put(root, "old", at=server.now)
+        left, right = source.split(root)
+        source.put(left, "old", at=server.now)
+        document = pipeline(tmp_path, nats, stream, server, start="latest")
+        with running(tmp_path, document) as run:
+            eventually(lambda: {left.id, right.id} <= set(server.reads), seconds=240, run=run)
+            with server.lock:
+                new = [source.put(shard, "new", at=server.now) for shard in (left, right)]
+            eventually(lambda: count(nats, stream) == 2, seconds=240, run=run)
+        ids = {message.id.rpartition(":")[2] for message in messages(nats, stream)}
+        assert ids == set(new)
+        assert root.id not in server.reads

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,11 +11,23 @@ import pytest
 import penstock
 from penstock.errors import Unavailable
 from penstock.stream import Stream
-from tests.mongo import Shop
+from tests.mongo import Shop, mongodb, shop_on
 
 pytestmark = [pytest.mark.live]
 
 PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def mongo() -> Iterator[str]:
+    with mongodb() as url:
+        yield url
+
+
+@pytest.fixture
+def shop(mongo: str) -> Iterator[Shop]:
+    with shop_on(mongo) as fresh:
+        yield fresh
 
 
 def opened(shop: Shop, at: Any = "latest", **more: Any) -> Stream:

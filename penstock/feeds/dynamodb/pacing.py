@@ -6,7 +6,7 @@ from collections import deque
 
 from penstock.backoff import delays
 
-__all__ = ["ShardPace"]
+__all__ = ["TO_THE_TIP", "ShardPace"]
 
 # Empty pages, counted from the shard's beginning, after which its tip is assumed: before that an
 # empty page says nothing about the next one.

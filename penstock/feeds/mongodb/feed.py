@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.change import Images, OnError
 from penstock.errors import PenstockError, PositionLost, SettingsError
-from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, Mark
+from penstock.feeds import At, Collection, Following, Gap, GapPolicy, HistoryLost, Lineage, Mark
+from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import Tolerance, cause_of, is_too_large
 from penstock.feeds.mongodb.following import MongoFollowing
@@ -69,7 +70,7 @@ class MongoFeed:
         if isinstance(at, Mapping):
             return at
         wanted = self._settings.begins_at if at is None else at
-        return {PARTITION: Bookmark(mark=self._mark(wanted))}
+        return {PARTITION: Bookmark(mark={**self._mark(wanted), "place": None})}
 
     def _mark(self, at: datetime | str) -> Mark:
         if at == "now":
@@ -121,7 +122,8 @@ class MongoFeed:
         place = bookmark.place
         stream = self._open(None)
         era = era_after(era_of_bookmark(place, bookmark.mark), place, stream.time)
-        mark = mark_of(stream.reply.token, era)
+        shown = None if place is None else str(place)
+        mark = mark_of(stream.reply.token, era) | {"place": shown}
         return self._follow(stream, Bookmark(place, mark), era)
 
     def _follow(self, stream: ChangeStream, bookmark: Bookmark, era: str) -> Following:
@@ -164,6 +166,10 @@ class MongoFeed:
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.TellsOfTables`: (database, collection)."""
         return collections(self._settings)
+
+    def collection(self, name: str) -> Collection:
+        """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
+        return MongoCollection(self._settings, name)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.feeds.mongodb.history import place_of_mark
 from penstock.feeds.mongodb.read_tokens import ReadTokens
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
+from penstock.wire.changestream.tokens import hash_of
 
 __all__ = ["MongoFollowing"]
 
@@ -47,8 +49,10 @@ class MongoFollowing:
         self._invalidations = 0
         self._clock: int | None = None  # the server's, in seconds, after its last reply
         self._not_before = 0.0  # when the next request may be sent, on the monotonic clock
-        self._placer = _placer_after(bookmark.place, era)
-        self._tokens = ReadTokens(bookmark, era, time_of=self._time_of)
+        at = place_of_mark(bookmark)
+        self._stored = None if at == bookmark.place else bookmark.place
+        self._placer = _placer_after(at, era)
+        self._tokens = ReadTokens(bookmark, era, at=at, time_of=self._time_of)
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
@@ -71,7 +75,8 @@ class MongoFollowing:
         self._held = payload[run.end :]
         if len(run.events) * _SMALL < stream.batch:
             self._not_before = asked_at + self._settings.page_wait
-        pages = self._pages(payload[: run.end], run.events) if run.events else []
+        first = self._pass_stored(run.events)
+        pages = self._pages(payload[: run.end], run.events, first)
         if reply.token and not self._held:
             self._tokens.idle(reply.token)
         self._clock = stream.time >> 32 if stream.time else None
@@ -84,9 +89,22 @@ class MongoFollowing:
             stream.reopen(self._tokens.mark)
         return pages
 
-    def _pages(self, payload: bytes, found: Sequence[ChangeEvent]) -> list[Page]:
-        pages, first, captured_at = [], 0, time.time_ns() // 1000
-        for number, event in enumerate(found, start=1):
+    def _pass_stored(self, found: Sequence[ChangeEvent]) -> int:
+        """How many of these are up to the bookmark's place, to which its token does not reach."""
+        for number, event in enumerate(found if self._stored else ()):
+            before = self._placer.time, self._placer.ordinal
+            time, ordinal = self._placer.next(event.time)
+            at = Place(self._era + cursor_of(time), ordinal)
+            if self._stored is None or at > self._stored:
+                self._stored = None
+                self._placer = Placer(*before)
+                return number
+            self._tokens.passed(at, event.token)
+        return len(found) if self._stored else 0
+
+    def _pages(self, payload: bytes, found: Sequence[ChangeEvent], first: int) -> list[Page]:
+        pages, captured_at = [], time.time_ns() // 1000
+        for number, event in enumerate(found[first:], start=first + 1):
             begin = _begin(payload, found, first)
             is_full = (
                 event.documents[-1][1] - begin >= self._settings.page_size
@@ -149,7 +167,7 @@ class MongoFollowing:
             "lag_seconds": self._lag(last, confirmed),
             # The clock first: a token is read before the clock of its reply is shown.
             "clock": self._clock,
-            "token": str(self._tokens.mark),
+            "token": hash_of(str(self._tokens.mark).encode()),  # a token may hold a document's key
             "details": {
                 "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
                 "batch": self._stream.batch,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from penstock.feeds import Gap, GapPolicy
-from penstock.position import Mark, Place
+from penstock.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import cursor_of, cursor_time
 from penstock.wire.eras import era_of, next_era
 
-__all__ = ["HINTS", "era_after", "era_of_bookmark", "gap_of", "is_behind"]
+__all__ = ["HINTS", "era_after", "era_of_bookmark", "gap_of", "is_behind", "place_of_mark"]
 
 # Cause of a gap -> what the operator can do.
 HINTS: Mapping[str, str] = {
@@ -26,6 +26,13 @@ def era_of_bookmark(place: Place | None, mark: Mark | None) -> str:
     """The era that a following goes on in."""
     said = str((mark or {}).get("era", ""))
     return max(said, "" if place is None else era_of(place.cursor))
+
+
+def place_of_mark(bookmark: Bookmark) -> Place | None:
+    """The place that a bookmark's mark is for. It is before the bookmark's own place where that was
+    saved while the stream was not connected, and no newer token was known."""
+    said = (bookmark.mark or {}).get("place", bookmark.place)
+    return Place.parse(said) if isinstance(said, str) else said
 
 
 def era_after(era: str, place: Place | None, time: int) -> str:

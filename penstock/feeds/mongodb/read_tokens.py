@@ -23,15 +23,17 @@ class ReadTokens:
     """Bookmarks for places between the one that a following began after and the last one read.
 
     The token after an empty reply is further than that of the last event: it is the mark of the
-    last place read, so that an idle or filtered stream advances. Thread-safe.
+    last place read, so that an idle or filtered stream advances. Each mark says which place it is
+    for, because a place may be saved with an older mark. `at` is that of `begun`. Thread-safe.
     """
 
-    def __init__(self, begun: Bookmark, era: str, *, time_of: Any) -> None:
+    def __init__(self, begun: Bookmark, era: str, *, at: Place | None = None, time_of: Any) -> None:
         self._lock = threading.Lock()
         self._begun = begun
         self._era = era
         self._time_of = time_of
         self._pages: deque[_Read] = deque()
+        self._at = at
         self._last = begun.place
         self._newest: Mark | None = begun.mark
 
@@ -49,14 +51,21 @@ class ReadTokens:
         """A page was read."""
         with self._lock:
             self._pages.append(_Read(places, tokens))
-            self._last = last
+            self._last = self._at = last
             if tokens[-1]:  # the event is not so broken that it has none
-                self._newest = mark_of(tokens[-1], self._era)
+                self._newest = self._mark(tokens[-1], last)
+
+    def passed(self, at: Place, token: bytes) -> None:
+        """A change was passed over that is stored already."""
+        with self._lock:
+            self._at = at
+            if token:
+                self._newest = self._mark(token, at)
 
     def idle(self, token: bytes) -> None:
         """A reply ended with this token, and every event before it was read."""
         with self._lock:
-            self._newest = mark_of(token, self._era)
+            self._newest = self._mark(token, self._at)
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """See `feeds.Following`. Places before one that was asked for are forgotten."""
@@ -67,7 +76,10 @@ class ReadTokens:
             if place is None or place == self._begun.place:
                 return self._begun
             token = self._token(self._time_of(place))
-        return Bookmark(place, mark_of(token, self._era)) if token else None
+        return Bookmark(place, self._mark(token, place)) if token else None
+
+    def _mark(self, token: bytes, place: Place | None) -> Mark:
+        return mark_of(token, self._era) | {"place": None if place is None else str(place)}
 
     def _token(self, wanted: tuple[int, int]) -> bytes | None:
         pages = self._pages

@@ -7,7 +7,18 @@ from typing import Any
 
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost, SettingsError, Unavailable
-from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Holder, Lineage, Mark
+from penstock.feeds import (
+    At,
+    Collection,
+    Following,
+    Gap,
+    GapPolicy,
+    HistoryLost,
+    Holder,
+    Lineage,
+    Mark,
+)
+from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
     address,
@@ -296,6 +307,10 @@ class PostgresFeed:
         """See `feeds.TellsOfTables`: what the publication covers, narrowed by our settings."""
         with connect_ordinary(self._settings) as connection, translating("reading the tables"):
             return followed_tables(connection, self._settings)
+
+    def collection(self, name: str) -> Collection:
+        """See `feeds.ReadsCollections`: `table` is `public.table`."""
+        return PostgresTable(self._settings, name)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

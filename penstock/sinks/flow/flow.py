@@ -1,4 +1,4 @@
-"""What a session knows of its server's health: the pressure, the breaker, and a stopwatch.
+"""The health of a session's server: the pressure, the breaker, and a stopwatch.
 
 The state machines are values (`pressure`, `breaker`); this holds the current ones, feeds them with
 what publishers see, and says when one changes. It outlives a write, as the server does.
@@ -17,8 +17,8 @@ __all__ = ["Flow"]
 
 
 class Flow:
-    """Owned by one session. Publishers tell it of what they send and what is answered; the write
-    tells it of failures."""
+    """Owned by one session. Publishers report what they send and what is answered, the write
+    reports failures."""
 
     def __init__(self, settings: SinkSettings, clock: Callable[[], float] = time.monotonic) -> None:
         pressure, breaker = settings.pressure, settings.breaker
@@ -34,7 +34,7 @@ class Flow:
         self._broken = 0
 
     def listen(self, notify: Notify) -> None:
-        """Whom to tell of changes."""
+        """Calls this at every change."""
         self._listener = notify
 
     @property

@@ -1,4 +1,4 @@
-"""Back-pressure: how hard the server breathes, judged by how long it takes to answer.
+"""Back-pressure: the server's load, judged by how long it takes to answer.
 
 A table and values; no clock, no I/O. What counts is the server's own time: from when a message (or
 batch) was its turn, after those sent before it, until its acknowledgement. So a long queue, which
@@ -34,7 +34,7 @@ class PressureState(Enum):
 
 
 class PressureEvent(Enum):
-    """What the answers tell."""
+    """What was seen in the answers."""
 
     BRISK = "brisk"  # no answer was slow for a while
     DRAGGING = "dragging"  # even the fastest of the last ones was at the slow threshold

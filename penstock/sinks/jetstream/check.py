@@ -176,7 +176,7 @@ def _sanity(
 def _memory(
     stream: TargetStream, settings: JetStreamSettings, connection: Connection
 ) -> Iterator[Finding]:
-    """Whether the server remembers message ids for as long as the delivery needs, and not more."""
+    """Whether the server keeps message ids for as long as the delivery needs, and not more."""
     name, window = f"stream {stream.name}", stream.duplicate_window
     if is_exact(settings.delivery, stream, connection.version):
         if window > _LONG_WINDOW:

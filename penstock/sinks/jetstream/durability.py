@@ -2,7 +2,7 @@
 
 A nats-server acknowledges what its kernel has, and syncs every two minutes, unless its
 configuration says `sync_interval: always`. No client can read that; only the monitoring endpoint
-tells (`/varz`, 2.10 and later). So we ask there, or take the operator's word.
+has it (`/varz`, 2.10 and later). So we ask there, or take the operator's word.
 """
 
 import urllib.request
@@ -22,7 +22,7 @@ __all__ = ["Ask", "synced", "varz"]
 
 # What `/varz` of a monitoring URL says; raises OSError or ValueError.
 Ask = Callable[[str, float], Mapping[str, Any]]
-_TELLS = (2, 10)  # earlier ones do not say, and cannot sync always
+_TELLS = (2, 10)  # earlier ones do not have it, and cannot sync always
 _REMEDY = (
     "put `sync_interval: always` into the jetstream block of every server of the stream, and name "
     "their monitoring endpoints in the sink's `monitoring`; or, if you know that they sync, set "

@@ -27,7 +27,7 @@ from penstock.sinks.encoding.message import (
     Origin,
 )
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.poison.dead_letters import Kept
+from penstock.sinks.jetstream.poison.dead_letters import StoredLetter
 from penstock.sinks.jetstream.publishing.places import ShardState, read_shard
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.cleaning import now, summary
@@ -54,7 +54,7 @@ class Mending:
 
     def letters(self) -> Iterator[dict[str, Any]]:
         """The dead letters as plain JSON, oldest first."""
-        return (_shown(kept) for kept in self._session.dead_letters.kept())
+        return (_shown(kept) for kept in self._session.dead_letters.stored())
 
     def letter(self, id: str) -> dict[str, Any]:
         """One, by its id or event id, with its raw bytes; raises SettingsError."""
@@ -120,12 +120,12 @@ class Mending:
 
         return summary(self._session.suspensions.change(found[0].table, ask))
 
-    def _find(self, id: str) -> Kept:
+    def _find(self, id: str) -> StoredLetter:
         dead = self._session.dead_letters
         if id.isdecimal():
             kept = dead.get(int(id))
         else:
-            kept = next((one for one in dead.kept() if one.letter.event_id == id), None)
+            kept = next((one for one in dead.stored() if one.letter.event_id == id), None)
         if kept is None:
             raise SettingsError(
                 f"there is no dead letter {id} in {dead.name}",
@@ -183,7 +183,7 @@ def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
     return _PLACE.sub(lambda found: found[1] + b" " + said, own, count=1)
 
 
-def _shown(kept: Kept) -> dict[str, Any]:
+def _shown(kept: StoredLetter) -> dict[str, Any]:
     letter = kept.letter
     return {
         "id": kept.id,

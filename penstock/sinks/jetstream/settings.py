@@ -21,7 +21,7 @@ __all__ = [
 Delivery = Literal["auto", "exactly-once", "deduplicated", "at-least-once"]
 Durability = Literal["default", "fsync"]
 
-# Seconds that a server remembers message ids: its own default, and the least that it takes.
+# Seconds that a server keeps message ids: its own default, and the least that it takes.
 USUAL_WINDOW, LEAST_WINDOW = 120.0, 0.1
 
 
@@ -67,7 +67,7 @@ class JetStreamSettings(NatsSettings, SinkSettings):
         return self
 
     def remembers(self, *, exact: bool) -> float:
-        """Seconds for which a stream that we make remembers message ids. `exact`: where it shall
+        """Seconds for which a stream that we make keeps message ids. `exact`: where it shall
         take exactly-once, which needs none: a server that holds a million of them in memory looks
         at each whenever it collects garbage, and lets messages wait for 0.1 s meanwhile."""
         if self.duplicate_window is not None:

@@ -1,7 +1,7 @@
 """The stream: made when it is missing, verified when it is there, and else left as it is.
 
-With one exception: where message ids come to matter, a stream that was made to forget them at once
-shall remember them (`remembering`)."""
+With one exception: where message ids come to matter, a stream that was made to keep none gets a
+duplicate window (`remembering`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ def is_widened(stream: TargetStream, settings: JetStreamSettings) -> bool:
 
 def remembering(api: JetStream, stream: TargetStream, settings: JetStreamSettings) -> TargetStream:
     """The stream, for a delivery that relies on message ids: one that was made for exactly-once,
-    to forget them at once, remembers them for the usual time from now on. Raises SettingsError,
+    to keep them for no time, keeps them for the usual time from now on. Raises SettingsError,
     Unavailable."""
     if not is_widened(stream, settings):
         return stream

@@ -19,9 +19,9 @@ from penstock.sinks import Notify
 from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part, place_of
-from penstock.sinks.poison import sift
+from penstock.sinks.poison import faults
 from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
-from penstock.sinks.poison.sift import Fault
+from penstock.sinks.poison.faults import Fault
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
 from penstock.sinks.settings import SinkSettings
 
@@ -149,7 +149,7 @@ class Cleaner:
             if bad or hidden:
                 gone = {fault.row for fault in bad} | (hidden - marks.keys())
                 rows = (row for row in range(len(batch)) if row not in gone)
-                kept = sift.marked(batch, rows, marks)
+                kept = faults.marked(batch, rows, marks)
                 messages, unfit = self._encode(Part.of(kept), batch) if len(kept) else ([], [])
             else:
                 messages, unfit = self._encode(part, batch)
@@ -171,7 +171,7 @@ class Cleaner:
         """What is known to be bad without encoding it."""
         if not batch.column("key").null_count:  # then it has neither
             return []
-        found = [*sift.keyless(batch), *(Fault(row, "", "") for row in unreadable(batch))]
+        found = [*faults.keyless(batch), *(Fault(row, "", "") for row in unreadable(batch))]
         if found and self._policy == "stop":
             row = min(found).row
             (values,) = batch.slice(row, 1).to_pylist()
@@ -201,12 +201,12 @@ class Cleaner:
         try:
             self._session.unlimited.encode(row)
         except Rejected:
-            return sift.UNENCODABLE
-        return sift.TOO_LARGE
+            return faults.UNENCODABLE
+        return faults.TOO_LARGE
 
-    def _letters(self, batch: pa.RecordBatch, faults: Iterable[Fault]) -> list[tuple[int, Letter]]:
+    def _letters(self, batch: pa.RecordBatch, found: Iterable[Fault]) -> list[tuple[int, Letter]]:
         letters, images = [], images_of(batch.schema)
-        for row, reason, error in faults:
+        for row, reason, error in found:
             (values,) = batch.slice(row, 1).to_pylist()
             if reason:
                 letters.append((row, row_letter(values, images, reason, error)))
@@ -234,18 +234,18 @@ class Cleaner:
         if not by_row and not any(known.values()):
             return None, streaks
         names = batch.select(["backend", "namespace", "collection"]).to_pylist()
-        concerned = {sift.table_of(names[row]) for row in by_row}
+        concerned = {faults.table_of(names[row]) for row in by_row}
         concerned |= {table for table, count in known.items() if count}
         for row, values in enumerate(names):
-            table = sift.table_of(values)
+            table = faults.table_of(values)
             if table not in concerned or row in hidden or not table.collection:
                 continue
             letter = by_row.get(row)
-            large = letter is not None and letter.reason == sift.TOO_LARGE
+            large = letter is not None and letter.reason == faults.TOO_LARGE
             streaks[table] = streaks.get(table, known.get(table, 0)) + 1 if large else 0
             if letter is not None and (
                 self._policy == "suspend"
-                or letter.reason in sift.IMMEDIATE
+                or letter.reason in faults.IMMEDIATE
                 or streaks[table] >= limit
             ):
                 return _Verdict(row, table, letter), streaks
@@ -264,7 +264,7 @@ class Cleaner:
                 relation_id=letter.relation_id,
                 reason=letter.reason,
                 error=letter.error,
-                columns=sift.columns_of(values),
+                columns=faults.columns_of(values),
                 limit=self._session.limit,
             )
             return suspended.skip(letter.partition, [letter.place])
@@ -284,7 +284,7 @@ class Cleaner:
         for record in records.values():
             if not _concerns(record, first):
                 continue
-            rows = sift.rows_of(batch, record)
+            rows = faults.rows_of(batch, record)
             if rows:
                 found = self._skip(batch, rows, self._session.suspensions.refreshed(record))
                 hidden |= found.keys()
@@ -333,7 +333,7 @@ class Cleaner:
 
     def _mended(self, batch: pa.RecordBatch, row: int, record: Suspension) -> bool:
         (values,) = batch.slice(row, 1).to_pylist()
-        return sift.is_mended(record, values, self._session.limit)
+        return faults.is_mended(record, values, self._session.limit)
 
     def _tell(self, record: Suspension) -> None:
         self._notify({"tables": [summary(record)]})

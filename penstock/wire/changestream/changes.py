@@ -20,6 +20,9 @@ from penstock.wire.changestream.values import CODEC, base64_of, document_text, f
 
 __all__ = ["BROKEN", "OPERATIONS", "Read", "Reader", "TenantRule", "tenant_rule"]
 
+# Milliseconds since 1970: the times that Python and RFC 3339 can show.
+_YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
+
 # What reading a broken event can raise.
 BROKEN = (
     BSONError, Malformed, ValueError, TypeError, LookupError, ArithmeticError, RecursionError,
@@ -190,5 +193,7 @@ def _committed(event: Mapping[str, Any]) -> int | None:
     """Microseconds since 1970: the server's wall clock, else the seconds of the cluster time."""
     wall, cluster = event.get("wallTime"), event.get("clusterTime")
     if wall is not None:
+        if not _YEAR_1 <= int(wall) < _YEAR_10000:
+            raise Malformed("wallTime is not in the years 1 to 9999")
         return int(wall) * 1000
     return cluster.time * 1_000_000 if isinstance(cluster, Timestamp) else None

@@ -142,7 +142,7 @@ class RowLayout:
 
 
 class _Seen(dict[int, TypeEntry]):
-    """Types that remember which of them were asked for, found or not."""
+    """Types, with a record of those that were looked up, found or not."""
 
     def __init__(self, types: Types) -> None:
         super().__init__(types)

@@ -1,5 +1,5 @@
-"""A change that can't be read, as a row of its own: it has its place, and everything that somebody
-who knows better needs to read it after all. See `change.Operation.ERROR`.
+"""A change that can't be read, as a row of its own: it has its place, and everything that is
+needed to decode it later. See `change.Operation.ERROR`.
 """
 
 import struct

@@ -146,7 +146,10 @@ def test_an_idle_stream_advances_and_not_past_what_is_not_stored(shop: Shop) -> 
             newest = following.bookmark(page.last)
             return newest if newest != stored else None
 
+        status = following.status()
         newest = eventually(moved)
+        assert following.status()["token"] != status["token"]
+        assert following.status()["clock"] >= status["clock"] > 1_700_000_000
         assert newest.place == page.last
         assert following.bookmark(None) == bookmark, "nothing is stored"
     shop.db.users.insert_one({"_id": 2})
@@ -211,6 +214,33 @@ def test_a_transaction_stays_together_and_is_resumed_inside(shop: Shop) -> None:
     rest = read(feed, Bookmark(place, json.loads(found[3]["mark"])), 6)
     assert [row["event_id"] for row in rest] == [row["event_id"] for row in found[4:]]
     assert [row["ordinal"] for row in rest] == list(range(4, 10)), "it goes on counting"
+
+
+def test_a_place_that_was_saved_with_an_older_mark_gives_exactly_the_rest(shop: Shop) -> None:
+    """While the stream was not connected: its token comes before changes that are stored."""
+    feed = shop.feed()
+    bookmark = begun(feed)
+    for name in ("users", "orders"):
+        shop.db.create_collection(name)
+    with shop.client.start_session() as session, session.start_transaction():
+        for number in range(4):
+            shop.db.users.insert_one({"_id": number}, session=session)
+    shop.db.orders.insert_many([{"_id": number} for number in range(4, 8)])
+    with follow(feed, bookmark) as following:
+        found = pages(following, 8)
+        read_once = rows(feed, found)
+        marks = [bookmark.mark, *(json.loads(row["mark"]) for row in read_once)]
+        places = [Place(row["cursor"], row["ordinal"]) for row in read_once]
+        known = [following.bookmark(place) for place in places]
+    kept = [bookmark, *(each for each in known if each is not None)]
+    assert len(kept) == len(marks) == 9
+    for stored, place in enumerate(places[:-1], start=1):
+        for older in kept[:stored]:
+            rest = read(feed, Bookmark(place, older.mark), 8 - stored)
+            assert [row["event_id"] for row in rest] == [
+                row["event_id"] for row in read_once[stored:]
+            ]
+            assert [Place(row["cursor"], row["ordinal"]) for row in rest] == places[stored:]
 
 
 def test_pre_images_come_where_they_are_kept(shop: Shop) -> None:
@@ -295,7 +325,6 @@ def test_there_is_one_cursor_and_one_connection(mongo: str) -> None:
     with mongodb() as url, shop_on(url) as shop:
         port = int(url.rpartition(":")[2])
         feed = shop.feed()
-        bookmark = begun(feed)
 
         def cursors() -> int:
             status = shop.client.admin.command("serverStatus")
@@ -307,15 +336,17 @@ def test_there_is_one_cursor_and_one_connection(mongo: str) -> None:
                 for each in psutil.Process().net_connections("tcp")
             )
 
-        before, connected = cursors(), connections()
+        own = 2  # of the test's client: one, and its watch
+        before = cursors()
+        bookmark = begun(feed)
+        eventually(lambda: (cursors(), connections()) == (before, own))
         with follow(feed, bookmark) as following:
             for number in range(50):
                 shop.db.users.insert_one({"_id": number})
                 following.read(0.01)
-            assert cursors() - before == 1
-            assert connections() - connected == 2
+            eventually(lambda: (cursors() - before, connections() - own) == (1, 2))
         assert eventually(lambda: cursors() == before)
-        assert eventually(lambda: connections() == connected)
+        assert eventually(lambda: connections() == own)
 
 
 def test_the_lag_is_between_what_is_stored_and_what_was_read(shop: Shop) -> None:

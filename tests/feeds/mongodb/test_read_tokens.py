@@ -13,8 +13,8 @@ def token(number: int) -> bytes:
     return bson.encode({"_data": f"{number:04X}"})
 
 
-def mark(number: int) -> dict[str, object]:
-    return {"token": {"_data": f"{number:04X}"}}
+def mark(number: int, at: Place | None) -> dict[str, object]:
+    return {"token": {"_data": f"{number:04X}"}, "place": None if at is None else str(at)}
 
 
 def place(time: int, ordinal: int = 0) -> Place:
@@ -34,7 +34,7 @@ def test_every_place_has_its_own_token() -> None:
     places = [place(1), place(1, 1), place(2), place(3), place(3, 1)]
     tokens = made()
     for number, each in enumerate(places, start=1):
-        assert tokens.bookmark(each) == Bookmark(each, mark(number))
+        assert tokens.bookmark(each) == Bookmark(each, mark(number, each))
 
 
 def test_before_the_first_place_it_is_where_it_began() -> None:
@@ -44,14 +44,14 @@ def test_before_the_first_place_it_is_where_it_began() -> None:
 def test_an_idle_token_belongs_to_the_last_place_only() -> None:
     tokens = made()
     tokens.idle(token(9))
-    assert tokens.bookmark(place(3)) == Bookmark(place(3), mark(4))
-    assert tokens.bookmark(place(3, 1)) == Bookmark(place(3, 1), mark(9))
+    assert tokens.bookmark(place(3)) == Bookmark(place(3), mark(4, place(3)))
+    assert tokens.bookmark(place(3, 1)) == Bookmark(place(3, 1), mark(9, place(3, 1)))
 
 
 def test_an_idle_token_before_the_first_change_moves_the_beginning() -> None:
     tokens = ReadTokens(BEGUN, "", time_of=lambda at: (cursor_time(at.cursor), at.ordinal))
     tokens.idle(token(9))
-    assert tokens.bookmark(None) == Bookmark(None, mark(9))
+    assert tokens.bookmark(None) == Bookmark(None, mark(9, None))
 
 
 def test_a_place_that_was_not_read_leaves_what_is_stored() -> None:
@@ -69,4 +69,4 @@ def test_what_was_asked_for_is_not_kept() -> None:
 def test_an_event_without_a_token_keeps_the_mark_before_it() -> None:
     tokens = made()
     tokens.read([(4, 0)], [b""], place(4))
-    assert tokens.mark == mark(5)
+    assert tokens.mark == mark(5, place(3, 1))

@@ -11,6 +11,7 @@ from penstock.position import Place
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.lsn import format_lsn
 from tests.feeds.postgres.loop import INT, OTHER, TABLE, THIRD, Loop, framed, transaction
+from tests.wire.cells import examples
 from tests.wire.pages import begin, commit, insert, keepalive, logical_message, relation, truncate
 
 
@@ -44,7 +45,7 @@ KNOWN = framed(*(relation(oid, INT) for oid in (TABLE, OTHER, THIRD)))
 
 
 @pytest.mark.skipif(NativeWalk.create() is None, reason="the native library is not built")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     stream=parts(),
     cuts=st.lists(st.integers(0, 2000), max_size=8),

@@ -7,11 +7,12 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sinks.encoding import convert, kernel
 from penstock.sinks.encoding.convert import Unconvertible, converted
+from tests.wire.cells import examples
 
 pytestmark = pytest.mark.skipif(
     kernel.kernel() is None, reason="the native library is not built: penstock/native/build.py"
@@ -36,6 +37,7 @@ def by_python(column: Any) -> Any:
         return converted(column, "msgpack")
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.one_of(st.none(), IMAGES), max_size=20), st.integers(0, 3), st.booleans())
 def test_the_kernel_and_python_agree(images: list[Any], skipped: int, spaced: bool) -> None:
     space = None if spaced else (",", ":")

@@ -39,6 +39,7 @@ from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from tests.wire.cells import examples
 
 pytestmark = pytest.mark.skipif(
     kernel.kernel() is None, reason="the native library is not built: penstock/native/build.py"
@@ -126,7 +127,7 @@ def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
     return bytes(atomic._encode(connection, batch))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data(), encoding=st.sampled_from(["msgpack", "json"]), ids=st.booleans())
 def test_messages_and_frames_are_the_same_bytes(data: Any, encoding: Any, ids: bool) -> None:
     batch = data.draw(batches(data.draw(st.sampled_from(["msgpack", "json"]))))
@@ -141,7 +142,7 @@ def test_messages_and_frames_are_the_same_bytes(data: Any, encoding: Any, ids: b
     assert _frames(woven, ids=ids, start=start) == frames
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.lists(st.tuples(WORD, st.integers(0, 3), st.sampled_from("ab")), min_size=1),
     data=st.data(),

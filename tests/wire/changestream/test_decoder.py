@@ -11,6 +11,7 @@ import bson
 import ormsgpack
 import pytest
 from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
@@ -46,6 +47,13 @@ def test_an_insert_has_all_columns() -> None:
     assert json.loads(row["after"]) == {"_id": 7, "name": "x"}
     assert (row["before"], row["delta"], row["transaction"], row["route"]) == (None,) * 4
     assert row["committed_at"].timestamp() == TIME
+
+
+@pytest.mark.parametrize("wall", [-62_135_596_800_001, 253_402_300_800_000, 2**62])
+def test_a_time_that_no_calendar_has_is_malformed(wall: int) -> None:
+    found = event(1, wallTime=DatetimeMS(wall))
+    with pytest.raises(Malformed, match="wallTime"):
+        decoded(page(found))
 
 
 def test_an_update_says_what_it_changed() -> None:

@@ -28,7 +28,14 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.subject import escape
 
-__all__ = ["DeadLetters", "Kept", "dead_stream", "ensure_stream", "headers_with", "subject_of"]
+__all__ = [
+    "DeadLetters",
+    "StoredLetter",
+    "dead_stream",
+    "ensure_stream",
+    "headers_with",
+    "subject_of",
+]
 
 REASON = "Penstock-Reason"
 _TAKEN = 10065  # the subjects overlap with another stream's
@@ -48,7 +55,7 @@ def subject_of(stream: str, backend: str = "*", partition: str = "*") -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredLetter:
     """A letter as the dead-letter stream has it; `id` is its sequence there."""
 
     id: int
@@ -117,21 +124,21 @@ class DeadLetters:
             largest = max(int(config.get("max_msg_size") or 0), 0) or payload
             self._limit = max(min(largest, payload) - _HEADERS, _HEADERS)
 
-    def kept(self, *, after: int = 0) -> Iterator[Kept]:
+    def stored(self, *, after: int = 0) -> Iterator[StoredLetter]:
         """All letters after a sequence, oldest first. Raises Unavailable, SettingsError."""
         wildcard = subject_of(self._settings.stream)
         found = self._api.next(self.name, wildcard, after + 1)
         while found is not None:
-            if (kept := _kept(found)) is not None:
+            if (kept := _stored_letter(found)) is not None:
                 yield kept
             found = self._api.next(self.name, wildcard, found.sequence + 1)
 
-    def get(self, id: int) -> Kept | None:
+    def get(self, id: int) -> StoredLetter | None:
         """One letter."""
         found = self._api.message(self.name, id)
-        return _kept(found) if found is not None else None
+        return _stored_letter(found) if found is not None else None
 
-    def begin_replay(self, kept: Kept, after: int) -> int | None:
+    def begin_replay(self, kept: StoredLetter, after: int) -> int | None:
         """Notes that the letter is about to be published, after sequence `after` of the stream.
 
         Returns None, or, when a replay of it began before and was not heard to end, the sequence
@@ -149,7 +156,7 @@ class DeadLetters:
             return int(orjson.loads(before.payload)["behind"])
         return None
 
-    def replayed(self, kept: Kept, sequence: int) -> None:
+    def replayed(self, kept: StoredLetter, sequence: int) -> None:
         """The letter was published to the stream as `sequence`: it goes, and a note says so.
 
         The note stays as the partition's last message, so that how far it is remains known.
@@ -175,7 +182,7 @@ class DeadLetters:
             self._api.remove(self.name, begun.sequence)
 
 
-def _attempt(stream: str, kept: Kept) -> str:
+def _attempt(stream: str, kept: StoredLetter) -> str:
     # No partition's own subject: there every % is escaped.
     return f"{subject_of(stream, kept.letter.backend, kept.letter.partition)}%{kept.id}"
 
@@ -224,10 +231,10 @@ def headers_with(fields: dict[str, str]) -> bytes:
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 
 
-def _kept(found: Stored) -> Kept | None:
+def _stored_letter(found: Stored) -> StoredLetter | None:
     """None for a note, and for what is not ours."""
     try:
         letter = Letter.parse(found.payload)
     except Malformed:
         return None
-    return Kept(id=found.sequence, stored_at=found.time, letter=letter)
+    return StoredLetter(id=found.sequence, stored_at=found.time, letter=letter)

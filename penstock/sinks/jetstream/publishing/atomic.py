@@ -232,7 +232,7 @@ class Atomic:
 
     def _next_batch(self) -> FlightBatch:
         scaled = self._flow.scaled
-        # A batch is refused as a whole; what is wrong with a message is only said to it alone.
+        # A batch is refused as a whole; only an answer to a single message has the reason.
         most = 1 if self._refusals >= _ALONE else scaled(self._limits.size)
         pieces = self._queue.take(most, scaled(self._limits.bytes))
         chain = self._may_chain and may_end_anywhere(pieces)

@@ -32,13 +32,13 @@ _END = b"\r\n\r\n"
 _SYNCING = 200e-6  # seconds a message
 # What an answer may take on a busy machine whatever is in the chain: a small one is no proof.
 _AROUND = 0.05  # seconds
-_ENOUGH = 20  # messages of a chain that say something
+_ENOUGH = 20  # messages of a chain that is judged
 _IN_A_ROW = 3  # chains in a row: one may have met a stall of the machine
 
 
 class SyncPace:
     """How fast chains are stored. `syncs` when they are so slow that the server must sync each
-    message, which nothing that it says of itself would tell."""
+    message. The server does not report that to clients."""
 
     def __init__(self) -> None:
         self.syncs = False

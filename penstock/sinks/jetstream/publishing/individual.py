@@ -2,7 +2,7 @@
 
 Order holds across a failure: what is not acknowledged is sent again from its first message, one at
 a time until the first clean acknowledgement; those that were stored after all have a message id
-that the server knows (`duplicate: true`).
+that the server has (`duplicate: true`).
 
 With message ids, and on a stream with one copy, order also holds when the server refuses one of
 many in flight: each expects the id of the one before it to be the stream's last, so that what is

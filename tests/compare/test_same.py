@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.demo.same import differing, same
+from penstock.compare.same import differing, same
 
 UTC2 = timezone(timedelta(hours=2))
 TOKEN = "0f0e0d0c-0b0a-0908-0706-050403020100"

@@ -1,0 +1,154 @@
+"""`penstock compare`: whether a stream has what its source has, document by document."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.compare.comparison import Comparison, Report
+from penstock.compare.fold import Fold
+from penstock.config import Backend, Pipeline, load_pipeline
+from penstock.errors import SettingsError
+from penstock.feeds import Collection, ReadsCollections
+from penstock.nats.settings import NatsSettings
+from penstock.settings import parse_duration
+from penstock.tail.reader import TailReader
+
+__all__ = ["command"]
+
+_SHOWN = 20
+
+
+@click.command("compare")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("collection")
+@click.option("--backend", help="Which of several.")
+@click.option("--sample", default=1000, show_default=True, help="So many documents, by chance.")
+@click.option("--all", "every", is_flag=True, help="Every document.")
+@click.option("--wait", default="10s", show_default=True, help="For a stream that lags.")
+@click.option("--url", help="NATS server to read from, with its login; default: sink.url.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object.")
+def command(
+    *,
+    file: Path,
+    collection: str,
+    backend: str | None,
+    sample: int,
+    every: bool,
+    wait: str,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Compare the stream of the pipeline in FILE with a COLLECTION of its source.
+
+    COLLECTION is schema.table, or a collection. The stream must have every change of it from its
+    first document on. Writers may go on: a difference counts if the stream does not come to the
+    document's state within --wait. Exit code 0: nothing differs; 1: something does.
+    """
+    pipeline = load_pipeline(file)
+    found = _backend(pipeline, backend)
+    most = None if every else sample
+    patience = _seconds(wait)
+    with _reader(pipeline, url) as reader:
+        report = _compare(reader, found, _collection(found, collection), most, patience)
+    if as_json:
+        click.echo(json.dumps({**asdict(report), "same": report.same}, indent=2))
+    else:
+        _print(report)
+    if not report.same:
+        raise SystemExit(1)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(parse_duration(text))
+    except ValueError as error:
+        raise SettingsError(f"--wait: {error}", hint="write a duration, such as 10s") from error
+
+
+def _backend(pipeline: Pipeline, name: str | None) -> Backend:
+    names = [backend.name for backend in pipeline.backends]
+    if name is None and len(names) > 1:
+        raise SettingsError("the pipeline has several backends", hint=f"--backend {names[0]}")
+    for backend in pipeline.backends:
+        if name in (None, backend.name):
+            return backend
+    raise SettingsError(f"there is no backend {name!r}", hint=f"there are: {', '.join(names)}")
+
+
+def _collection(backend: Backend, name: str) -> Collection:
+    feed = backend.feed()
+    if not isinstance(feed, ReadsCollections):
+        raise SettingsError(
+            f"what a {backend.type} backend reads can't be compared",
+            hint="comparable are: postgres, mongodb",
+        )
+    return feed.collection(name)
+
+
+def _compare(
+    reader: TailReader, backend: Backend, collection: Collection, most: int | None, wait: float
+) -> Report:
+    comparison = Comparison(Fold(collection.identity))
+
+    def changes(end: int) -> Iterator[Mapping[str, Any]]:
+        while reader.sequence < end:
+            messages = reader.fetch(500, timeout=1.0)
+            for message in messages:
+                if _is_of(message.body, backend, collection):
+                    yield message.body
+            if not messages and reader.pending == 0:
+                return
+
+    for body in changes(reader.end()):
+        comparison.fold.apply(body)
+    comparison.add(collection.rows(most), every=most is None)
+    deadline = time.monotonic() + wait
+    while True:
+        for body in changes(reader.end()):
+            comparison.apply(body)
+        count, copies = collection.count(), len(comparison.fold.documents)
+        done = not comparison.differences and count == copies
+        if done or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    return Report(
+        collection=f"{collection.namespace}.{collection.name}",
+        changes=comparison.fold.changes,
+        stream_count=copies,
+        source_count=count,
+        compared=comparison.compared,
+        differences=dict(sorted(comparison.differences.items())),
+    )
+
+
+def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
+    settings = pipeline.sink.settings
+    stream = getattr(settings, "stream", None)
+    if not isinstance(settings, NatsSettings) or not isinstance(stream, str):
+        raise SettingsError("the pipeline's sink keeps no stream", hint="sink.type: jetstream")
+    return TailReader(url or settings.url.get_secret_value(), stream)
+
+
+def _is_of(body: Mapping[str, Any], backend: Backend, collection: Collection) -> bool:
+    return (
+        body["backend"] == backend.name
+        and body.get("collection") == collection.name
+        and (body.get("schema") or body.get("database")) == collection.namespace
+    )
+
+
+def _print(report: Report) -> None:
+    click.echo(
+        f"{report.collection}: {report.source_count} documents in the source,"
+        f" {report.stream_count} in the stream ({report.changes} changes);"
+        f" {report.compared} compared, {len(report.differences)} differ"
+    )
+    for identity, problem in list(report.differences.items())[:_SHOWN]:
+        click.echo(f"  {identity}: {problem}")
+    if len(report.differences) > _SHOWN:
+        click.echo(f"  and {len(report.differences) - _SHOWN} more (--json has all)")

@@ -1,0 +1,133 @@
+"""`penstock compare`: a stream against the table or collection that it comes from."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from penstock import cli
+from penstock.config import load_pipeline
+from penstock.demo.secantus import Secantus
+from penstock.demo.servers import Database, Nats
+from penstock.feeds import Following
+
+pytestmark = pytest.mark.live
+
+
+def pipeline_file(folder: Path, backend: dict[str, Any], nats: Nats, stream: str) -> Path:
+    file = folder / "pipeline.yaml"
+    subject = f"{stream.lower()}.{{collection}}.{{operation}}"
+    sink = {"type": "jetstream", "url": nats.url, "stream": stream, "subject": subject}
+    document = {"name": "shop", "state": str(folder), "backends": [backend], "sink": sink}
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+class Delivery:
+    """A feed and a sink of a pipeline file, without the service between them."""
+
+    def __init__(self, file: Path) -> None:
+        pipeline = load_pipeline(file)
+        self._feed = pipeline.backends[0].feed()
+        self._sink = pipeline.sink.sink()
+        self._decoder = self._feed.decoder("json")
+        ((partition, bookmark),) = self._feed.begin().items()
+        self._following: Following = self._feed.follow(partition, bookmark)
+
+    def deliver(self, changes: int) -> None:
+        """The next so many changes."""
+        deadline = time.monotonic() + 60
+        while changes > 0:
+            assert time.monotonic() < deadline
+            for page in self._following.read(0.5):
+                self._sink.write(list(self._decoder.decode(page)), lambda _: None)
+                changes -= page.count
+
+    def close(self) -> None:
+        self._following.close()
+
+
+def compare(file: Path, *more: str) -> Result:
+    return CliRunner().invoke(cli.main, ["compare", str(file), *more])
+
+
+def test_a_table_and_its_stream(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE items (id int, part uuid, price numeric, at timestamptz, note text,"
+        " PRIMARY KEY (id, part)); CREATE PUBLICATION pub FOR TABLE items"
+    )
+    slot = f"slot_{database.name}"
+    backend = {"type": "postgres", "connection": database.url, "slot": slot, "publication": "pub"}
+    file = pipeline_file(tmp_path, backend, nats, stream)
+    delivery = Delivery(file)
+    try:
+        database.execute(
+            "INSERT INTO items SELECT n, gen_random_uuid(), n / 7.0, now(), repeat('é', n)"
+            " FROM generate_series(1, 300) n"
+        )
+        database.execute("UPDATE items SET id = id + 1000 WHERE id <= 10")
+        database.execute("DELETE FROM items WHERE id BETWEEN 11 AND 20")
+        delivery.deliver(320)
+        found = compare(file, "items", "--all", "--json")
+        assert json.loads(found.output) == {
+            "collection": "public.items", "changes": 320, "stream_count": 290,
+            "source_count": 290, "compared": 290, "differences": {}, "same": True,
+        }  # fmt: skip
+        assert found.exit_code == 0
+        assert compare(file, "public.items", "--sample", "20").exit_code == 0
+
+        database.execute("UPDATE items SET note = 'other', price = 0 WHERE id = 100")
+        database.execute("DELETE FROM items WHERE id = 101")
+        found = compare(file, "items", "--all", "--wait", "0.1s")
+        assert found.exit_code == 1
+        assert "289 documents in the source, 290 in the stream" in found.output
+        assert "price, note" in found.output
+        assert "missing in the source" in found.output
+        delivery.deliver(2)
+        assert compare(file, "items", "--all").exit_code == 0
+    finally:
+        delivery.close()
+    missing = compare(file, "nothing")
+    assert missing.exit_code == 2
+    assert "primary key" in missing.output
+
+
+def test_a_collection_and_its_stream(nats: Nats, stream: str, tmp_path: Path) -> None:
+    client: pymongo.MongoClient[dict[str, Any]]
+    with Secantus() as server, pymongo.MongoClient(server.url) as client:
+        users = client.shop.users
+        backend = {"type": "mongodb", "connection": server.url, "database": "shop"}
+        file = pipeline_file(tmp_path, backend, nats, stream)
+        delivery = Delivery(file)
+        try:
+            users.insert_many([{"n": n, "tags": ["a", {"b": n / 3}]} for n in range(50)])
+            users.update_many({"n": {"$lt": 5}}, {"$set": {"deep": {"x": [1, None]}}})
+            users.delete_one({"n": 49})
+            delivery.deliver(56)
+            found = compare(file, "users", "--all")
+            assert found.exit_code == 0, found.output
+            assert "49 documents in the source, 49 in the stream" in found.output
+            users.update_one({"n": 7}, {"$set": {"tags": []}})
+            assert compare(file, "users", "--all", "--wait", "0.1s").exit_code == 1
+        finally:
+            delivery.close()
+
+
+def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(f"state: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n")
+    for more, words in (
+        (["items"], "keeps no stream"),
+        (["items", "--backend", "none"], "there are: default"),
+        (["items", "--wait", "soon"], "--wait"),
+    ):
+        found = compare(file, *more)
+        assert found.exit_code == 2
+        assert words in found.output

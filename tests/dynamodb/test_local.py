@@ -1,0 +1,171 @@
+"""The feed on servers that others wrote: DynamoDB Local, and moto for a smoke test."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.demo.moto import Moto
+from penstock.errors import Unavailable
+from penstock.feeds import HistoryLost
+from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
+from penstock.page import Page
+from penstock.position import Bookmark, PartitionId, Place
+from tests.dynamodb.local import DynamodbLocal, Table
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[DynamodbLocal]:
+    try:
+        server = DynamodbLocal()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def table(local: DynamodbLocal) -> Table:
+    return Table(local.url)
+
+
+def feed_of(table: Table, **given: Any) -> DynamodbFeed:
+    fields = {**table.given, "reads": 1000, "poll": 0.01, **given}
+    return DynamodbFeed(DynamodbSettings.model_validate(fields))
+
+
+def read(
+    feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark, count: int
+) -> list[dict[str, Any]]:
+    following = feed.follow(partition, bookmark)
+    pages: list[Page] = []
+    deadline = time.monotonic() + 60
+    while sum(page.count for page in pages) < count:
+        assert time.monotonic() < deadline
+        pages += following.read(0.1)
+    return rows(feed, pages)
+
+
+def rows(feed: DynamodbFeed, pages: Sequence[Page]) -> list[dict[str, Any]]:
+    decoder = feed.decoder("json")
+    return [row for page in pages for batch in decoder.decode(page) for row in batch.to_pylist()]
+
+
+def only(feed: DynamodbFeed) -> PartitionId:
+    [found] = feed.partitions()
+    return found.partition
+
+
+def test_changes_are_read_with_all_their_values(table: Table) -> None:
+    feed = feed_of(table)
+    begun = feed.begin()
+    values: dict[str, Any] = {
+        "n": {"N": "12345678901234567890123456789012345678"}, "half": {"N": "1.50"},
+        "b": {"B": b"\0\1"}, "ss": {"SS": ["b", "a"]}, "ns": {"NS": ["10", "9"]},
+        "m": {"M": {"l": {"L": [{"BOOL": True}, {"NULL": True}]}}},
+    }  # fmt: skip
+    table.put("a", **values)
+    table.put("a", n={"N": "7"})
+    table.delete("a")
+    found = read(feed, only(feed), begun[only(feed)], 3)
+    assert [row["operation"] for row in found] == ["INSERT", "UPDATE", "DELETE"]
+    assert json.loads(found[0]["after"]) == {
+        "id": "a", "n": "12345678901234567890123456789012345678", "half": 1.5, "b": "AAE=",
+        "ss": ["a", "b"], "ns": [9, 10], "m": {"l": [True, None]},
+    }  # fmt: skip
+    assert json.loads(found[1]["after"]) == {"id": "a", "n": 7} == json.loads(found[2]["before"])
+
+
+def test_resuming_after_every_record_gives_the_rest(table: Table) -> None:
+    feed = feed_of(table)
+    table.fill(30)
+    partition = only(feed)
+    following = feed.follow(partition)
+    pages = list(following.read(5.0))
+    ids = [row["event_id"] for row in rows(feed, pages)]
+    assert len(ids) == 30
+
+    for number, row in enumerate(rows(feed, pages)[:-1], start=1):
+        bookmark = following.bookmark(Place(row["cursor"], 0))
+        rest = read(feed, partition, bookmark, 30 - number)
+        assert [each["event_id"] for each in rest] == ids[number:]
+
+
+def test_latest_begins_after_what_is_there(table: Table) -> None:
+    table.fill(10)
+    feed = feed_of(table)
+    begun = feed.begin("now")
+    table.fill(5, start=100)
+    found = read(feed, only(feed), begun[only(feed)], 5)
+    assert [row["document_id"] for row in found] == [f"r{n}" for n in range(100, 105)]
+
+
+def test_a_stream_that_is_enabled_again_is_a_gap(table: Table) -> None:
+    feed = feed_of(table, on_gap="continue")
+    old = only(feed)
+    table.fill(5)
+    table.enable(False)
+    following = feed.follow(old)
+    pages: list[Page] = []
+    deadline = time.monotonic() + 60
+    while not following.drained:
+        assert time.monotonic() < deadline
+        pages += following.read(0.1)
+    assert len(rows(feed, pages)) == 5
+    table.enable(True)
+    table.fill(5, start=50)
+    listed = {each.partition: each.parents for each in feed.partitions()}
+    [new] = set(listed) - {old}
+    assert listed[new] == (old,)
+    last = following.bookmark(pages[-1].last)._replace(ended=True)
+    child = Bookmark(None, {"parents": {old: last.to_json()}})
+    with pytest.raises(HistoryLost) as error:
+        feed.follow(new, child)
+    assert error.value.gap.cause == "stream_replaced"
+    after = feed.follow(new, child, despite=error.value.gap)
+    assert [row["document_id"] for row in rows(feed, after.read(5.0))] == [
+        f"r{n}" for n in range(50, 55)
+    ]
+
+
+def test_the_check_finds_no_error(table: Table) -> None:
+    assert {each.level for each in feed_of(table).check()} == {"ok"}
+
+
+def test_moto_serves_a_smoke_test() -> None:
+    with Moto() as server:
+        table = Table(server.url)
+        feed = feed_of(table)
+        begun = feed.begin()
+        table.fill(10)
+        table.delete("r3")
+        found = read(feed, only(feed), begun[only(feed)], 11)
+        assert [row["operation"] for row in found] == ["INSERT"] * 10 + ["DELETE"]
+        assert "error" not in {each.level for each in feed.check()}
+
+
+@pytest.mark.fault
+def test_a_server_that_is_killed_goes_on_where_it_was() -> None:
+    try:
+        server = DynamodbLocal(keeps=True)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with server:
+        table = Table(server.url)
+        feed = feed_of(table)
+        partition = only(feed)
+        table.fill(20)
+        following = feed.follow(partition)
+        pages = list(following.read(5.0))
+        assert sum(page.count for page in pages) == 20
+        server.kill()
+        with pytest.raises(Unavailable):
+            following.read(1.0)
+        server.start()
+        table.fill(20, start=20)
+        rest = read(feed, partition, following.bookmark(pages[-1].last), 20)
+        assert [row["document_id"] for row in rest] == [f"r{n}" for n in range(20, 40)]
