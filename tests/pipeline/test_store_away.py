@@ -12,7 +12,12 @@ from penstock.errors import Unavailable
 from penstock.leases.open import open_store
 from tests.pipeline.running import Run, count, document, eventually, messages, running
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.spark,
+    pytest.mark.fault,
+    pytest.mark.timeout(900),  # two starts of Spark
+]
 
 
 def health(run: Run) -> tuple[int, Any]:

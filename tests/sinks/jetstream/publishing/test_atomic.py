@@ -377,7 +377,7 @@ def test_auto_uses_message_ids_when_two_partitions_share_a_shard(
     assert receipt.published == 18
     assert receipt.numbers["delivery"] == "deduplicated"
     assert "both write to" in receipt.numbers["reason"]
-    assert told[-1]["delivery"] == "deduplicated"
+    assert [each["delivery"] for each in told if "delivery" in each][-1] == "deduplicated"
     again = sink.write(two_partitions(batch_of))
     assert (again.published, again.duplicates) == (0, 18)
     assert len(stored()) == 18
