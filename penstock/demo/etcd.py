@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import ssl
 import sys
 import urllib.error
@@ -48,16 +47,6 @@ class Etcd(EmbeddedServer):
     def url(self) -> str:
         """etcd://127.0.0.1:PORT, without a login and a prefix."""
         return f"etcd://{self.endpoint}"
-
-    def stop(self, timeout: float = 30.0) -> None:
-        """Ends the server in order; by force when it takes longer than `timeout` seconds."""
-        self.daemon.signal(signal.SIGTERM)
-        if not self.daemon.wait(timeout):
-            self.kill()
-
-    def close(self) -> None:
-        """Ends the server in order."""
-        self.stop()
 
     def _start(self, *, again: bool) -> None:
         self._peer = self._peer if again else free_port()

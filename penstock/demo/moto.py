@@ -1,6 +1,5 @@
 """moto, embedded: a stand-in for Amazon DynamoDB and its streams. It keeps all in memory."""
 
-import signal
 import urllib.request
 from pathlib import Path
 
@@ -21,16 +20,6 @@ class Moto(EmbeddedServer):
     def url(self) -> str:
         """The endpoint of every service."""
         return f"http://{self.host}:{self.port}"
-
-    def stop(self, timeout: float = 10.0) -> None:
-        """Ends the server; what it had is gone."""
-        self.daemon.signal(signal.SIGTERM)
-        if not self.daemon.wait(timeout):
-            self.kill()
-
-    def close(self) -> None:
-        """Ends the server."""
-        self.stop()
 
     def _start(self, *, again: bool) -> None:
         command = [str(self.bin), "-H", self.host, "-p", str(self.port)]

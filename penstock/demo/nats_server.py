@@ -20,6 +20,8 @@ class Nats(EmbeddedServer):
     Nested mappings are merged; `{"jetstream": False}` turns JetStream off.
     """
 
+    stops_on = signal.SIGINT
+
     def __init__(
         self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None
     ) -> None:
@@ -32,16 +34,6 @@ class Nats(EmbeddedServer):
     def url(self) -> str:
         """nats://127.0.0.1:PORT, without a login."""
         return f"nats://{self.host}:{self.port}"
-
-    def stop(self, timeout: float = 30.0) -> None:
-        """Ends the server in order; by force when it takes longer than `timeout` seconds."""
-        self.daemon.signal(signal.SIGINT)
-        if not self.daemon.wait(timeout):
-            self.kill()
-
-    def close(self) -> None:
-        """Ends the server in order."""
-        self.stop()
 
     def _start(self, *, again: bool) -> None:
         ours: dict[str, Any] = {

@@ -3,7 +3,6 @@
 It is GPL, so it is always a process of its own, and nothing of it is imported.
 """
 
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,16 +30,6 @@ class Secantus(EmbeddedServer):
     def url(self) -> str:
         """mongodb://127.0.0.1:PORT, without a login."""
         return f"mongodb://{self.host}:{self.port}"
-
-    def stop(self, timeout: float = 30.0) -> None:
-        """Ends the server in order; by force when it takes longer than `timeout` seconds."""
-        self.daemon.signal(signal.SIGTERM)
-        if not self.daemon.wait(timeout):
-            self.kill()
-
-    def close(self) -> None:
-        """Ends the server in order."""
-        self.stop()
 
     def _start(self, *, again: bool) -> None:
         options = {

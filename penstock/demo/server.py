@@ -18,6 +18,8 @@ _ATTEMPTS = 5
 class EmbeddedServer(ABC):
     """A server on 127.0.0.1 in `folder`; a temporary one unless given, removed in the end."""
 
+    stops_on = signal.SIGTERM  # what ends it in order
+
     def __init__(self, name: str, folder: Path | str | None) -> None:
         self.host = "127.0.0.1"
         self.port = 0
@@ -60,9 +62,15 @@ class EmbeddedServer(ABC):
         self.daemon.signal(signal.SIGKILL)
         self.daemon.wait(30)
 
-    @abstractmethod
+    def stop(self, *, timeout: float = 30.0) -> None:
+        """Ends the server in order; by force when it takes longer than `timeout` seconds."""
+        self.daemon.signal(self.stops_on)
+        if not self.daemon.wait(timeout):
+            self.kill()
+
     def close(self) -> None:
         """Ends the server in order."""
+        self.stop()
 
     @abstractmethod
     def _start(self, *, again: bool) -> None: ...

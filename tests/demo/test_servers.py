@@ -97,6 +97,7 @@ def test_jetstream_can_be_turned_off() -> None:
 def test_a_taken_port_is_said_and_not_taken_for_ours(nats: Nats, tmp_path: Path) -> None:
     second = Nats(folder=tmp_path)
     second.port = nats.port
+    second.timeout = 5.0  # the port is tried again as long
     with pytest.raises(Unavailable, match="address already in use"):
         second.start()
 

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from penstock.errors import Malformed
 from penstock.feeds import At
+from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.position import bookmarks_from_json
 from penstock.settings import Duration, Secret, Settings
 
@@ -45,7 +46,7 @@ class DynamodbSettings(Settings):
     start: str | dict[str, Any] = "trim_horizon"
     """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`, a time
     with a zone, or a token."""
-    on_gap: Literal["fail", "continue"] = "fail"
+    on_gap: PolicyWithoutSnapshots = "fail"
     """When changes are lost (trimmed after 24 hours, the stream was disabled and enabled): stop
     this backend and say so, or go on after the gap and say so."""
     tenant: str = Field("none", pattern=r"^(none|field:.+)$")
@@ -80,16 +81,6 @@ class DynamodbSettings(Settings):
     @classmethod
     def _is_a_start(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
         _start(value)
-        return value
-
-    @field_validator("on_gap", mode="before")
-    @classmethod
-    def _is_a_policy(cls, value: Any) -> Any:
-        if value == "resnapshot":
-            raise ValueError(
-                "`resnapshot` needs snapshots of the table, which penstock does not take yet;"
-                " write `fail`, or `continue` and load the table anew yourself"
-            )
         return value
 
     @model_validator(mode="after")

@@ -1,10 +1,10 @@
 """What the memory feed is asked to make up."""
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from penstock.feeds import GapPolicy
+from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Settings
 
 __all__ = ["MemoryFeedSettings"]
@@ -49,11 +49,4 @@ class MemoryFeedSettings(Settings):
     not enough to resume, a bookmark's mark must have the token of its change."""
     polled: bool = False
     """Whether tasks read it by themselves in open micro-batches: a source that anyone may poll."""
-    on_gap: GapPolicy = "fail"
-
-    @field_validator("on_gap", mode="before")
-    @classmethod
-    def _has_no_snapshots(cls, value: Any) -> Any:
-        if value == "resnapshot":
-            raise ValueError("the memory feed has no snapshots: write `fail` or `continue`")
-        return value
+    on_gap: PolicyWithoutSnapshots = "fail"

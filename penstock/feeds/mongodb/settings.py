@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
+from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
 __all__ = ["ALL", "MongoSettings"]
@@ -68,7 +69,7 @@ class MongoSettings(Settings):
     name up to its first underscore) or `field:PATH` of the document."""
     flatten: bool = False
     """Nested documents become dotted columns (`address.city`) of the images."""
-    on_gap: Literal["fail", "continue"] = "fail"
+    on_gap: PolicyWithoutSnapshots = "fail"
     """When changes are lost (the oplog rolled over, the token is unknown): stop this backend and
     report it, or continue after the gap and report it."""
     page_size: Size = Field(512 * 2**10, ge=1)
@@ -125,16 +126,6 @@ class MongoSettings(Settings):
     def _is_a_rule(cls, value: str) -> str:
         if not _TENANT.fullmatch(value):
             raise ValueError("write none, database, collection_prefix or field:PATH")
-        return value
-
-    @field_validator("on_gap", mode="before")
-    @classmethod
-    def _is_a_policy(cls, value: Any) -> Any:
-        if value == "resnapshot":
-            raise ValueError(
-                "`resnapshot` needs snapshots of the collections, which penstock does not take yet;"
-                " write `fail`, or `continue` and load the collections anew yourself"
-            )
         return value
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BeforeValidator, Field, field_validator
 
+from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
 __all__ = ["PostgresSettings", "split_table"]
@@ -57,7 +58,7 @@ class PostgresSettings(Settings):
     failover: bool = False
     """Have standbys keep a copy of the slot (PostgreSQL 17 and later), so that it is there when
     one of them is promoted."""
-    on_gap: Literal["fail", "continue"] = "fail"
+    on_gap: PolicyWithoutSnapshots = "fail"
     """When changes are lost (the slot is gone or was made anew, another history or server): stop
     this backend and say so, or go on after the hole and say so."""
     tenant: str = "none"
@@ -116,16 +117,6 @@ class PostgresSettings(Settings):
     def _is_a_rule(cls, value: str) -> str:
         if not _TENANT.fullmatch(value):
             raise ValueError("write none, database or field:<column>")
-        return value
-
-    @field_validator("on_gap", mode="before")
-    @classmethod
-    def _is_a_policy(cls, value: Any) -> Any:
-        if value == "resnapshot":
-            raise ValueError(
-                "`resnapshot` needs snapshots of the tables, which penstock does not take yet;"
-                " write `fail`, or `continue` and load the tables anew yourself"
-            )
         return value
 
     @field_validator("start", mode="before")
