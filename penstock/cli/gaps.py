@@ -19,17 +19,26 @@ __all__ = ["command"]
 
 @click.command("gaps")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--clear", metavar="BACKEND/PARTITION", help="It is mended: not stale any more.")
+@click.argument("action", type=click.Choice(["list", "mend"]), default="list")
+@click.argument("partition", metavar="[BACKEND/PARTITION]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="A JSON list.")
 @state_option
-def command(*, file: Path, clear: str | None, as_json: bool, state: Path | None) -> None:
-    """Show the gaps in what the pipeline in FILE has delivered.
+def command(
+    *, file: Path, action: str, partition: str | None, as_json: bool, state: Path | None
+) -> None:
+    """Show the gaps in what the pipeline in FILE has delivered, or mark them as mended.
 
     A partition that lost changes is stale until its tables were loaded anew at the other side
-    and the operator clears it with --clear; a running pipeline takes that up.
+    and the operator says so with `mend`; a running pipeline takes that up.
+
+    \b
+    penstock gaps FILE
+    penstock gaps FILE mend BACKEND/PARTITION
     """
+    if (action == "mend") != (partition is not None):
+        raise click.UsageError("write `mend BACKEND/PARTITION`, or nothing to list the gaps")
     pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
-    rows = _rows(pipeline, clear)
+    rows = _rows(pipeline, partition)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
@@ -38,7 +47,7 @@ def command(*, file: Path, clear: str | None, as_json: bool, state: Path | None)
         _table(rows)
 
 
-def _rows(pipeline: Pipeline, clear: str | None) -> list[dict[str, Any]]:
+def _rows(pipeline: Pipeline, mended: str | None) -> list[dict[str, Any]]:
     if pipeline.positions.startswith("memory:"):
         raise SettingsError(
             "gaps are kept with the positions, which are in memory: ask /status while it runs",
@@ -47,12 +56,12 @@ def _rows(pipeline: Pipeline, clear: str | None) -> list[dict[str, Any]]:
     store = open_store(pipeline.positions)
     try:
         gaps = Gaps(store, pipeline.name)
-        if clear is not None:
+        if mended is not None:
             known = gaps.rows()
-            if clear not in known:
+            if mended not in known:
                 listed = ", ".join(known) or "none"
-                raise SettingsError(f"{clear} has no gaps", hint=f"those that have: {listed}")
-            gaps.clear(clear)
+                raise SettingsError(f"{mended} has no gaps", hint=f"those that have: {listed}")
+            gaps.clear(mended)
         return [
             {"backend": name.partition("/")[0], "partition": name.partition("/")[2], **row}
             for name, row in gaps.rows().items()

@@ -120,7 +120,7 @@ def test_a_slot_that_is_dropped_while_we_run_stops_the_backend_and_is_told_every
         assert [message.body["policy"] for message in told] == ["continue"]
         eventually(lambda: run.status()["health"] == "degraded", run=run)
         assert any("is stale" in reason for reason in run.status()["reasons"])
-        penstock_gaps(run.file, "--clear", f"default/slot_{database.name}")
+        penstock_gaps(run.file, "mend", f"default/slot_{database.name}")
         eventually(lambda: run.status()["health"] == "ok", run=run)
         assert run.stop() == 0
     assert notes(nats, stream, "lost") == []
