@@ -1,8 +1,8 @@
 """What a task and the page server of a reader process send each other, over one socket."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 import ormsgpack
@@ -23,8 +23,8 @@ from penstock.position import (
 
 __all__ = [
     "BOOKMARKS", "DONE", "END", "FAILED", "GAP", "JOIN", "LEAVE", "PAGE", "RECORDED", "REQUEST",
-    "STORED", "FoundGap", "Join", "Leave", "Request", "bookmarks_message", "read_bookmarks",
-    "read_stored", "stored_message",
+    "ROWS", "STORED", "FoundGap", "Join", "Leave", "Request", "bookmarks_message", "read_bookmarks",
+    "read_rows", "read_stored", "rows_message", "stored_message",
 ]  # fmt: skip
 
 # The first byte of each message. From the page server: a page's head (its payload is the next
@@ -32,8 +32,9 @@ __all__ = [
 # stored, and the same when the sink is done, which is answered with an end.
 PAGE, END, FAILED, REQUEST, STORED, DONE = b"p", b"e", b"f", b"r", b"s", b"d"
 # Where tasks read the source by themselves. From the page server: partitions that join and leave,
-# and that a gap is recorded. From the task: bookmarks of what is stored, and a gap that it found.
-JOIN, LEAVE, RECORDED, BOOKMARKS, GAP = b"j", b"l", b"o", b"b", b"g"
+# and that a gap is recorded. From the task: bookmarks of what is stored, a gap that it found, and
+# the status of its partitions.
+JOIN, LEAVE, RECORDED, BOOKMARKS, GAP, ROWS = b"j", b"l", b"o", b"b", b"g", b"w"
 
 
 class Join(NamedTuple):
@@ -87,6 +88,17 @@ def bookmarks_message(bookmarks: Bookmarks) -> bytes:
 def read_bookmarks(message: bytes) -> dict[PartitionId, Bookmark]:
     """The bookmarks of a BOOKMARKS or JOIN message; raises Malformed."""
     return bookmarks_from_json(orjson.loads(message[1:]))
+
+
+def rows_message(rows: Mapping[PartitionId, Mapping[str, Any]]) -> bytes:
+    """A task's report of the status of its partitions; plain JSON."""
+    return ROWS + orjson.dumps(rows)
+
+
+def read_rows(message: bytes) -> Mapping[PartitionId, Mapping[str, Any]]:
+    """The inverse."""
+    found: Mapping[PartitionId, Mapping[str, Any]] = orjson.loads(message[1:])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,11 @@ class Assignments:
                     if bookmark.ended:
                         self.ended.add(name)
 
+    def tell(self, rows: Mapping[PartitionId, Mapping[str, Any]]) -> None:
+        """The status of partitions, as their task has it; see `Following.status`."""
+        with self.wake:
+            self._rows |= {name: row for name, row in rows.items() if name in self._open}
+
     def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
         """Whether a task reported that the partition has ended, and is wholly stored."""
         return partition in self.ended
@@ -77,9 +82,13 @@ class Assignments:
             raise self.failure
 
     def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
-        """Plain JSON of every partition."""
+        """Plain JSON of every partition, as its task has it."""
         return {
-            name: {"connected": True, "place": str(each.place) if each.place else None}
+            name: {
+                "connected": True,
+                **self._rows.get(name, {}),
+                "place": str(each.place) if each.place else None,
+            }
             for name, each in dict(self._open).items()
         }
 

@@ -9,9 +9,10 @@ the private run folder, or where the cluster reaches the driver.
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
+from typing import Any
 
 from penstock.connections import Server
 from penstock.errors import PenstockError
@@ -24,15 +25,17 @@ from penstock.handover.conversation import (
     PAGE,
     RECORDED,
     REQUEST,
+    ROWS,
     STORED,
     FoundGap,
     Request,
     read_bookmarks,
+    read_rows,
     read_stored,
 )
 from penstock.handover.ticket import head_of
 from penstock.page import Page
-from penstock.position import Bookmarks, Position
+from penstock.position import Bookmarks, PartitionId, Position
 from penstock.reading.draw import Draw
 
 __all__ = ["PageServer"]
@@ -59,6 +62,7 @@ class PageServer:
         stored: Callable[[Position], None] = lambda _: None,
         marked: Callable[[Bookmarks], None] = lambda _: None,
         lost: Callable[[FoundGap], None] = lambda _: None,
+        status: Callable[[Mapping[PartitionId, Mapping[str, Any]]], None] | None = None,
         stopping: Callable[[], bool] = lambda: False,
         watch: Callable[[float], None] | None = None,
         bind: str = "",
@@ -68,6 +72,7 @@ class PageServer:
         self._stored = stored
         self._marked = marked
         self._lost = lost
+        self._status = status
         self._stopping = stopping
         self._watch = watch
         self._failure: PenstockError | None = None
@@ -113,7 +118,7 @@ class PageServer:
             if answering is not None and message[:1] in (REQUEST, DONE):
                 answering.join()  # its end was sent: the task is done with it
                 answering = None
-            if message[:1] not in (STORED, DONE, BOOKMARKS, GAP):
+            if message[:1] not in (STORED, DONE, BOOKMARKS, GAP, ROWS):
                 # What is stored is taken in while pages go out: it makes room for more.
                 answering = threading.Thread(target=self._answer, args=(line, message), daemon=True)
                 answering.start()
@@ -130,6 +135,9 @@ class PageServer:
     def _take(self, message: bytes) -> None:
         if message[:1] == BOOKMARKS:
             self._marked(read_bookmarks(message))
+        elif message[:1] == ROWS:
+            if self._status is not None:
+                self._status(read_rows(message))
         elif message[:1] == GAP:
             self._lost(FoundGap.unpack(message))
         else:

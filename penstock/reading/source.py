@@ -117,6 +117,7 @@ class Source:
             stored=self._epochs.stored if self._epochs else _no_report,
             marked=self._epochs.marked if self._epochs else _no_marks,
             lost=self._lost,
+            status=self._assignments.tell if self._assignments else None,
             stopping=self._is_closing,
             watch=self._watch if self._epochs else None,
             bind=options.pages.bind,

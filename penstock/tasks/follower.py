@@ -21,6 +21,7 @@ from penstock.handover.conversation import (
     Request,
     bookmarks_message,
     read_bookmarks,
+    rows_message,
     stored_message,
 )
 from penstock.handover.ticket import Ticket
@@ -34,7 +35,7 @@ __all__ = ["Follower"]
 
 # Seconds between looks at whether the epoch is over, while no page comes.
 LOOK = 0.1
-# Seconds between reports of bookmarks whose marks moved without a change.
+# Seconds between reports of status, and of bookmarks whose marks moved without a change.
 IDLE = 2.0
 
 
@@ -70,7 +71,7 @@ class Follower:
             yield from self._arrived()
             self._end()
             if time.monotonic() - self._looked_at >= IDLE:
-                self._report_marks()
+                self._report_idle()
         if self._failure is not None:
             raise self._failure
 
@@ -176,8 +177,8 @@ class Follower:
         if found:
             self._send(bookmarks_message(found))
 
-    def _report_marks(self) -> None:
-        """An idle partition advances, too."""
+    def _report_idle(self) -> None:
+        """An idle partition advances, too, and all have a status."""
         self._looked_at = time.monotonic()
         found: dict[PartitionId, Bookmark] = {}
         for name, place in dict(self._places).items():
@@ -187,6 +188,7 @@ class Follower:
         if found:
             self._reported |= found
             self._send(bookmarks_message(found))
+        self._send(rows_message(self._reservoir.rows()))
 
     def _send(self, message: bytes) -> None:
         if self._connection is None:

@@ -48,6 +48,7 @@ class World:
             stored=self.epochs.stored,
             marked=self.epochs.marked,
             lost=self.lost,
+            status=self.assignments.tell,
             stopping=self.over.is_set,
             watch=self.epochs.watch,
         )
@@ -138,6 +139,18 @@ def test_children_join_while_the_epoch_is_open(settings: dict[str, Any]) -> None
             assert all(last[parent] < first[each.partition] for parent in each.parents)
             if made.feed.ends(each.partition) and each.parents:
                 assert made.epochs.durable[each.partition].ended
+
+
+def test_the_status_of_partitions_comes_from_the_task_that_reads_them() -> None:
+    with world({"partitions": 2}) as made:
+        rows = made.assignments.rows
+        assert not any("reconnects" in row for row in rows().values())
+        task = threading.Thread(target=made.task, args=(201,))  # one more than there are: it waits
+        task.start()
+        until(lambda: all("reconnects" in row for row in rows().values()))
+        assert {row["connected"] for row in rows().values()} == {True}
+        made.over.set()
+        task.join(60)
 
 
 def test_the_next_epoch_goes_on_after_what_was_reported() -> None:
