@@ -205,6 +205,11 @@ def _partitions(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
         "What the source has that is not durable yet, in what it counts.",
         labels=["backend", "unit"],
     )
+    each = GaugeMetricFamily(
+        "penstock_partition_lag_seconds",
+        "How old what is not durable yet is, of the partitions that need attention most.",
+        labels=["backend", "partition"],
+    )
     details = GaugeMetricFamily(
         "penstock_backend_detail", "Numbers in the source's own terms.", labels=["backend", "name"]
     )
@@ -213,11 +218,15 @@ def _partitions(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
             states.add_metric([backend.name, state], count)
         for unit, value in backend.lag.items():
             lag.add_metric([backend.name, unit], value)
+        for row in backend.partitions:
+            if row.lag_seconds is not None:
+                each.add_metric([backend.name, row.partition], row.lag_seconds)
         for name, value in sorted(backend.details.items()):
             if isinstance(value, int | float):
                 details.add_metric([backend.name, name], float(value))
     yield states
     yield lag
+    yield each
     yield details
 
 

@@ -147,7 +147,7 @@ def test_every_series_is_documented() -> None:
     }
     extra = {
         "info", "uptime_seconds", "health", "latency_seconds", "suspended_tables",
-        "partition_stale", "lag", "partitions", "backend_detail",
+        "partition_stale", "lag", "partitions", "partition_lag_seconds", "backend_detail",
     }  # fmt: skip
     extra |= {states.name for states in STATES}
     gauges = {f"penstock_{name}": "gauge" for name in extra}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.ops.metrics import BRIDGE_SERIES, SERIES, metrics_text
+from penstock.ops.partitions import PartitionStatus
 from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status, TableStatus
 
 BACKEND = BackendStatus(
@@ -217,3 +218,13 @@ def test_gaps_are_counted_by_cause_and_staleness_is_told() -> None:
         assert f"penstock_gaps_total{{{labels.format(cause, partition)}}} {count}.0" in text
     assert 'penstock_partition_stale{backend="a",partition="p"} 1.0' in text
     assert 'penstock_partition_stale{backend="a",partition="q"} 0.0' in text
+
+
+def test_the_lag_of_partitions_is_told_where_it_is_known() -> None:
+    rows = (
+        PartitionStatus(partition="p", lag_seconds=2.5),
+        PartitionStatus(partition="q"),
+    )
+    text = metrics_text(replace(STATUS, backends=(BackendStatus(name="a", partitions=rows),)))
+    lags = [line for line in text.decode().splitlines() if "partition_lag_seconds{" in line]
+    assert lags == ['penstock_partition_lag_seconds{backend="a",partition="p"} 2.5']
