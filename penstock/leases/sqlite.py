@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,12 @@ class SqliteStore(RowStore[sqlite3.Connection]):
         if self._connection is not None:
             return self._connection
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        # A file that exists is left to SQLite: a process that closes it loses the locks of all its
+        # connections (POSIX), and another that leaves last then removes the log under them.
+        if not self.path.exists():
+            with suppress(FileExistsError):
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(self.path, flags, 0o600))
         connection = sqlite3.connect(
             self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )

@@ -56,6 +56,16 @@ while True:
 """
 
 
+PUT = """
+import sys
+from penstock.leases import Lease
+from penstock.leases.sqlite import SqliteStore
+store = SqliteStore(sys.argv[1])
+store.put(Lease(name="c"))
+store.close()
+"""
+
+
 def child(code: str, *args: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", code, *args],
@@ -161,6 +171,21 @@ def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     with pytest.raises(LeaseLost):
         store.put(lease)
+
+
+def test_a_second_store_of_a_process_leaves_the_first_its_locks(tmp_path: Path) -> None:
+    """A process that closes a file, however it opened it, loses all its locks on it (POSIX). Then
+    another process that leaves last would remove the write-ahead log under the first store."""
+    file = tmp_path / "b.db"
+    first, second = SqliteStore(file), SqliteStore(file)
+    first.put(Lease(name="a"))
+    second.put(Lease(name="b"))
+    subprocess.run([sys.executable, "-c", PUT, str(file)], check=True)
+    assert file.with_name("b.db-wal").exists()
+    for store in (first, second):
+        assert [lease.name for lease in store.list("")] == ["a", "b", "c"]
+    first.put(Lease(name="d"))
+    second.put(Lease(name="e"))
 
 
 def test_a_locked_file_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
