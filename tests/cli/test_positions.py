@@ -130,6 +130,7 @@ def test_a_mistake_names_the_place_and_the_remedy(
     assert words in found.output
 
 
+@pytest.mark.slow  # waits out the term of the lease, twice
 def test_rows_of_a_running_instance_are_not_changed(file: Path) -> None:
     store(file, "shop/default/slot", json.dumps({"place": PLACE}))
     running = Ownership(SqliteStore(file.parent / "positions.db"), "shop", instance="host:1:abc")

@@ -12,6 +12,8 @@ from tests.work.counting import cost
 from tests.work.measure import LIMITS, Costs, measured, version
 from tests.work.scenarios import ROWS, decoding
 
+pytestmark = pytest.mark.slow
+
 REMEDY = (
     "each change now costs more; if that is meant: python tests/work/measure.py --renew, and say "
     "in the commit what it buys"
