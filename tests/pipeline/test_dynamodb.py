@@ -45,7 +45,7 @@ def pipeline(
             "type": "jetstream",
             "url": nats.url,
             "stream": stream,
-            "subject": f"{stream.lower()}.{{collection}}.{{operation}}",
+            "subject": f"{stream.lower()}.{{source_partition}}.{{collection}}.{{operation}}",
         },
         "checkpoint": {"interval": "0.5s"},
         "state": str(folder / "state"),
@@ -141,6 +141,8 @@ def test_splits_under_load_are_exact_under_kill_9(
                     run.stop()
         assert_exact(server, source, [message.id for message in messages(nats, stream)])
         assert not run.log.count("level=error"), run.log
+        assert "delivery=exactly-once" in run.log
+        assert "delivery=deduplicated" not in run.log
 
 
 def test_a_server_that_fails_and_throttles_and_lets_iterators_expire_costs_nothing(
