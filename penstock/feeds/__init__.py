@@ -128,8 +128,9 @@ class Following(Protocol):
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable (None: nothing is yet). Its mark
-        may be newer than the last one for the same place: an idle source advances. None: what is
-        stored already stays."""
+        may be newer than the last one for the same place: an idle source advances. None: it is not
+        known, and what is stored already stays, place and mark. Places are asked for in their
+        order; after `close`, of what was read until then, in any order."""
         ...
 
     def acknowledge(self, bookmark: Bookmark) -> None:
