@@ -9,10 +9,12 @@ import shutil
 import signal
 import socket
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 
 from penstock.demo.server import EmbeddedServer
 from penstock.errors import Unavailable
@@ -117,14 +119,18 @@ class Table:
             region_name="eu-central-1",
             aws_access_key_id=key,
             aws_secret_access_key="b",
+            config=Config(retries={"mode": "standard", "total_max_attempts": 10}),
         )
-        self.client.create_table(
-            TableName=self.name,
-            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
-        )
+        # boto3 repeats a call whose answer was lost (a clock that goes fast drops connections): the
+        # table is there then.
+        with suppress(self.client.exceptions.ResourceInUseException):
+            self.client.create_table(
+                TableName=self.name,
+                KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+                StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
+            )
 
     def put(self, key: str, **item: Any) -> None:
         """Attributes are typed values."""

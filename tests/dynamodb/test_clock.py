@@ -12,15 +12,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from penstock.errors import RecordsExpired, Unavailable
 from penstock.feeds import HistoryLost, Lineage
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.failures import EXPIRED, code_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.page import Page
-from penstock.position import Bookmark, PartitionId
-from penstock.reading.gap_log import GapLog
-from penstock.reading.planner import Planner, ReadLimits
-from penstock.reading.roster import Roster
-from penstock.reservoir.reservoir import Reservoir
+from penstock.position import Bookmark, PartitionId, bookmarks_from_json
 from penstock.stream import Stream
 from tests.dynamodb.local import ROLLS, DynamodbLocal, Table
+from tests.dynamodb.reading import Reading
 from tests.dynamodb.test_local import feed_of, only, rows
 
 pytestmark = pytest.mark.live
@@ -77,27 +76,6 @@ class Puts:
                 return
 
 
-class Reading:
-    """The read side of a reader process over a feed; `found` has shard and key of every change."""
-
-    def __init__(self, feed: DynamodbFeed) -> None:
-        gaps = GapLog(None)
-        limits = ReadLimits(patience=0.0)
-        self.reservoir = Reservoir(feed, limit=limits.buffer, gaps=gaps)
-        self.found: list[tuple[str, str]] = []
-        self.done: dict[PartitionId, Bookmark] = dict(feed.begin())
-        self._feed = feed
-        self._planner = Planner(self.reservoir, Roster(feed, gaps), limits=limits)
-
-    def read(self) -> None:
-        end = self._planner.advance(self.done, patience=0.1)
-        for split in self._planner.splits(self.done, end):
-            pages = [page for part in split.parts for page in part.pages]
-            found = rows(self._feed, pages)
-            self.found += [(row["partition"], row["document_id"]) for row in found]
-        self.done = dict(end)
-
-
 def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
     with started(ROLLS) as server:
         table = Table(server.url)
@@ -123,7 +101,7 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
             wait_for(read)
             parents = {each.partition: each.parents for each in lineage(feed)}
         finally:
-            reading.reservoir.stop(5.0)
+            reading.stop()
             stream.close()
     written = [f"k{number}" for number in range(puts.count)]
     assert [key for _, key in reading.found] == written
@@ -148,36 +126,43 @@ def keys(feed: DynamodbFeed, pages: list[Page]) -> list[str]:
     return [row["document_id"] for row in rows(feed, pages)]
 
 
-def iterators_made(following: DynamodbFollowing) -> list[str]:
-    """The kinds of iterator that a following asks for from now on."""
-    client, kinds = following._client, []
-    ask = client.iterator
+class Kinds:
+    """A client, and the kinds of iterator that were asked for."""
 
-    class Noted:
-        records = staticmethod(client.records)
+    def __init__(self, client: StreamsClient) -> None:
+        self.asked: list[str] = []
+        self.records = client.records
+        self._client = client
 
-        @staticmethod
-        def iterator(arn: str, shard: str, kind: str, **more: Any) -> str:
-            kinds.append(kind)
-            return ask(arn, shard, kind, **more)
-
-    following._client = Noted()  # type: ignore[assignment]
-    return kinds
+    def iterator(self, arn: str, shard: str, kind: str, **more: Any) -> str:
+        self.asked.append(kind)
+        return self._client.iterator(arn, shard, kind, **more)
 
 
 def test_an_expired_iterator_is_made_again_silently(jumping: DynamodbLocal) -> None:
     table = Table(jumping.url)
     feed = feed_of(table)
     following = feed.follow(only(feed), feed.begin()[only(feed)])
-    made = iterators_made(following)
+    client = following._client
+    kinds = Kinds(client)
+    following._client = kinds  # type: ignore[assignment]
     table.fill(5)
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5)]
-    assert made == ["TRIM_HORIZON"]
+    probe = client.iterator(following._arn, following._shard, "TRIM_HORIZON")
     jumping.advance(16 * 60)
-    wait_for(lambda: following.read(0.0) or len(made) == 2)
+    wait_for(lambda: expired(client, probe))
     table.fill(5, start=5)
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5, 10)]
-    assert made == ["TRIM_HORIZON", "AFTER_SEQUENCE_NUMBER"]
+    assert kinds.asked == ["TRIM_HORIZON", "AFTER_SEQUENCE_NUMBER"]
+
+
+def expired(client: StreamsClient, iterator: str) -> bool:
+    try:
+        client.records(iterator)
+    except ClientError as error:
+        assert code_of(error) == EXPIRED
+        return True
+    return False
 
 
 @pytest.mark.parametrize("policy", ["fail", "continue"])
@@ -228,15 +213,12 @@ def test_records_of_the_iterator_that_the_server_trimmed_have_expired(
     token = stream.token
     stream.close()
     jumping.advance(25 * 3600)
+    partition = only(feed)
+    after = bookmarks_from_json(token["partitions"])[partition]
+    wait_for(lambda: trimmed(feed, partition, after))
     late = Stream(feed, at=token)
-
-    def expired() -> bool:
-        with suppress(RecordsExpired):
-            next(late)
-            return False
-        return True
-
-    wait_for(expired)
+    with pytest.raises(RecordsExpired):
+        next(late)
     late.move_to("trim_horizon")
     assert next(late) is None  # all that there was is older than a day
     table.fill(1, start=5)
