@@ -14,10 +14,12 @@ from pathlib import Path
 
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, PenstockError
+from penstock.feeds import Polled
 from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.native import describe, library
+from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
 
@@ -29,6 +31,7 @@ __all__ = [
     "check_partitions",
     "check_port",
     "check_positions",
+    "check_shards",
     "check_state",
     "check_transform",
 ]
@@ -50,6 +53,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_class_archive(environment)
     yield from check_transform(pipeline)
     yield from check_partitions(pipeline)
+    yield from check_shards(pipeline)
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
@@ -161,6 +165,27 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
             subject="partitions",
             message=f"there are {count} hash partitions, and the subject does not have them",
             remedy="put {partition} into sink.subject, or leave `partitions` out",
+        )
+
+
+def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
+    """Exactly once needs subjects that tell the source's partitions apart: see `delivery.md`."""
+    sink = pipeline.sink.settings
+    subject, delivery = getattr(sink, "subject", ""), getattr(sink, "delivery", "")
+    if not subject or delivery not in ("auto", "exactly-once"):
+        return
+    needed = {"backend"} if len(pipeline.backends) > 1 else set()
+    feeds = [backend.feed() for backend in pipeline.backends]
+    if any(isinstance(feed, Polled) and feed.polled for feed in feeds):
+        needed.add("source_partition")
+    missing = [f"{{{name}}}" for name in sorted(needed - parse_template(subject).fixed)]
+    if missing:
+        yield Finding(
+            level="warning" if delivery == "auto" else "error",
+            subject="subjects",
+            message="several partitions of the source write to the same subjects: deduplicated by"
+            " message ids, not exactly once",
+            remedy=f"put {' and '.join(missing)} into sink.subject, each in a token of its own",
         )
 
 

@@ -21,11 +21,11 @@ STREAM = "CDC"
 
 
 class DemoPipeline:
-    """`penstock run` on a pipeline file in `folder`, with a backend as the file has it, and the
-    variables that it refers to. Constructing one starts nothing."""
+    """`penstock run` on a pipeline file in `folder`, with a backend and a subject as the file has
+    them, and the variables that it refers to. Constructing one starts nothing."""
 
     def __init__(
-        self, folder: Path, backend: Mapping[str, Any], variables: Mapping[str, str]
+        self, folder: Path, backend: Mapping[str, Any], subject: str, variables: Mapping[str, str]
     ) -> None:
         self.file = folder / "pipeline.yaml"
         self.log = folder / "pipeline.log"
@@ -33,6 +33,7 @@ class DemoPipeline:
         self.ops = f"http://127.0.0.1:{self.port}"
         self.variables = dict(variables)
         self._backend = backend
+        self._subject = subject
         self._env = {**os.environ, "TMPDIR": str(folder), **variables}
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +61,7 @@ class DemoPipeline:
                 "type": "jetstream",
                 "url": "${NATS_URL}",
                 "stream": STREAM,
-                "subject": "cdc.{collection}.{operation}",
+                "subject": self._subject,
                 "encoding": "msgpack",
                 "breaker": {"timeout": "2s"},
             },

@@ -57,7 +57,7 @@ def run(options: Options, console: Console) -> int:
             shop = stack.enter_context(made)
             nats = stack.enter_context(Nats())
             variables = {**shop.environment, "NATS_URL": nats.url}
-            pipeline = DemoPipeline(folder.path, shop.backend, variables)
+            pipeline = DemoPipeline(folder.path, shop.backend, shop.subject, variables)
             stack.callback(pipeline.kill)
             demo = _Demo(options, screen, shop, nats, pipeline)
             verdict, code = demo.play()

@@ -41,14 +41,19 @@ class Notices:
     def tick(self, board: Board, now: float) -> None:
         """Announces new gaps; `now` is monotonic seconds. Raises nothing: an announcement that
         fails is tried again."""
+        self.log(board)
         for loss in self._losses(board):
-            self._log(loss)
             # Once its end is known, or will never be: each gap is announced once.
             done = bool(loss.gap["to"]) or loss.gap["policy"] == "fail"
             if done and not loss.gap["announced"] and _identity(loss.gap) not in self._told:
                 if now < self._at:
                     return
                 self._tell(loss, now)
+
+    def log(self, board: Board) -> None:
+        """Logs new gaps, and announces none."""
+        for loss in self._losses(board):
+            self._log(loss)
 
     def _losses(self, board: Board) -> Iterator[_Loss]:
         snapshot = board.snapshot()

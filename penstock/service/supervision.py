@@ -56,10 +56,7 @@ class Supervision:
             self._post(query)
         self._refuse_hopeless()
         self._notices.tick(self._board, now)
-        self._unknown |= _log_unknown_types(self._board, self._unknown)
-        snapshot = self._board.snapshot()
-        self._announcer.look(snapshot)
-        self._before = _log_set_aside(self._before, snapshot)
+        self._log_reports()
 
     def hand_over(self) -> None:
         """Stops the queries at once: the pipeline is another instance's."""
@@ -80,6 +77,15 @@ class Supervision:
             log.warning("stopped with a batch in flight; the next start delivers it", backend=name)
         for query in self._queries:
             query.stop()
+        # What was reported since the last tick; the next start announces the gaps.
+        self._notices.log(self._board)
+        self._log_reports()
+
+    def _log_reports(self) -> None:
+        self._unknown |= _log_unknown_types(self._board, self._unknown)
+        snapshot = self._board.snapshot()
+        self._announcer.look(snapshot)
+        self._before = _log_set_aside(self._before, snapshot)
 
     def _post(self, query: Supervised) -> None:
         self._post_batch(query)

@@ -73,7 +73,14 @@ class Template:
     @property
     def sharded(self) -> bool:
         """True when each partition's changes have subjects that no other partition's have."""
-        return self.shard("a", "\x00") != self.wildcard and "source_partition" in self._fixed()
+        return self.shard("a", "\x00") != self.wildcard and "source_partition" in self.fixed
+
+    @property
+    def fixed(self) -> set[str]:
+        """Which of `backend` and `source_partition` are in tokens without other fields: only there
+        a wildcard can fix them."""
+        tokens = [set(_FIELD.findall(token)) for token in self.text.split(".")]
+        return {name for names in tokens if names <= _OWNERS for name in names}
 
     def shard(self, backend: str, partition: str) -> str:
         """The wildcard that covers one partition's changes, as narrow as the template allows."""
@@ -82,11 +89,6 @@ class Template:
     def render(self, values: Mapping[str, str | None]) -> str:
         """The subject of a change; `operation` in lower case."""
         return _FIELD.sub(lambda m: escape(_cased(m[1], values.get(m[1]))), self.text)
-
-    def _fixed(self) -> set[str]:
-        """Owner fields in tokens without other fields: only there a wildcard can fix them."""
-        tokens = [set(_FIELD.findall(token)) for token in self.text.split(".")]
-        return {name for names in tokens if names <= _OWNERS for name in names}
 
     def _filled(self, known: Mapping[str, str]) -> str:
         tokens = []

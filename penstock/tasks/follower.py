@@ -133,15 +133,19 @@ class Follower:
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
         self._report(self._handed.rest())
-        if self._connection is None:
-            return
-        self._send(stored_message({}, done=True))
-        try:
-            expect_end(self._connection.recv_bytes())
-        except (OSError, EOFError) as error:
-            raise Unavailable(LOST, hint=LOST_HINT) from error
-        release(self._ticket, self._connection)
-        self._connection = None
+        with self._sending:  # nothing is said after this: the next task has this connection
+            connection, self._connection = self._connection, None
+            if connection is None:
+                return
+            try:
+                connection.send_bytes(stored_message({}, done=True))
+                message = connection.recv_bytes()
+                while message[:1] == RECORDED:  # what was reported lost while the epoch ended
+                    message = connection.recv_bytes()
+            except (OSError, EOFError) as error:
+                raise Unavailable(LOST, hint=LOST_HINT) from error
+        expect_end(message)
+        release(self._ticket, connection)
 
     def close(self) -> None:
         """The task is over: stops reading."""
@@ -191,11 +195,10 @@ class Follower:
         self._send(rows_message(self._reservoir.rows()))
 
     def _send(self, message: bytes) -> None:
-        if self._connection is None:
-            return
         try:
             with self._sending:
-                self._connection.send_bytes(message)
+                if self._connection is not None:
+                    self._connection.send_bytes(message)
         except OSError as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
 
@@ -205,8 +208,10 @@ class Follower:
         """The reader process knows whose the bookmarks are, and ends the epoch if need be."""
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """Has the reader process record the gap; returns when it has."""
+        """Has the reader process record the gap; returns when it has. Raises Unavailable when the
+        epoch ends meanwhile: the next one finds the gap again."""
         self._send(FoundGap(partition, gap, bookmark, to).pack())
         self._recorded.acquire()
-        if self._failure is not None:
-            raise self._failure
+        if self._over.is_set():
+            self._recorded.release()  # for the others that wait
+            raise self._failure or Unavailable("the micro-batch is over")

@@ -13,6 +13,7 @@ from penstock.cli.preflight import (
     check_partitions,
     check_port,
     check_positions,
+    check_shards,
     check_spark,
     check_state,
     check_transform,
@@ -163,6 +164,35 @@ def test_a_subject_and_hash_partitions_that_do_not_fit_are_found(
     found = list(check_partitions(parse_pipeline(text, environment={})))
     assert [each.level for each in found] == (["warning"] if said else [])
     assert all(said in each.remedy for each in found if said)
+
+
+@pytest.mark.parametrize(
+    ("backends", "subject", "delivery", "level"),
+    [
+        ("{name: a, type: memory}", "cdc.{collection}", "auto", None),
+        ("{name: a, type: memory, polled: true}", "cdc.{collection}", "auto", "warning"),
+        ("{name: a, type: memory, polled: true}", "cdc.{collection}", "exactly-once", "error"),
+        ("{name: a, type: memory, polled: true}", "cdc.{collection}", "deduplicated", None),
+        ("{name: a, type: memory, polled: true}", "cdc.{source_partition}", "auto", None),
+        (
+            "{name: a, type: memory, polled: true}",
+            "cdc.{source_partition}-{collection}",
+            "auto",
+            "warning",
+        ),
+        ("{name: a, type: memory}, {name: b, type: memory}", "cdc.{collection}", "auto", "warning"),
+        ("{name: a, type: memory}, {name: b, type: memory}", "cdc.{backend}", "auto", None),
+    ],
+)
+def test_partitions_that_share_subjects_are_found_where_exactly_once_is_wanted(
+    backends: str, subject: str, delivery: str, level: str | None
+) -> None:
+    text = f"""
+        backends: [{backends}]
+        sink: {{type: jetstream, url: "nats://h", subject: "{subject}", delivery: {delivery}}}
+    """
+    found = list(check_shards(parse_pipeline(text, environment={})))
+    assert [each.level for each in found] == ([level] if level else [])
 
 
 def test_a_missing_class_archive_is_named_with_the_command(tmp_path: Path) -> None:

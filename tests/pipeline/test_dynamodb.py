@@ -45,7 +45,7 @@ def pipeline(
             "type": "jetstream",
             "url": nats.url,
             "stream": stream,
-            "subject": f"{stream.lower()}.{{collection}}.{{operation}}",
+            "subject": f"{stream.lower()}.{{source_partition}}.{{collection}}.{{operation}}",
         },
         "checkpoint": {"interval": "0.5s"},
         "state": str(folder / "state"),
@@ -127,6 +127,10 @@ def test_splits_under_load_are_exact_under_kill_9(
                     wanted = (kill + 1) * PER_GENERATION
                     eventually(
                         lambda wanted=wanted: count(nats, stream) >= wanted, seconds=240, run=run
+                    )
+                    eventually(
+                        lambda run=run: run.status()["sinks"][0]["delivery"] == "exactly-once",
+                        run=run,
                     )
                     processes = tree(run)
                     send(processes if kill else [psutil.Process(run.process.pid)], signal.SIGKILL)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.demo.servers import Nats
@@ -111,3 +112,16 @@ def test_what_could_not_be_told_is_told_later(server: Nats, board: Board, tmp_pa
     assert told(server) == []
     notices.tick(board, 60.0)
     assert len(told(server)) == 1
+
+
+def test_a_stop_logs_what_was_lost_and_leaves_the_announcement_to_the_next_start(
+    server: Nats, board: Board, tmp_path: Path
+) -> None:
+    gaps_of(tmp_path).record("slot", GAP)
+    shown(board, tmp_path)
+    notices = Notices(pipeline_of(server, tmp_path))
+    with capture_logs() as logged:
+        notices.log(board)
+        notices.log(board)
+    assert [(line["event"], line["cause"]) for line in logged] == [("history lost", "slot_missing")]
+    assert not gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]

@@ -199,6 +199,33 @@ def test_a_gap_that_is_not_to_be_passed_ends_the_task() -> None:
         assert gap["policy"] == "fail"
 
 
+def test_a_gap_that_is_recorded_after_the_end_of_the_epoch_is_no_unknown_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with world({"trimmed": 40, "on_gap": "continue"}) as made:
+        record, ended = made.gaps.lost, threading.Event()
+
+        def late(*given: Any, **more: Any) -> None:
+            made.over.set()
+            assert ended.wait(30)
+            record(*given, **more)
+
+        monkeypatch.setattr(made.gaps, "lost", late)
+        client = Follower(made.ticket())
+        try:
+            assert list(client.pages()) == []
+            ended.set()
+            client.finish()
+        finally:
+            client.close()
+        assert made.gaps.rows()["p0"]["gaps"]
+        monkeypatch.undo()
+        made.over.clear()
+        made.epochs.plan(2)
+        made.task(60)  # the next task has the connection to itself
+        assert made.got == events("p0")[40:]
+
+
 def test_late_reports_take_nothing_back() -> None:
     with world({}) as made:
         made.epochs.marked({P0: Bookmark(place(50), {})})

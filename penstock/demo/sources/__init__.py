@@ -43,6 +43,11 @@ class DemoSource(Protocol):
         ...
 
     @property
+    def subject(self) -> str:
+        """`sink.subject` of the pipeline file."""
+        ...
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """Variables of the pipeline's environment, which `backend` may refer to."""
         ...

@@ -6,6 +6,7 @@ threads that write at once have one each.
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -78,7 +79,7 @@ class Session:
         self.connection = Connection(self.settings)
         self.connection.watch = self.flow.waiting
         self.api = JetStream(self.connection)
-        self.connection.open()
+        self._connect()
         stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
         if self.settings.durability == "fsync":
             name = str(self.connection.info.get("server_name", ""))
@@ -93,6 +94,15 @@ class Session:
         self.dead_letters = DeadLetters(self.connection, self.api, self.settings)
         self.suspensions = Suspensions(self.api, self.settings)
         self.stream = self._remembering(stream)
+
+    def _connect(self) -> None:
+        started = time.monotonic()
+        try:
+            self.connection.open()
+        except Unavailable:
+            # A server that hangs still accepts connections, and then says nothing.
+            self.flow.waiting(time.monotonic() - started)
+            raise
 
     def _remembering(self, stream: TargetStream) -> TargetStream:
         if self.delivery != "deduplicated":

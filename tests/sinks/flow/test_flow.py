@@ -289,6 +289,31 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
 
 @pytest.mark.live
 @pytest.mark.fault
+def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
+    own_nats: Any, settings_of: Any, batch_of: Any
+) -> None:
+    """The kernel accepts the connection, and the server says nothing."""
+    server: Nats = own_nats()
+    sink = JetStreamSink(settings_of(server.url, timeout="2s", pressure={"pause": "100ms"}))
+    told: list[Any] = []
+    receipts: list[Any] = []
+
+    def write() -> None:
+        receipts.append(sink.write([batch_of(1, 1)], told.append))
+
+    thread = threading.Thread(target=write)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        thread.start()
+        wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    thread.join(60)
+    assert [receipt.published for receipt in receipts] == [1]
+
+
+@pytest.mark.live
+@pytest.mark.fault
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str

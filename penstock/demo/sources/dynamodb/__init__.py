@@ -74,6 +74,11 @@ class DynamoDemo(Closes):
         }
 
     @property
+    def subject(self) -> str:
+        """See `DemoSource`: with the shard, so that each is delivered exactly once."""
+        return "cdc.{source_partition}.{collection}.{operation}"
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """See `DemoSource`."""
         return {"DYNAMODB_ENDPOINT": self._server.url, **_LOGIN}

@@ -31,6 +31,7 @@ class MongoDemo(Closes):
         " protocol, and is not MongoDB."
     )
     keys = KEYS
+    subject = "cdc.{collection}.{operation}"
     backend: Mapping[str, Any] = {
         "type": "mongodb",
         "connection": "${MONGO_URL}",

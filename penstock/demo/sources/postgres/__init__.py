@@ -27,6 +27,7 @@ class PostgresDemo(Closes):
     title = "PostgreSQL"
     notice = ""
     keys = shop.KEYS
+    subject = "cdc.{collection}.{operation}"
     backend: Mapping[str, Any] = {
         "type": "postgres",
         "connection": "${PG_URL}",
