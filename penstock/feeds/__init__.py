@@ -181,7 +181,9 @@ class Feed(Protocol):
         ...
 
     def partitions(self) -> Sequence[Lineage]:
-        """The partitions there are now. Does I/O; raises as `Following.read` does."""
+        """The partitions there are now. It may be stale: one that is left out twice, some seconds
+        apart, is followed all the same, which says whether it is lost. Does I/O; raises as
+        `Following.read` does."""
         ...
 
     def begin(self, at: At = None) -> Bookmarks:

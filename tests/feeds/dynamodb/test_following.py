@@ -200,6 +200,23 @@ def test_trimmed_records_are_a_gap_and_despite_it_the_rest_is_read(
     assert numbers(drain(following, 2)) == sequence[3:]
 
 
+def test_a_horizon_that_moves_before_the_first_read_is_no_gap(
+    server: StreamsServer, stream: Stream
+) -> None:
+    server.trims_at = "GetRecords"
+    shard = stream.shard()
+    sequence = put(server, stream, shard, 5)
+
+    def trim(operation: str, request: dict[str, Any]) -> None:
+        if operation == "GetRecords":
+            stream.trim(shard, 3)
+
+    server.before = trim
+    following = feed_of(server).follow(name(stream, shard), feed_of(server).begin().popitem()[1])
+    assert numbers(drain(following, 2)) == sequence[3:]
+    assert server.counts["GetShardIterator"] == 2
+
+
 def test_a_shard_that_is_gone_is_a_gap_unless_all_of_it_was_read(
     server: StreamsServer, stream: Stream
 ) -> None:
