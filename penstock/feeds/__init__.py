@@ -12,10 +12,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
+    BoundsDocuments,
     ChecksBookmarks,
     Collection,
     GivesRecords,
     NativeRecord,
+    PacesRetries,
     Polled,
     ReadsCollections,
     RecordReader,
@@ -29,6 +31,7 @@ from penstock.settings import Settings
 
 __all__ = [
     "At",
+    "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
     "Feed",
@@ -43,6 +46,7 @@ __all__ = [
     "Lineage",
     "Mark",
     "NativeRecord",
+    "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
