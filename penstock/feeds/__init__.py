@@ -278,7 +278,9 @@ class TellsItsReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:
-    """What a feed's entry point names: its settings and how to build it."""
+    """What a feed's entry point names: its settings and how to build it. `tells_clock`: the status
+    of its followings has `clock` and `token`, so that `max_gap` can be set."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
+    tells_clock: bool = False
