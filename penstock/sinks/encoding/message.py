@@ -167,6 +167,18 @@ class Messages:
         ends = np.flatnonzero(self.ends[:count])
         return int(ends[-1]) + 1 if ends.size else 0
 
+    @property
+    def spread(self) -> int:
+        """How many different subjects the messages have."""
+        return int(pc.count_distinct(self.subjects).as_py())
+
+    def longest(self) -> int:
+        """The largest number of messages that must be stored together, or not at all."""
+        if self.ends is None or self.ends.all():
+            return min(len(self), 1)
+        ends = np.flatnonzero(self.ends)
+        return int(np.diff(ends, prepend=-1).max())
+
     def least(self) -> int:
         """The smallest number of first messages after which what is stored may end."""
         return 1 if self.ends is None else int(self.ends.argmax()) + 1

@@ -31,6 +31,7 @@ from penstock.sinks.settings import BatchSettings
 __all__ = ["Write"]
 
 _COMPANY = 2 << 20  # bytes that messages of several changes wait for while the server is busy
+_LARGE_PART = 8000  # rows that are divided among messages of several changes at once
 _IDLE = 1.0  # seconds between two looks at an idle server
 # Seconds between reports of the position. What is stored frees room in the reader's buffer: with a
 # second, 48 MiB filled up before the first report, and reading and storing took turns.
@@ -44,7 +45,8 @@ class Write:
     def __init__(self, session: Session, notify: Notify) -> None:
         self._session, self._notify = session, notify
         self._tally = Tally()
-        self._order = Order()
+        self._collects = session.settings.messages == "batch"
+        self._order = Order(_LARGE_PART) if self._collects else Order()
         self._poison = Cleaner(session, notify)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
@@ -130,7 +132,10 @@ class Write:
                 if part is None:
                     continue
                 self._committed.append(part.batch.column("committed_at"))
-                for messages in self._clean(part):
+                cleaned = self._clean(part)
+                if self._collects and cleaned:
+                    self._gather.spread = max(messages.spread for messages in cleaned)
+                for messages in cleaned:
                     self._add(messages)
                 self._retried(lambda: self._publisher.pump(drain=False))
 

@@ -28,6 +28,9 @@ from penstock.sinks.settings import SinkSettings
 __all__ = ["Cleaner", "Keeps", "LetterStore", "RecordStore", "now", "summary"]
 
 
+_TOGETHER = 1000  # messages that are stored together at most
+
+
 class _Verdict(NamedTuple):
     """A table that is suspended from `row` on."""
 
@@ -128,7 +131,7 @@ class Cleaner:
             return self._clean(part)
         if self._is_usual(part):
             try:
-                return [self._session.encoder.encode(part)]
+                return self._encoded(part)
             except Rejected:
                 pass  # raised again for the run that has the change
         return [messages for run in part.split() for messages in self._clean(run)]
@@ -186,7 +189,7 @@ class Cleaner:
     def _encode(self, part: Part, whole: pa.RecordBatch) -> tuple[list[Messages], list[Fault]]:
         """The messages of all rows that have one, and the others as rows of `whole`."""
         try:
-            return [self._session.encoder.encode(part)], []
+            return self._encoded(part), []
         except Rejected as error:
             if self._policy == "stop":
                 raise
@@ -196,6 +199,16 @@ class Cleaner:
         left, first = self._encode(Part.of(part.batch.slice(0, middle)), whole)
         right, second = self._encode(Part.of(part.batch.slice(middle)), whole)
         return left + right, first + second
+
+    def _encoded(self, part: Part) -> list[Messages]:
+        """The messages of all rows; the part is divided where more of them had to be stored
+        together than the server takes."""
+        messages = self._session.encoder.encode(part)
+        if messages.longest() <= _TOGETHER:
+            return [messages]
+        middle = len(part) // 2
+        halves = part.batch.slice(0, middle), part.batch.slice(middle)
+        return [found for half in halves for found in self._encoded(Part.of(half))]
 
     def _reason(self, row: Part) -> str:
         try:
