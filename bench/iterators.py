@@ -2,8 +2,8 @@
 
     python bench/iterators.py READER ENDPOINT ARN RECORDS
 
-Runs by itself: Bloop has an environment of its own, with an old boto3. Only what the reader needs is
-imported. Counts user and system time of this process from the first call to the last record.
+Runs by itself: Bloop has an environment of its own, with an old boto3. Only what the reader needs
+is imported. Counts user and system time of this process from the first call to the last record.
 """
 
 import json
