@@ -196,6 +196,36 @@ def test_dynamodb_local_is_delivered_exactly_once(tmp_path: Path, nats: Nats, st
         assert len(set(ids)) == len(ids)
 
 
+def test_a_server_that_is_killed_while_it_is_read_costs_nothing(
+    tmp_path: Path, nats: Nats, stream: str
+) -> None:
+    try:
+        local = DynamodbLocal(keeps=True)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with local:
+        table = Table(local.url)
+        table.fill(500)
+        with running(tmp_path, pipeline(tmp_path, nats, stream, None, **table.given)) as run:
+            eventually(lambda: count(nats, stream) > 0, seconds=240, run=run)
+            local.kill()
+            eventually(lambda: states(run) == {"disconnected"}, seconds=240, run=run)
+            local.start()
+            table.fill(500, start=500)
+            eventually(lambda: count(nats, stream) >= 1000, seconds=240, run=run)
+            eventually(lambda: states(run) == {"reading"}, seconds=240, run=run)
+        found = messages(nats, stream)
+        assert sorted(message.body["data"]["n"] for message in found) == list(range(1000))
+        ids = [message.id for message in found]
+        assert ids == sorted(set(ids))
+
+
+def states(run: Run) -> set[str]:
+    """Of the shards, as /status says."""
+    [backend] = run.status()["backends"]
+    return {each["state"] for each in backend["partitions"]}
+
+
 def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, stream: str) -> None:
     with StreamsServer() as server:
         old = server.stream("users")
