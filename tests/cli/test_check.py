@@ -96,7 +96,11 @@ def test_servers_that_are_not_there_are_errors_without_secrets(tmp_path: Path) -
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("config", "limit", "warns"),
-    [({}, -1, True), ({"max_payload": 64 << 20}, -1, False), ({"max_payload": 64 << 20}, 1000, True)],
+    [
+        ({}, -1, True),
+        ({"max_payload": 64 << 20}, -1, False),
+        ({"max_payload": 64 << 20}, 1000, True),
+    ],
 )
 def test_documents_that_the_sink_has_no_room_for_are_found(
     tmp_path: Path, config: dict[str, Any], limit: int, warns: bool
