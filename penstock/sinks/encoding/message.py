@@ -36,7 +36,7 @@ SCHEMA = "Penstock-Schema"
 COUNT = "Penstock-Count"
 REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
 _VERSION = b"NATS/1.0\r\n"
-_KEPT = 10_000  # origins whose names are kept
+_CACHED = 10_000  # origins whose names are kept
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -252,7 +252,7 @@ class Headers:
     def _owner(self, origin: Origin) -> bytes:
         known = self._names.get(origin)
         if known is None:
-            if len(self._names) >= _KEPT:
+            if len(self._names) >= _CACHED:
                 self._names.clear()
             names = f"{escape(origin.backend)} {escape(origin.partition)}"
             known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
@@ -263,7 +263,7 @@ class Headers:
         several."""
         formatter = self._formatters.get((origin, marked))
         if formatter is None:
-            if len(self._formatters) >= _KEPT:
+            if len(self._formatters) >= _CACHED:
                 self._formatters.clear()
             formatter = self._formatters[origin, marked] = self._made(origin, marked=marked)
         return formatter

@@ -26,10 +26,10 @@ __all__ = ["ROUTE", "Route", "Routed", "Routes"]
 ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
 )  # fmt: skip
-_ALONE = frozenset({
+_OF_NO_ROW = frozenset({
     "MESSAGE", "TRUNCATE", "SUSPEND", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE",
 })  # fmt: skip
-_KEPT = 10_000
+_CACHED = 10_000
 _KEPT_SETS = 1000
 _KEY_BYTES = 1 << 16
 _SLOTS = (ctypes.c_int32 * len(ROUTE))(*(slot(name, (), batch=True) for name in ROUTE))
@@ -104,16 +104,16 @@ class Routes:
         return routes, tuple(map(Values, parts)), Values([route.fields for route in routes])
 
     def _new(self, key: tuple[Any, ...]) -> Route:
-        if len(self._known) >= _KEPT:
+        if len(self._known) >= _CACHED:
             self._known.clear()
         values = dict(zip(ROUTE, key, strict=True))
         subject = tuple(part.render(values).encode() for part in self._subjects)
         table = values["database"], values["namespace"], values["collection"]
         # A logical message is in no table, and stands for a moment of all of them; what concerns a
         # whole table concerns all of its hash partitions.
-        alone = values["operation"] in _ALONE or values["collection"] is None
+        is_moment = values["operation"] in _OF_NO_ROW or values["collection"] is None
         self._known[key] = route = Route(
-            subject, self._shared(values), None if alone else table, values
+            subject, self._shared(values), None if is_moment else table, values
         )
         return route
 

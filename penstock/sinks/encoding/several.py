@@ -28,7 +28,7 @@ __all__ = ["Several", "collected", "largest_body"]
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
 _AROUND = 4096
-_KEPT = 10_000  # pairs of a route and a number of changes
+_CACHED = 10_000  # pairs of a route and a number of changes
 
 
 class Several:
@@ -80,7 +80,7 @@ class Several:
         """As the layout has it; kept, because messages repeat routes and counts."""
         key = id(route), count
         if key not in self._known:
-            if len(self._known) >= _KEPT:
+            if len(self._known) >= _CACHED:
                 self._known.clear()
             # With the route, so that no other has its id.
             self._known[key] = (*self._layout.around(route, count), route)

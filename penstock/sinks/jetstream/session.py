@@ -150,7 +150,7 @@ class Session:
         return question(self.api)
 
     def refresh(self) -> None:
-        """Closes a session whose connection ended while nobody used it."""
+        """Closes a session whose connection ended while it was not in use."""
         if self.stream is None:
             return
         try:
