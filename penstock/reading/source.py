@@ -269,7 +269,8 @@ class Source:
             if time.monotonic() < self._last_save:
                 time.sleep(0.05)  # Spark triggers again at once
                 return
-            log.warning("stopped with positions that are not saved: %s", error)
+            late = self._positions.unsaved(durable) if self._positions else ""
+            log.warning("stopped with positions that are not saved (%s): %s", late, error)
         self._reservoir.stop(STOPPING)
         self._stopped = True
         self._durable = durable
