@@ -12,10 +12,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
+    BoundsDocuments,
     ChecksBookmarks,
     Collection,
     GivesRecords,
     NativeRecord,
+    PacesRetries,
     Polled,
     ReadsCollections,
     RecordReader,
@@ -29,6 +31,7 @@ from penstock.settings import Settings
 
 __all__ = [
     "At",
+    "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
     "Feed",
@@ -43,6 +46,7 @@ __all__ = [
     "Lineage",
     "Mark",
     "NativeRecord",
+    "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
@@ -274,7 +278,9 @@ class TellsItsReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:
-    """What a feed's entry point names: its settings and how to build it."""
+    """What a feed's entry point names: its settings and how to build it. `tells_clock`: the status
+    of its followings has `clock` and `token`, so that `max_gap` can be set."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
+    tells_clock: bool = False

@@ -9,10 +9,12 @@ from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 
 __all__ = [
+    "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
     "GivesRecords",
     "NativeRecord",
+    "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
@@ -38,6 +40,25 @@ class ChecksBookmarks(Protocol):
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """Preflight of a saved bookmark. Does I/O."""
+        ...
+
+
+@runtime_checkable
+class BoundsDocuments(Protocol):
+    """A feed whose source has a limit for one document."""
+
+    @property
+    def largest_document(self) -> int:
+        """Bytes."""
+        ...
+
+
+@runtime_checkable
+class PacesRetries(Protocol):
+    """A feed whose source wants to be left alone for longer than the default back-off."""
+
+    def delays(self) -> Iterator[float]:
+        """Seconds before each further try of a lost connection, for ever."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.feeds import Feed, Following, Gap, HistoryLost, SharedConnection
+from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesRetries, SharedConnection
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.reservoir.past import PastFollowings
@@ -61,7 +61,8 @@ class PartitionReader:
         self._saved = bookmark  # of what is stored
         self._following: Following | None = None
         self._past = PastFollowings()
-        self._waits = delays()
+        self._delays = feed.delays if isinstance(feed, PacesRetries) else delays
+        self._waits = self._delays()
         self._reconnects = 0
         self._last_error = ""
         self._is_in_doubt = False  # the last following ended with a lost position
@@ -83,7 +84,7 @@ class PartitionReader:
             self._reconnects += 1
             self.disconnect()
             return (), next(self._waits)
-        self._waits = delays()
+        self._waits = self._delays()
         return pages, 0.0
 
     @property

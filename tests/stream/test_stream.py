@@ -480,6 +480,10 @@ def test_settings_are_checked_and_a_feed_may_be_given_as_it_is() -> None:
         penstock.stream("memory", table="users")
     with pytest.raises(SettingsError, match="there is no feed"):
         penstock.stream("nothing")
+    with pytest.raises(SettingsError, match="did you mean 'postgres'"):
+        penstock.stream("postgresql")
+    with pytest.raises(SettingsError, match=r"^write `table`"):
+        penstock.stream("dynamodb")
     feed = MemoryFeed(MemoryFeedSettings(changes=1))
     assert next(penstock.stream(feed)) is not None
 

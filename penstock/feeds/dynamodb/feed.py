@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import InvalidStream, Unavailable
+from penstock.errors import InvalidPosition, InvalidStream, Malformed, Unavailable
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
@@ -26,6 +26,7 @@ from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
+from penstock.wire.dynamodb.records import sequence_number
 
 __all__ = ["DynamodbFeed"]
 
@@ -82,6 +83,7 @@ class DynamodbFeed:
         with the time beside it for when that has expired; all other shards are done."""
         at = self.settings.at if at is None else at
         if isinstance(at, Mapping):
+            _check(at)
             return at
         self._lost.clear()  # a new beginning has lost nothing yet
         now = time.time()
@@ -222,6 +224,20 @@ class DynamodbFeed:
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
         return check(self.settings, lambda: self._client)
+
+
+def _check(token: Bookmarks) -> None:
+    """Raises InvalidPosition for a token with bookmarks that cannot be read from."""
+    try:
+        for bookmark in token.values():
+            beginning_of(bookmark)
+            if bookmark.place is not None:
+                sequence_number(bookmark.place)
+    except Malformed as error:
+        raise InvalidPosition(
+            f"the token is damaged: {error.message}",
+            hint="take another one, a time or trim_horizon",
+        ) from error
 
 
 def _name(label: str, shard: str) -> PartitionId:

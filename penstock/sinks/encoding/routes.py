@@ -87,7 +87,7 @@ class Routes:
 
     def _native_key(self, columns: Columns, firsts: Numbers) -> bytes:
         """The values of the routes as one key; empty when they are too many."""
-        size = native.kernel().penstock_weave_keys(
+        size = native.kernel().penstock_rows_keys(
             columns.native, _SLOTS, _WIDTHS, len(ROUTE), address(firsts), len(firsts),
             self._key, _KEY_BYTES,
         )  # fmt: skip
@@ -120,7 +120,7 @@ class Routes:
 
 def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     kinds, firsts = np.empty(columns.rows, np.int32), np.empty(columns.rows, np.int32)
-    found = native.kernel().penstock_weave_kinds(
+    found = native.kernel().penstock_rows_kinds(
         columns.native, _SLOTS, _WIDTHS, len(ROUTE), columns.rows, address(kinds), address(firsts)
     )
     if found < 0:
