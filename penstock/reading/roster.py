@@ -17,7 +17,10 @@ from penstock.backoff import delays
 from penstock.feeds import Feed, Lineage
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
 
-__all__ = ["AGAIN", "LOOKUP", "Absences", "Openings", "Roster", "openings"]
+__all__ = [
+    "AGAIN", "LOOKUP", "Absences", "LeaseChanges", "Openings", "Roster", "lease_changes",
+    "openings",
+]  # fmt: skip
 
 # Seconds between two look-ups while nothing ends.
 LOOKUP = 30.0
@@ -66,6 +69,44 @@ def openings(
     }
     ready |= {name: known[name] for name in sorted(unread & set(absent))}
     return Openings(ready, unread | orphans, [name for name in done if name not in names | parents])
+
+
+class LeaseChanges(NamedTuple):
+    """Which partitions get a lease, and which lose theirs."""
+
+    made: list[PartitionId]
+    dropped: list[PartitionId]
+
+
+def lease_changes(listed: Sequence[Lineage], known: Bookmarks) -> LeaseChanges:
+    """Pure: what a look-up means for the leases, each of which has a bookmark. A partition gets
+    one when its parents are done. One that is done keeps it until its children have theirs, for
+    they begin with its bookmark; without children, while it is listed."""
+    children: dict[PartitionId, list[PartitionId]] = {}
+    for each in listed:
+        for parent in each.parents:
+            children.setdefault(parent, []).append(each.partition)
+    past = dict.fromkeys(_ancestors(listed, known), Bookmark(ended=True))
+    found = openings(listed, {**past, **known}, ())
+    dropped = [
+        name
+        for name, bookmark in known.items()
+        if bookmark.ended
+        and (known.keys() >= set(children[name]) if name in children else name in found.forgotten)
+    ]
+    return LeaseChanges([name for name in found.ready if name not in known], dropped)
+
+
+def _ancestors(listed: Sequence[Lineage], known: Bookmarks) -> set[PartitionId]:
+    """Of leased partitions: done, and their leases dropped."""
+    parents = {each.partition: each.parents for each in listed}
+    found: set[PartitionId] = set()
+    waiting = list(known)
+    while waiting:
+        fresh = set(parents.get(waiting.pop(), ())) - found - known.keys()
+        found |= fresh
+        waiting += fresh
+    return found
 
 
 class Absences:

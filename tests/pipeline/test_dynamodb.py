@@ -5,12 +5,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import penstock
 from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from tests.dynamodb.local import DynamodbLocal, Table
@@ -246,21 +248,53 @@ def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, str
         assert "stream_replaced" in run.log
 
 
-def test_latest_leaves_out_what_is_there_in_open_and_closed_shards(
-    tmp_path: Path, nats: Nats, stream: str
-) -> None:
+def test_each_start_begins_where_it_says(tmp_path: Path, nats: Nats, stream: str) -> None:
+    """Four backends of one pipeline read the same table."""
     with StreamsServer() as server:
         source = server.stream("users")
         root = source.shard()
-        source.put(root, "old", at=server.now)
+        source.put(root, "a", at=server.now - 7200)
+        source.put(root, "b", at=server.now - 60)
         left, right = source.split(root)
-        source.put(left, "old", at=server.now)
-        document = pipeline(tmp_path, nats, stream, server, start="latest")
+        source.put(left, "c", at=server.now - 30)
+        iterator = penstock.stream("dynamodb", at="trim_horizon", **_given(server))
+        first = next(iterator)
+        assert first is not None
+        starts = {
+            "latest": "latest",
+            "horizon": "trim_horizon",
+            "time": datetime.fromtimestamp(server.now - 3600, UTC).isoformat(),
+            "token": iterator.token,
+        }
+        document = pipeline(tmp_path, nats, stream, server)
+        [backend] = document["backends"]
+        document["backends"] = [
+            {**backend, "name": name, "start": start} for name, start in starts.items()
+        ]
+        document["sink"]["subject"] = f"{stream.lower()}.{{backend}}.{{operation}}"
         with running(tmp_path, document) as run:
-            eventually(lambda: {left.id, right.id} <= set(server.reads), seconds=240, run=run)
+            eventually(lambda: run.get("/ready")[0] == 200, seconds=240, run=run)
             with server.lock:
-                new = [source.put(shard, "new", at=server.now) for shard in (left, right)]
-            eventually(lambda: count(nats, stream) == 2, seconds=240, run=run)
-        ids = {message.id.rpartition(":")[2] for message in messages(nats, stream)}
-        assert ids == set(new)
-        assert root.id not in server.reads
+                for shard in (left, right):
+                    source.put(shard, "new", at=server.now)
+            eventually(lambda: count(nats, stream) >= 2 + 5 + 4 + 4, seconds=240, run=run)
+        found: dict[str, list[str]] = {}
+        for message in messages(nats, stream):
+            found.setdefault(message.id.partition(":")[0], []).append(message.body["data"]["id"])
+        assert {name: sorted(keys) for name, keys in found.items()} == {
+            "latest": ["new", "new"],
+            "horizon": ["a", "b", "c", "new", "new"],
+            "time": ["b", "c", "new", "new"],
+            "token": ["b", "c", "new", "new"],
+        }
+
+
+def _given(server: StreamsServer) -> dict[str, Any]:
+    """What the iterator takes."""
+    return {
+        "table": "users",
+        "endpoint": server.url,
+        "region": "eu-central-1",
+        "access_key": "a",
+        "secret_key": "b",
+    }

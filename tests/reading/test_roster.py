@@ -1,14 +1,17 @@
 """Which partitions may be read, from listings that may be stale."""
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import PositionLost
 from penstock.feeds import Lineage
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.position import START, Bookmark, PartitionId
-from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, openings
+from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, lease_changes, openings
 from tests.reading.made import Clock, made, place
 
 READ = Bookmark(place(3), {})
@@ -66,6 +69,61 @@ def test_a_child_waits_for_a_parent_that_is_missing_until_that_is_absent() -> No
 
 def test_a_partition_where_a_feed_began_waits_for_no_parent_that_is_missing() -> None:
     assert openings(tree("b < a"), known(b=START), ()).ready == known(b=START)
+
+
+def test_a_partition_is_leased_when_its_parents_are_done() -> None:
+    listed = tree("a; b < a; c < a; d < b")
+    assert lease_changes(listed, {}) == (["a"], [])
+    assert lease_changes(listed, known(a=READ)) == ([], [])
+    assert lease_changes(listed, known(a=DONE)) == (["b", "c"], [])
+
+
+def test_a_lease_that_is_done_goes_when_its_children_have_theirs() -> None:
+    listed = tree("a; b < a; c < a; d < b")
+    assert lease_changes(listed, known(a=DONE, b=START)) == (["c"], [])
+    assert lease_changes(listed, known(a=DONE, b=START, c=START)) == ([], ["a"])
+    # Its shard is listed for a day after that, and gets none again.
+    assert lease_changes(listed, known(b=DONE, c=READ)) == (["d"], [])
+    assert lease_changes(listed, known(d=READ, c=READ)) == ([], [])
+
+
+def test_the_lease_of_a_done_leaf_goes_when_it_is_not_listed_any_more() -> None:
+    assert lease_changes(tree("a"), known(a=DONE)) == ([], [])
+    assert lease_changes([], known(a=DONE)) == ([], ["a"])
+
+
+@given(st.lists(st.lists(st.integers(0, 20), max_size=2), max_size=20), st.randoms())
+def test_over_any_lineage_each_partition_is_leased_once_after_its_parents(
+    drawn: list[list[int]], random: Random
+) -> None:
+    listed = [
+        Lineage(
+            partition=PartitionId(f"p{number}"),
+            parents=tuple({PartitionId(f"p{each}") for each in parents if each < number}),
+        )
+        for number, parents in enumerate(drawn)
+    ]
+    parents = {each.partition: each.parents for each in listed}
+    leases: dict[PartitionId, Bookmark] = {}
+    done: set[PartitionId] = set()
+    while len(done) < len(listed):
+        changes = lease_changes(random.sample(listed, len(listed)), leases)
+        for name in changes.made:
+            assert name not in done | leases.keys()
+            assert done.issuperset(parents[name])
+            leases[name] = START
+        for name in changes.dropped:
+            del leases[name]
+        running = sorted(leases.keys() - done)
+        if running:
+            ended = random.choice(running)
+            done.add(ended)
+            leases[ended] = DONE
+    while dropped := lease_changes(listed, leases).dropped:
+        for name in dropped:
+            del leases[name]
+    leaves = parents.keys() - {parent for of in parents.values() for parent in of}
+    assert leases.keys() == leaves
 
 
 def test_only_two_listings_some_seconds_apart_make_a_partition_absent() -> None:
