@@ -16,6 +16,7 @@ from rich.console import Console
 from . import show
 from .deliveries import deliveries
 from .drain import Drain, drain, drain_source
+from .iterate import iterate
 from .latency import Latency, Load, latency, latency_source
 from .outage import outage
 from .peer import parse_peer
@@ -27,7 +28,8 @@ from .variants import pipeline_keys
 # In a file or a pipe, rich would fold tables to 80 columns.
 console = Console(width=None if sys.stdout.isatty() else 120)
 
-KINDS = ("all", "drain", "latency", "scaling", "outage", "takeover", "deliveries")
+KINDS = ("all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate")
+MOST_RECORDS = 20_000  # of `iterate`: more change nothing
 TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 
 
@@ -54,7 +56,12 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 )
 @click.option("--seconds", default=60, show_default=True, help="Of each load, and of the outage.")
 @click.option("--warm-up", default=10, show_default=True, help="Seconds that do not count.")
-@click.option("--runs", default=1, show_default=True, help="Drains or takeovers; all are printed.")
+@click.option(
+    "--runs",
+    default=1,
+    show_default=True,
+    help="Drains or takeovers, all of which are printed; readers in turns.",
+)
 @click.option("--postgres", "version", default=16, show_default=True, help="PostgreSQL version.")
 @click.option("--messages", help="sink.messages: change or batch.")
 @click.option("--encoding", help="sink.encoding: msgpack, json or arrow.")
@@ -168,6 +175,10 @@ def _measured(
         rows = deliveries(seconds=options["seconds"] / 12, runs=options["runs"])
         show.show_deliveries(console, rows)
         results["deliveries"] = [asdict(row) for row in rows]
+    if what == "iterate":
+        read = iterate(records=min(options["rows"], MOST_RECORDS), runs=options["runs"])
+        show.show_iteration(console, read)
+        results["iterate"] = {**asdict(read), "ratio": read.ratio}
     return results
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from .deliveries import Row
 from .drain import Drain
 from .episodes import SLOW
+from .iterate import Iteration
 from .latency import Latency
 from .outage import Outage
 from .takeover import Takeover
@@ -18,6 +19,7 @@ from .usage import OURS
 __all__ = [
     "show_deliveries",
     "show_drain",
+    "show_iteration",
     "show_latency",
     "show_outage",
     "show_scaling",
@@ -124,6 +126,19 @@ def show_deliveries(console: Console, rows: Sequence[Row]) -> None:
             str(row.behind),
         )  # fmt: skip
     console.print(table)
+
+
+def show_iteration(console: Console, one: Iteration) -> None:
+    """Each reader of one stream."""
+    title = f"CPU a record of {one.bytes_each} bytes, {one.records:,} records"
+    table = Table(title=title, title_justify="left")
+    for name in ("reader", "us", "penstock is faster by"):
+        table.add_column(name, justify="left" if name == "reader" else "right")
+    for reader, spent in one.cpu.items():
+        table.add_row(reader, f"{spent:.1f}", f"{spent / one.cpu['penstock']:.1f}")
+    console.print(table)
+    if one.ratio is None:
+        console.print("Bloop is not there: scripts/test makes its environment, .venv/bloop")
 
 
 def _figures(title: str) -> Table:

@@ -90,5 +90,5 @@ class RecordsExpired(PositionLost):
 
 
 class ShardIteratorExpired(PositionLost):
-    """A shard's iterator expired, and it is not known where it was: no record of the shard was
-    read, and its place was not pinned."""
+    """A shard's iterator expired, and its place is not known: neither a sequence number nor a
+    pinned time."""

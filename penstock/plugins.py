@@ -1,5 +1,6 @@
 """Feeds and sinks are values found by name through an entry point; ours use the same door."""
 
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -24,8 +25,9 @@ def plugin(kind: str, name: str) -> Any:
     for point in entry_points(group=f"penstock.{kind}"):
         if point.name == name:
             return _load(point, name)
-    listed = ", ".join(known(kind))
-    raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=f"known: {listed}")
+    near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
+    hint = f"{''.join(near)}known: {', '.join(known(kind))}"
+    raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=hint)
 
 
 def _load(point: Any, name: str) -> Any:

@@ -84,7 +84,7 @@ class Source:
         self._buffer = options.buffer
         self._assignments = Assignments() if self._polled else None
         self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=self._report)
-        roster = Roster(feed, self._gaps)
+        roster = Roster(feed)
         self._planner = Planner(
             self._reservoir,
             roster,

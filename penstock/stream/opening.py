@@ -50,8 +50,9 @@ def _feed(kind: str, table: str | None, settings: Mapping[str, Any]) -> Feed:
         texts = [value for value in fields.values() if isinstance(value, str)]
         raise refuse(
             [
-                f"{dotted(problem.path)!r}: {blot(problem.text, texts)}"
+                f"{dotted(problem.path)!r}: {text}" if problem.path else text
                 for problem in problems_of(error, found.settings)
+                for text in [blot(problem.text, texts)]
             ]
         ) from None
     return found.build(made)

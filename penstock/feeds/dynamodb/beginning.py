@@ -3,13 +3,15 @@
 A mark is `{"from": "trim_horizon" | seconds since 1970, "asked": seconds}`. `asked` is when it was
 made: if that is longer ago than a stream keeps its records, some may be gone. Of an open shard
 that was read to its tip there is `iterator` as well, which is exact while it lives; the time is
-for afterwards. With a place, `{"read": seconds}` says when the shard was last read.
+for afterwards. `iterator` without `from` is no horizon: when it expires, the place is unknown. With
+a place, `{"read": seconds}` says when the shard was last read.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.errors import Malformed
 from penstock.position import Bookmark, Mark, Place
 
 __all__ = ["LIFETIME", "RETENTION", "ShardBeginning", "beginning_of", "is_before"]
@@ -21,35 +23,47 @@ RETENTION = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardBeginning:
-    """Where to read from. `since` is None for the trim horizon; `asked` 0 if that is not known."""
+    """Where to read from. `since` is None for the trim horizon; `asked` 0 if that is not known;
+    `pinned` is False where nothing but the iterator is known."""
 
     after: Place | None = None
     since: float | None = None
     asked: float = 0.0
     iterator: str = ""
+    pinned: bool = True
 
     def to_mark(self) -> dict[str, Any]:
         """The mark of a bookmark without a place."""
+        if not self.pinned:
+            return {"iterator": self.iterator}
         mark: dict[str, Any] = {"from": "trim_horizon" if self.since is None else self.since}
         mark |= {"asked": self.asked} if self.asked else {}
         return mark | ({"iterator": self.iterator} if self.iterator else {})
 
     def without_iterator(self) -> "ShardBeginning":
-        """The same after the iterator has expired."""
-        return replace(self, iterator="")
+        """The same after the iterator has expired; one that is not pinned stays."""
+        return replace(self, iterator="") if self.pinned else self
 
     def is_overdue(self, now: float) -> bool:
         """Whether records that belong to us may be older than the stream keeps them."""
         return self.after is None and 0 < self.asked < now - RETENTION
 
     def live_iterator(self, now: float) -> str:
-        """The iterator, if it still lives."""
-        return self.iterator if now - self.asked < LIFETIME else ""
+        """The iterator, if it still lives; if it is not known since when, the service decides."""
+        lives = not self.pinned or now - self.asked < LIFETIME
+        return self.iterator if lives else ""
 
 
 def beginning_of(bookmark: Bookmark) -> ShardBeginning:
     """From a bookmark. A child begins at its own beginning; if nothing was read of its parents, it
-    inherits where they began."""
+    inherits where they began. Raises Malformed."""
+    try:
+        return _beginning_of(bookmark)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Malformed(f"the mark of a bookmark is damaged: {error}") from error
+
+
+def _beginning_of(bookmark: Bookmark) -> ShardBeginning:
     mark = bookmark.mark or {}
     if bookmark.place is not None:
         return ShardBeginning(after=bookmark.place)
@@ -59,7 +73,9 @@ def beginning_of(bookmark: Bookmark) -> ShardBeginning:
     read = max((float((each.mark or {}).get("read", 0)) for each in parents), default=0.0)
     if any(each.place is not None for each in parents):
         return ShardBeginning(asked=read)
-    return beginning_of(parents[0]).without_iterator()
+    first = _beginning_of(parents[0])
+    # A parent's iterator says nothing about its children, which begin after all of it.
+    return first.without_iterator() if first.pinned else ShardBeginning(asked=read)
 
 
 def _from_mark(mark: Mark) -> ShardBeginning:
@@ -68,6 +84,7 @@ def _from_mark(mark: Mark) -> ShardBeginning:
         since=None if since == "trim_horizon" else float(since),
         asked=float(mark.get("asked", 0)),
         iterator=str(mark.get("iterator", "")),
+        pinned="from" in mark or not mark.get("iterator"),
     )
 
 

@@ -11,13 +11,20 @@ from datetime import datetime
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import InvalidStream, SettingsError, Unavailable
+from penstock.errors import (
+    InvalidPosition,
+    InvalidStream,
+    Malformed,
+    SettingsError,
+    Unavailable,
+)
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
 from penstock.feeds.dynamodb.collection import DynamodbTable
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.losses import gap_of, loss
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.feeds.dynamodb.preflight import check, how_to_enable
@@ -26,10 +33,10 @@ from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
+from penstock.wire.dynamodb.records import sequence_number
 
 __all__ = ["DynamodbFeed"]
 
-_HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 _DISABLED = ("DISABLED", "DISABLING")
 
 
@@ -83,6 +90,7 @@ class DynamodbFeed:
         with the time beside it for when that has expired; all other shards are done."""
         at = self.settings.at if at is None else at
         if isinstance(at, Mapping):
+            _check(at)
             return at
         self._lost.clear()  # a new beginning has lost nothing yet
         now = time.time()
@@ -149,7 +157,7 @@ class DynamodbFeed:
         beginning = beginning_of(bookmark)
         gap = self._gap(partition, bookmark, beginning)
         if gap is not None and (despite is None or despite.cause != gap.cause):
-            raise HistoryLost(gap, hint=_HINT)
+            raise loss(gap)
         if gap is not None:
             self._lost.pop(partition, None)
             beginning = ShardBeginning(asked=time.time())
@@ -197,16 +205,7 @@ class DynamodbFeed:
         return cause if after <= at else ""
 
     def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
-        after = "" if place is None else str(place)
-        details = {
-            "stream_gone": f"the stream of {partition} is not there any more",
-            "stream_replaced": f"the stream of {self._table} was disabled and enabled again:"
-            " what was written in between is lost",
-            "trimmed": f"records of {partition} after {after or 'its beginning'} are older than"
-            " the stream keeps them",
-            "shard_gone": f"the shard {partition} is not there any more",
-        }
-        return Gap(cause=cause, after=after, detail=details[cause], policy=self.on_gap)
+        return gap_of(cause, partition, place, table=self._table, policy=self.on_gap)
 
     def _found_lost(
         self, partition: PartitionId, after: Place | None, cause: str
@@ -219,7 +218,7 @@ class DynamodbFeed:
         if last is not None and after is not None and int(after.cursor) >= last:
             return None
         self._lost[partition] = after, cause
-        return HistoryLost(self._gap_of(partition, after, cause), hint=_HINT)
+        return loss(self._gap_of(partition, after, cause))
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
@@ -241,6 +240,20 @@ class DynamodbFeed:
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
         return check(self.settings, lambda: self._client)
+
+
+def _check(token: Bookmarks) -> None:
+    """Raises InvalidPosition for a token with bookmarks that cannot be read from."""
+    try:
+        for bookmark in token.values():
+            beginning_of(bookmark)
+            if bookmark.place is not None:
+                sequence_number(bookmark.place)
+    except Malformed as error:
+        raise InvalidPosition(
+            f"the token is damaged: {error.message}",
+            hint="take another one, a time or trim_horizon",
+        ) from error
 
 
 def _name(label: str, shard: str) -> PartitionId:

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from penstock.errors import Unavailable
+from penstock.errors import ShardIteratorExpired, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb.beginning import ShardBeginning, is_before
 from penstock.feeds.dynamodb.client import StreamsClient
@@ -133,8 +133,14 @@ class DynamodbFollowing:
         """Goes on where that is possible; raises what it is otherwise."""
         code = code_of(error)
         if code == EXPIRED:
+            if self._after is None and not self._beginning.pinned:
+                raise self._unknown_place() from error
             self._iterator = None
             self._beginning = self._beginning.without_iterator()
+            return
+        if code == TRIMMED and self._is_at_the_horizon:
+            self._iterator = None
+            self._pace.found(0, self._clock())
             return
         if code in (TRIMMED, NOT_FOUND):
             lost = self._lost(self._after, "trimmed" if code == TRIMMED else "shard_gone")
@@ -146,6 +152,20 @@ class DynamodbFollowing:
         if not isinstance(found, Throttled):
             raise found from error
         self._pace.throttled(self._clock())
+
+    @property
+    def _is_at_the_horizon(self) -> bool:
+        """Whether the horizon moved after the iterator was made: it is what we are to begin at."""
+        begins = self._beginning
+        is_at = self._after is None and begins.since is None
+        return is_at and not begins.is_overdue(self._now())
+
+    def _unknown_place(self) -> ShardIteratorExpired:
+        return ShardIteratorExpired(
+            f"the iterator of {self._partition} has expired, and its bookmark has neither a"
+            " sequence number nor a time",
+            hint="move_to a time, or trim_horizon; begin anew with a token of this iterator",
+        )
 
     def _page(self, answer: Answer, body: bytes) -> Page | None:
         records, skip = answer.records, 0

@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, str] = {
 _TEXTS = ("event_id", "cursor", "document_id", "key", "after", "before", "transaction", "delta")
 _EACH = 96  # bytes of a row beside its texts: offsets, validity, times
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
-_KEPT = 10_000
+_CACHED = 10_000
 
 
 class Tabular:
@@ -81,7 +81,7 @@ class Tabular:
         images = images_of_column(shown)
         key = images, shown.schema.field("delta").type, *values.values()
         if key not in self._schemas:
-            if len(self._schemas) >= _KEPT:
+            if len(self._schemas) >= _CACHED:
                 self._schemas.clear()
             shared = {**values, "schema": schema_of(values)}
             said = {name: str(shared[name]) for name in SHARED if shared[name] is not None}

@@ -7,11 +7,11 @@ import numpy as np
 
 from penstock.errors import SettingsError
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
+from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick, Piece
 from penstock.sinks.encoding.routes import Route, Routed
-from penstock.sinks.encoding.weave import Weave
 from penstock.sinks.subject import Template, escape
 from penstock.wire.hash_partitions import MOST
 
@@ -36,7 +36,7 @@ class Subjects:
             pieces += [Pick(*_PICKED[joint]), Pick("kind", part)]
         for joint in dict.fromkeys(self._joints):
             names = (*names, *_PICKED[joint])
-        self._weave = Weave(pieces, names, batch=False)
+        self._formatter = Formatter(pieces, names, batch=False)
 
     def of(self, part: Part, routed: Routed) -> Column:
         """The subject of each row. Raises SettingsError."""
@@ -49,7 +49,7 @@ class Subjects:
                 "owner": np.repeat(np.arange(len(part.runs), dtype=np.int32), _lengths(part.runs)),
                 "partitions": Values([escape(run.origin.partition).encode() for run in part.runs]),
             }
-        return self._weave.run(Columns(len(part), kind=routed.kinds, **extras))
+        return self._formatter.run(Columns(len(part), kind=routed.kinds, **extras))
 
 
 # By which numbers, of which values.

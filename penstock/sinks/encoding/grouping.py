@@ -96,8 +96,8 @@ def _parts(kinds: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Sizes]
         return
     # Of small integers a stable sort is a radix sort: a fifth of the time.
     owners = np.array(found, np.min_scalar_type(len(numbers)))[kinds]
-    alone = np.where(owners == 0, kinds, -1)
-    bounds = [0, *(np.flatnonzero(np.diff(alone)) + 1).tolist(), len(rows)]
+    moments = np.where(owners == 0, kinds, -1)
+    bounds = [0, *(np.flatnonzero(np.diff(moments)) + 1).tolist(), len(rows)]
     for start, stop in pairwise(bounds):
         yield rows[start:stop][np.argsort(owners[start:stop], kind="stable")]
 

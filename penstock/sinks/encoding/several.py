@@ -11,7 +11,7 @@ from penstock.position import Place
 from penstock.sinks.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.encode import (
-    body_weaves,
+    body_formatters,
     fitting,
     routed_columns,
     routes_of,
@@ -28,7 +28,7 @@ __all__ = ["Several", "collected", "largest_body"]
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
 _AROUND = 4096
-_KEPT = 10_000  # pairs of a route and a number of changes
+_CACHED = 10_000  # pairs of a route and a number of changes
 
 
 class Several:
@@ -46,7 +46,7 @@ class Several:
         self._joints = template.joints
         separator = layout.dialect.separator
         self._skip = len(separator)
-        self._rows = body_weaves(layout, (separator, *layout.element()))
+        self._rows = body_formatters(layout, (separator, *layout.element()))
         self._known: dict[tuple[int, int], tuple[bytes, bytes, Route]] = {}
 
     def encode(self, part: Part) -> Messages:
@@ -80,7 +80,7 @@ class Several:
         """As the layout has it; kept, because messages repeat routes and counts."""
         key = id(route), count
         if key not in self._known:
-            if len(self._known) >= _KEPT:
+            if len(self._known) >= _CACHED:
                 self._known.clear()
             # With the route, so that no other has its id.
             self._known[key] = (*self._layout.around(route, count), route)
@@ -103,7 +103,7 @@ def collected(
     )
     count = _binary([b"%d" % group.count for group in groups])
     runs = tuple(_runs(groups, where, cursor, ordinal))
-    woven = headers.of(
+    formatted = headers.of(
         runs,
         Columns(
             len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
@@ -111,8 +111,8 @@ def collected(
     )
     return Messages(
         runs, cursor, ordinal, event_id,
-        _binary([where.subject(group.kind) for group in groups]), woven, _binary(bodies),
-        sizes_of(woven) + np.array([len(body) for body in bodies], np.int64),
+        _binary([where.subject(group.kind) for group in groups]), formatted, _binary(bodies),
+        sizes_of(formatted) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
 

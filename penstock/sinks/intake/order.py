@@ -90,7 +90,7 @@ def _weight(part: Part, start: int, rows: int) -> int:
     kernel, columns = native.kernel(), part.columns
     if kernel is None:
         return sum(_size(columns[name].slice(start, rows)) for name in IMAGES)
-    return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in IMAGES)
+    return sum(kernel.penstock_rows_span(columns.pointer(name), start, rows) for name in IMAGES)
 
 
 def _size(column: Column) -> int:

@@ -1,0 +1,217 @@
+"""Times as positions of the iterator on the scripted DynamoDB Streams server: where the service
+takes AT_TIMESTAMP, and where the iterator scans.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidPosition, PositionLost, RecordsExpired, ShardIteratorExpired
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.stream import Stream
+from tests.dynamodb import streams
+from tests.dynamodb.server import StreamsServer, settings_of
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(params=[True, False], ids=["AT_TIMESTAMP", "scan"])
+def server(request: pytest.FixtureRequest) -> Iterator[StreamsServer]:
+    with StreamsServer() as made:
+        made.at_timestamp = request.param
+        yield made
+
+
+def opened(server: StreamsServer, at: Any, **more: Any) -> Stream:
+    given = {"reads": 1000, "poll": 0.001, **more}
+    return Stream(DynamodbFeed(settings_of(server, **given)), at=at)
+
+
+def some(stream: Stream, count: int) -> list[str]:
+    """The ids of the next `count` records; there are no more of them now."""
+    found: list[str] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        record = next(stream)
+        found += [record["key"]["id"]] if record else []
+    assert [next(stream) for _ in range(3)] == [None] * 3
+    return found
+
+
+def saved(stream: Stream) -> Any:
+    return json.loads(json.dumps(stream.token))
+
+
+def minutes(server: StreamsServer, count: int) -> tuple[streams.Stream, streams.Shard, float]:
+    """A shard with records `0`, `1`, ... a minute apart, and when the first was created. The times
+    are no whole minutes: those count as cut."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    start = float(int(server.now) // 60 * 60 - 7200) + 7
+    for number in range(count):
+        stream.put(shard, str(number), at=start + 60 * number)
+    return stream, shard, start
+
+
+class Moment:
+    """A time as other libraries have it: only `timestamp` counts."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def timestamp(self) -> float:
+        return self._seconds
+
+
+def zoned(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@pytest.mark.parametrize("kind", [zoned, Moment])
+def test_a_time_begins_at_it_and_its_token_resumes_there(server: StreamsServer, kind: Any) -> None:
+    _, _, start = minutes(server, 20)
+    stream = opened(server, kind(start + 10 * 60))
+    token = saved(stream)
+    wanted = [str(number) for number in range(10, 20)]
+    # A scan passes over what is surely older: services cut times to the second.
+    assert some(stream, 10) == wanted
+    assert some(opened(server, token), 10) == wanted
+
+
+def test_a_move_to_a_time_goes_on_at_it_and_its_token_resumes_there(server: StreamsServer) -> None:
+    _, _, start = minutes(server, 20)
+    stream = opened(server, "trim_horizon")
+    next(stream)
+    stream.move_to(zoned(start + 17 * 60))
+    token = saved(stream)
+    assert some(stream, 3) == ["17", "18", "19"]
+    stream.move_to(token)
+    assert some(stream, 3) == ["17", "18", "19"]
+    stream.move_to(Moment(start + 18 * 60))
+    assert some(stream, 2) == ["18", "19"]
+
+
+def test_a_time_reaches_through_shards_that_are_older(server: StreamsServer) -> None:
+    stream, shard, start = minutes(server, 5)
+    left, right = stream.split(shard)
+    for number, each in enumerate((left, right, left, right)):
+        stream.put(each, f"c{number}", at=start + 600 + 60 * number)
+    position = zoned(start + 600 + 60)
+    opened_at = opened(server, position)
+    token = saved(opened_at)
+    assert some(opened_at, 3) == ["c1", "c2", "c3"]
+    assert some(opened(server, token), 3) == ["c1", "c2", "c3"]
+
+
+def test_a_future_time_is_latest(server: StreamsServer) -> None:
+    stream, shard, _ = minutes(server, 3)
+    iterator = opened(server, zoned(server.now + 86_400))
+    token = saved(iterator)
+    stream.put(shard, "new", at=server.now)
+    assert some(iterator, 1) == ["new"]
+    assert some(opened(server, token), 1) == ["new"]
+    iterator.move_to(Moment(server.now + 86_400))
+    assert some(iterator, 0) == []
+
+
+def test_a_time_without_a_zone_is_refused_and_the_iterator_stays(server: StreamsServer) -> None:
+    minutes(server, 2)
+    stream = opened(server, "trim_horizon")
+    next(stream)
+    for time_of_day in (datetime(2026, 1, 1), datetime.now() + timedelta(days=1)):
+        with pytest.raises(InvalidPosition, match=r"timezone\.utc"):
+            stream.move_to(time_of_day)
+    assert some(stream, 1) == ["1"]
+
+
+def test_a_time_before_the_horizon_is_the_horizon(server: StreamsServer) -> None:
+    minutes(server, 2)
+    assert some(opened(server, zoned(server.now - 40 * 3600)), 2) == ["0", "1"]
+
+
+def test_a_scan_stops_early_and_asks_for_at_timestamp_once(server: StreamsServer) -> None:
+    _, shard, start = minutes(server, 20)
+    server.page_of_records = 5
+    stream = opened(server, zoned(start + 600), poll=1e-6)
+    assert next(stream) is not None
+    kinds = [
+        request["ShardIteratorType"]
+        for operation, request in server.calls
+        if operation == "GetShardIterator"
+    ]
+    if server.at_timestamp:
+        assert (kinds, len(server.reads[shard.id])) == (["AT_TIMESTAMP"], 1)
+    else:
+        assert kinds == ["AT_TIMESTAMP", "TRIM_HORIZON"]
+        assert len(server.reads[shard.id]) == 3  # two pages of older records, then one of ours
+
+
+def hand_made(server: StreamsServer, stream: streams.Stream, mark: dict[str, Any]) -> Any:
+    """A token with this mark for the only shard."""
+    token = saved(opened(server, "trim_horizon"))
+    (partition,) = token["partitions"]
+    token["partitions"][partition]["mark"] = mark
+    return token
+
+
+def test_latest_that_expired_is_made_again_from_its_pinned_time(server: StreamsServer) -> None:
+    stream, shard, _ = minutes(server, 3)
+    iterator = opened(server, "latest")
+    token = saved(iterator)
+    stream.put(shard, "new", at=server.now + 2)
+    server.advance(16 * 60)
+    assert some(iterator, 1) == ["new"]
+    assert some(opened(server, token), 1) == ["new"]
+
+
+def test_an_expired_iterator_without_any_time_is_shard_iterator_expired(
+    server: StreamsServer,
+) -> None:
+    """Never a silent jump to the horizon."""
+    stream, shard, _ = minutes(server, 3)
+    partitions = saved(opened(server, "latest"))["partitions"]
+    iterator = next(iter(partitions.values()))["mark"]["iterator"]
+    token = hand_made(server, stream, {"iterator": iterator})
+    stream.put(shard, "new", at=server.now)
+    assert some(opened(server, token), 1) == ["new"]  # it lives
+    server.advance(16 * 60)
+    late = opened(server, token, on_gap="continue")
+    for _ in range(2):
+        with pytest.raises(ShardIteratorExpired) as caught:
+            next(late)
+        assert "move_to" in caught.value.hint
+    assert isinstance(caught.value, PositionLost)
+    assert [each["mark"]["iterator"] for each in saved(late)["partitions"].values()] == [iterator]
+    late.move_to("trim_horizon")
+    assert some(late, 4) == ["0", "1", "2", "new"]
+
+
+def test_a_pinned_time_older_than_a_day_is_records_expired(server: StreamsServer) -> None:
+    stream, _, _ = minutes(server, 3)
+    then = time.time() - 25 * 3600
+    late = opened(server, hand_made(server, stream, {"from": then, "asked": then}))
+    with pytest.raises(RecordsExpired):
+        next(late)
+    assert [gap.cause for gap in late.gaps] == ["trimmed"]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [{"mark": {"from": "soon"}}, {"mark": {"from": None}}, {"mark": {"asked": "x"}},
+     {"mark": {"parents": 7}}, {"mark": {"parents": {"p": 7}}}, {"place": "x:0", "mark": {}}],
+)  # fmt: skip
+def test_a_damaged_token_is_an_invalid_position(server: StreamsServer, damaged: Any) -> None:
+    minutes(server, 2)
+    iterator = opened(server, "trim_horizon")
+    token = saved(iterator)
+    (partition,) = token["partitions"]
+    token["partitions"][partition] |= damaged
+    for use in (iterator.move_to, lambda position: opened(server, position)):
+        with pytest.raises(InvalidPosition, match="damaged"):
+            use(token)
+    assert some(iterator, 2) == ["0", "1"]
