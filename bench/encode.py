@@ -1,7 +1,8 @@
 """CPU an event of the sink alone, from batches of changes to bytes for the socket: no server.
 
 `python -m bench.encode`: every form of messages at several sizes of batches; the minimum of several
-repetitions, because other work on the machine only adds to it.
+repetitions, because other work on the machine only adds to it. A second table compares 16 hash
+partitions with one, in turns.
 """
 
 import time
@@ -32,7 +33,6 @@ from penstock.wire.hash_partitions import routed
 SUBJECT, HASHED = "cdc.{collection}.{operation}", "cdc.{collection}.{operation}.{partition}"
 FORMS: dict[str, dict[str, Any]] = {
     "change, msgpack": {},
-    "change, msgpack, 16 hash partitions": {"partitions": 16},
     "change, json": {"encoding": "json"},
     "change, debezium": {"encoding": "json", "layout": "debezium"},
     "change, cloudevents": {"encoding": "json", "layout": "cloudevents"},
@@ -41,6 +41,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "batch, json": {"messages": "batch", "encoding": "json"},
     "batch, arrow": {"messages": "batch", "encoding": "arrow"},
 }
+COMPARED = ("change, msgpack", "batch, msgpack", "batch, json", "batch, arrow")
 ROW = {
     "id": 1000, "name": "customer 1000", "note": "a note of ordinary length for row 1000",
     "quantity": 0, "active": True, "price": "1000.1000", "ratio": 142.857142857,
@@ -83,10 +84,13 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
     batch = changes(count, "json" if settings.encoding == "json" else "msgpack")
     connection: Any = _Connection()
 
+    def order() -> Order:
+        return Order(8000) if settings.messages == "batch" else Order()
+
     def once() -> int:
         size = 0
         whole = batch if partitions == 1 else routed(batch, partitions)
-        for part in Order().arrange(whole):
+        for part in order().arrange(whole):
             messages = made.encode(part)
             size += len(atomic._encode(connection, FlightBatch(1, [messages])))
         return size
@@ -105,6 +109,15 @@ def cost(once: Callable[[], int], count: int, repetitions: int) -> float:
     return best * 1e6 / count
 
 
+def ratios(form: dict[str, Any], count: int, repetitions: int) -> str:
+    """Microseconds of CPU an event with one partition and with 16, and their ratio."""
+    ways = [prepared(one, count)[0] for one in (form, {**form, "partitions": 16})]
+    best = [float("inf")] * 2
+    for _ in range(repetitions):
+        best = [min(known, cost(way, count, 1)) for known, way in zip(best, ways, strict=True)]
+    return f"{best[0]:.2f} {best[1]:.2f} {best[1] / best[0]:.2f}"
+
+
 @click.command()
 @click.option("--repetitions", default=7, show_default=True)
 def main(repetitions: int) -> None:
@@ -117,6 +130,13 @@ def main(repetitions: int) -> None:
     for name, form in FORMS.items():
         costs = [f"{cost(prepared(form, size)[0], size, repetitions):.2f}" for size in sizes]
         table.add_row(name, *costs, f"{prepared(form, 1000)[1] / 1000:.0f}")
+    console.print(table)
+    sizes = (100, 1000, 10_000)
+    table = Table(title="us of CPU an event with 1 and with 16 hash partitions, and the ratio")
+    for head in ("messages", *(f"{size} a batch" for size in sizes)):
+        table.add_column(head, justify="left" if head == "messages" else "right")
+    for name in COMPARED:
+        table.add_row(name, *(ratios(FORMS[name], size, repetitions) for size in sizes))
     console.print(table)
 
 

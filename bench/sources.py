@@ -1,10 +1,11 @@
 """Sources other than PostgreSQL: a server, a backlog in it, and a bare client that reads it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from .dynamodb import DynamoDB
 from .mongodb import MongoDB
 
 __all__ = ["SOURCES", "PacedWriter", "Source", "open_source"]
@@ -62,9 +63,13 @@ class PacedWriter:
         self.rows += rows
 
 
-SOURCES = ("postgres", "mongodb")
+SOURCES = ("postgres", "mongodb", "dynamodb")
 
 
 def open_source(kind: str, rows: int) -> AbstractContextManager[Source]:
     """The source of a kind other than PostgreSQL, with room for a log of so many changes."""
-    return {"mongodb": MongoDB}[kind](rows)
+    kinds: Mapping[str, Callable[[int], AbstractContextManager[Source]]] = {
+        "mongodb": MongoDB,
+        "dynamodb": DynamoDB,
+    }
+    return kinds[kind](rows)

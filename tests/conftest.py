@@ -3,11 +3,15 @@
 Not installed is a skip with the reason; PENSTOCK_TEST_NO_SKIP=1 turns every skip into a failure.
 """
 
+import gc
+import multiprocessing
 import os
+import subprocess
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
+from multiprocessing.context import BaseContext
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -124,19 +128,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
 
-def _reaches(function: Any, seen: set[Any]) -> bool:
-    """Whether the function names a server, or names a function of the tests that does."""
+def _starts(function: Any, seen: set[Any]) -> set[str]:
+    """The marks of what the function starts: it names a server or a module that makes processes,
+    or it names a function of the tests that does."""
     function = getattr(function, "__wrapped__", function)
     if not isinstance(function, FunctionType) or function in seen:
-        return False
+        return set()
     seen.add(function)
     if function.__module__.startswith("penstock."):
-        return False
+        return set()
+    marks: set[str] = set()
     for name in _names(function.__code__):
         found = function.__globals__.get(name)
-        if (isinstance(found, type) and issubclass(found, EmbeddedServer)) or _reaches(found, seen):
-            return True
-    return False
+        if isinstance(found, type) and issubclass(found, EmbeddedServer):
+            marks.add("live")
+        elif any(found is each for each in (multiprocessing, subprocess)) or isinstance(
+            found, BaseContext
+        ):
+            marks.add("process")
+        else:
+            marks |= _starts(found, seen)
+    return marks
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -154,17 +166,24 @@ def _mark(item: pytest.Item) -> None:
         item.add_marker("spark")
     definitions = item._fixtureinfo.name2fixturedefs.values()
     functions = [item.function, *(each.func for found in definitions for each in found)]
-    if any(_reaches(function, set()) for function in functions):
-        item.add_marker("live")
+    for mark in set().union(*(_starts(function, set()) for function in functions)):
+        item.add_marker(mark)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
-) -> None:
-    """A parameter may ask for a server by name, which no mark shows."""
-    if "not live" in request.config.option.markexpr and _reaches(fixturedef.func, set()):
-        pytest.skip("needs a server")
+def pytest_configure(config: pytest.Config) -> None:
+    """Before the tests are imported."""
+    gc.disable()  # thousands of tests are made, and none is thrown away
+    if "not live" in config.option.markexpr:
+        # A parameter may ask for a server by name, which no mark shows.
+        patch = pytest.MonkeyPatch()
+        patch.setattr(EmbeddedServer, "start", lambda _: pytest.skip("needs a server"))
+        config.add_cleanup(patch.undo)
+
+
+def pytest_collection_finish() -> None:
+    """From now on the collector leaves the tests alone: some call it often."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

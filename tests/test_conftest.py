@@ -30,6 +30,13 @@ LIVE = {
     "annotated": "def test_it(nats: Nats): pass",
     "named": "def test_it(tmp_path): assert Nats",
 }
+PROCESS = {
+    "run": "import subprocess\ndef test_it(): subprocess.run(['true'])",
+    "context": (
+        "import multiprocessing\nSPAWN = multiprocessing.get_context('spawn')\n"
+        "def test_it(): SPAWN.Process().start()"
+    ),
+}
 HEAD = "import pytest\nfrom penstock.demo.servers import Nats\n"
 BY_NAME = """
 import pytest
@@ -42,14 +49,17 @@ def test_it(any_case): pass
 
 
 def run(folder: Path, cases: dict[str, str], *arguments: str, strict: bool = False) -> list[str]:
-    """What pytest prints of these files, with the suite's own conftest, a line each."""
+    """What pytest prints of these files, with the suite's own conftest where it is in the suite: in
+    a folder below the one that pytest is started in; a line each."""
     conftest = Path(__file__).with_name("conftest.py").read_text()
+    folder = folder / "tests"
+    folder.mkdir()
     (folder / "conftest.py").write_text(conftest)
     for name, case in cases.items():
         (folder / f"test_{name}.py").write_text(case)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", *arguments, folder],
-        cwd=folder,
+        [sys.executable, "-m", "pytest", "-qrA", "-p", "no:cacheprovider", *arguments, "tests"],
+        cwd=folder.parent,
         env={**os.environ, "PYTHONPATH": ROOT, "PENSTOCK_TEST_NO_SKIP": "1" if strict else ""},
         capture_output=True,
         text=True,
@@ -76,7 +86,13 @@ def test_who_starts_a_server_is_live(tmp_path: Path) -> None:
     cases = {name: HEAD + case for name, case in LIVE.items()}
     cases["none"] = HEAD + "def test_it(tmp_path): pass"
     printed = run(tmp_path, cases, "--collect-only", "-m", "not live")
-    assert [line for line in printed if "::" in line] == ["test_none.py::test_it"]
+    assert [line for line in printed if "::" in line] == ["tests/test_none.py::test_it"]
+
+
+def test_who_starts_a_process_is_marked(tmp_path: Path) -> None:
+    cases = {**PROCESS, "none": "import subprocess\ndef test_it(): pass"}
+    printed = run(tmp_path, cases, "--collect-only", "-m", "not process")
+    assert [line for line in printed if "::" in line] == ["tests/test_none.py::test_it"]
 
 
 def test_a_server_that_is_asked_for_by_name_is_not_started_in_a_fast_run(tmp_path: Path) -> None:

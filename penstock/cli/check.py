@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,17 @@ from penstock.cli.run import state_option
 from penstock.config import Backend, Pipeline, load_pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.errors import PenstockError
-from penstock.feeds import ChecksBookmarks
+from penstock.feeds import BoundsDocuments, ChecksBookmarks
 from penstock.finding import Finding, Level
 from penstock.position import Bookmarks, PartitionId
+from penstock.sinks import BoundsMessages
 
 __all__ = ["command", "findings"]
 
+_LARGER = (
+    "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"
+    " --max-msg-size; or leave images out"
+)
 _COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
@@ -53,6 +59,29 @@ def findings(pipeline: Pipeline) -> Iterator[Finding]:
     for backend in pipeline.backends:
         yield from _of(f"backend {backend.name}", partial(_source, pipeline, backend))
     yield from _of(f"sink {pipeline.sink.type}", lambda: pipeline.sink.sink().check())
+    yield from _sizes(pipeline)
+
+
+def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
+    """Documents that the sink has no room for."""
+    sink = pipeline.sink.sink()
+    feeds = [(backend.name, backend.feed()) for backend in pipeline.backends]
+    sizes = [
+        (name, feed.largest_document) for name, feed in feeds if isinstance(feed, BoundsDocuments)
+    ]
+    if not sizes or not isinstance(sink, BoundsMessages):
+        return
+    with suppress(PenstockError):  # the sink's own findings say it
+        room = sink.largest_message()
+        for name, size in sizes:
+            if size > room:
+                yield Finding(
+                    level="warning",
+                    subject=f"backend {name}: document size",
+                    message=f"documents of up to {size:,} bytes, and room for {room:,} in a"
+                    " message: a larger change becomes a dead letter",
+                    remedy=_LARGER,
+                )
 
 
 def _source(pipeline: Pipeline, backend: Backend) -> Sequence[Finding]:

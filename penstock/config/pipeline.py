@@ -9,7 +9,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from penstock.change import OnError
 from penstock.feeds import Feed, FeedPlugin
@@ -76,6 +83,17 @@ class Backend(Settings):
     # The source's clock moves so many seconds on without an event or an idle token: a gap.
     max_gap: Duration | None = Field(default=None, gt=0)
     settings: SerializeAsAny[Settings]
+
+    @field_validator("max_gap")
+    @classmethod
+    def _has_a_clock(cls, seconds: float | None, info: ValidationInfo) -> float | None:
+        kind = info.data.get("type", "")
+        if seconds is not None and kind and not plugin("feeds", kind).tells_clock:
+            raise ValueError(
+                f"finds nothing with {kind}: each answer of this source has changes or says that"
+                " there are none; leave it out"
+            )
+        return seconds
 
     def feed(self) -> Feed:
         """Builds the feed; does no I/O."""

@@ -4,13 +4,26 @@ A feed knows its partitions and can follow one of them from a bookmark. Followin
 it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
+from penstock.feeds.abilities import (
+    BoundsDocuments,
+    ChecksBookmarks,
+    Collection,
+    GivesRecords,
+    NativeRecord,
+    PacesRetries,
+    Polled,
+    ReadsCollections,
+    RecordReader,
+    TellsNewest,
+    TellsOfTables,
+)
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
 from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
@@ -18,6 +31,7 @@ from penstock.settings import Settings
 
 __all__ = [
     "At",
+    "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
     "Feed",
@@ -32,6 +46,7 @@ __all__ = [
     "Lineage",
     "Mark",
     "NativeRecord",
+    "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
@@ -128,8 +143,9 @@ class Following(Protocol):
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable (None: nothing is yet). Its mark
-        may be newer than the last one for the same place: an idle source advances. None: what is
-        stored already stays."""
+        may be newer than the last one for the same place: an idle source advances. None: it is not
+        known, and what is stored already stays, place and mark. Places are asked for in their
+        order; after `close`, of what was read until then, in any order."""
         ...
 
     def acknowledge(self, bookmark: Bookmark) -> None:
@@ -180,7 +196,9 @@ class Feed(Protocol):
         ...
 
     def partitions(self) -> Sequence[Lineage]:
-        """The partitions there are now. Does I/O; raises as `Following.read` does."""
+        """The partitions there are now. It may be stale: one that is left out twice, some seconds
+        apart, is followed all the same, which says whether it is lost. Does I/O; raises as
+        `Following.read` does."""
         ...
 
     def begin(self, at: At = None) -> Bookmarks:
@@ -211,17 +229,6 @@ class Feed(Protocol):
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this feed from running or make it lose data."""
-        ...
-
-
-@runtime_checkable
-class Polled(Protocol):
-    """A feed whose partitions any number of processes may read at once (shards, feed ranges): in
-    open micro-batches Spark's tasks follow them, where the cluster is."""
-
-    @property
-    def polled(self) -> bool:
-        """Whether that is wanted."""
         ...
 
 
@@ -257,67 +264,6 @@ class FollowsMany(Protocol):
 
 
 @runtime_checkable
-class ChecksBookmarks(Protocol):
-    """A feed that knows, without reading, whether the changes after a bookmark are still there."""
-
-    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """Preflight of a saved bookmark. Does I/O."""
-        ...
-
-
-@runtime_checkable
-class TellsNewest(Protocol):
-    """A feed that knows how far a partition goes."""
-
-    def newest(self, partition: PartitionId) -> Place | None:
-        """The place of the last change there is. Does I/O; raises as `Following.read` does."""
-        ...
-
-    def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
-        """How many changes come after the bookmark, as far as the source can tell. Does I/O."""
-        ...
-
-
-@runtime_checkable
-class TellsOfTables(Protocol):
-    """A feed that knows which tables it follows."""
-
-    def tables(self) -> Sequence[tuple[str, str]]:
-        """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
-        ...
-
-
-class Collection(Protocol):
-    """A collection or table of a source as it is now, to compare it with a stream. Its methods do
-    I/O; they raise Unavailable, SettingsError."""
-
-    namespace: str
-    name: str
-
-    def identity(self, change: Mapping[str, Any]) -> str:
-        """The text of the key of a change, as `rows` has it; no I/O."""
-        ...
-
-    def count(self) -> int:
-        """How many documents there are."""
-        ...
-
-    def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Identity and document: all of them, or at most so many by chance. Values are those of
-        messages, or the driver's that `compare.same` knows."""
-        ...
-
-
-@runtime_checkable
-class ReadsCollections(Protocol):
-    """A feed whose collections can be compared with a stream."""
-
-    def collection(self, name: str) -> Collection:
-        """By the name that people write: `schema.table`, `database.collection`. No I/O."""
-        ...
-
-
-@runtime_checkable
 class TellsItsReader(Protocol):
     """A feed whose partitions have one reader at a time, known at the source."""
 
@@ -330,37 +276,11 @@ class TellsItsReader(Protocol):
         ...
 
 
-class NativeRecord(NamedTuple):
-    """A record of the iterator (`penstock.stream`), and where it is.
-
-    `created_at`: microseconds since 1970 UTC. `record`: `new`, `old`, `key` and `meta`, as
-    docs/reference/python.md describes them. `mark`: JSON text of the bookmark's mark exactly at
-    this record; None where `Following.bookmark` gives it.
-    """
-
-    place: Place
-    created_at: int
-    record: dict[str, Any]
-    mark: str | None = None
-
-
-# A page's records in order, lazily if it likes. Raises Malformed.
-RecordReader = Callable[[Page], Iterable[NativeRecord]]
-
-
-@runtime_checkable
-class GivesRecords(Protocol):
-    """A feed that makes the iterator's records from its pages by itself: with Python values that
-    the images of a change do not keep (Decimal, bytes, sets)."""
-
-    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
-        """Pure, as a decoder is."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:
-    """What a feed's entry point names: its settings and how to build it."""
+    """What a feed's entry point names: its settings and how to build it. `tells_clock`: the status
+    of its followings has `clock` and `token`, so that `max_gap` can be set."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
+    tells_clock: bool = False

@@ -15,7 +15,7 @@ __all__ = ["ABI", "describe", "held_library", "library"]
 
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
-ABI = 5
+ABI = 6
 
 _LIBRARY = "libpenstock.so.1"
 

@@ -1,5 +1,5 @@
 /* The hash partition of each row: FNV-1a of its collection, a slash and its document id. */
-#include "weave.h"
+#include "columns.h"
 
 #define OFFSET 0xcbf29ce484222325u
 #define PRIME 0x100000001b3u

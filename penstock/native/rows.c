@@ -1,7 +1,7 @@
 /* Where a batch's columns are (Arrow's C data interface), and what rows have in common: equal
  * values, rising places, bytes together. Reads only. */
 
-#include "weave.h"
+#include "columns.h"
 
 #include <stdlib.h>
 
@@ -14,10 +14,10 @@ struct ArrowArray {
     void *private_data;
 };
 
-EXPORT int64_t penstock_weave_kinds(const struct column *columns, const int32_t *slots,
+EXPORT int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
                                     const int32_t *widths, int32_t count, int64_t rows,
                                     int32_t *kinds, int32_t *firsts);
-EXPORT int64_t penstock_weave_keys(const struct column *columns, const int32_t *slots,
+EXPORT int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
                                    const int32_t *widths, int32_t count, const int32_t *rows,
                                    int64_t row_count, uint8_t *out, int64_t capacity);
 struct survey {
@@ -26,17 +26,17 @@ struct survey {
     const uint8_t *texts[4];
 };
 
-EXPORT void penstock_weave_survey(const struct column *columns, const int32_t *slots, int64_t rows,
+EXPORT void penstock_rows_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                                   struct survey *out);
-EXPORT int64_t penstock_weave_runs(const struct column *columns, const int32_t *slots, int64_t rows,
+EXPORT int64_t penstock_rows_runs(const struct column *columns, const int32_t *slots, int64_t rows,
                                    int32_t *starts);
-EXPORT int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows);
-EXPORT void penstock_weave_columns(const struct ArrowArray *batch, struct column *out);
-EXPORT void penstock_weave_release(struct ArrowArray *batch);
+EXPORT int64_t penstock_rows_span(const struct column *c, int64_t start, int64_t rows);
+EXPORT void penstock_rows_columns(const struct ArrowArray *batch, struct column *out);
+EXPORT void penstock_rows_release(struct ArrowArray *batch);
 
 /* The columns of an exported record batch, followed by the items of its lists. `out` has room
  * for twice as many. */
-void penstock_weave_columns(const struct ArrowArray *batch, struct column *out) {
+void penstock_rows_columns(const struct ArrowArray *batch, struct column *out) {
     struct column *items = out + batch->n_children;
     for (int64_t i = 0; i < batch->n_children; i++) {
         const struct ArrowArray *child = batch->children[i];
@@ -58,7 +58,7 @@ void penstock_weave_columns(const struct ArrowArray *batch, struct column *out) 
     }
 }
 
-void penstock_weave_release(struct ArrowArray *batch) {
+void penstock_rows_release(struct ArrowArray *batch) {
     if (batch->release) batch->release(batch);
 }
 
@@ -113,7 +113,7 @@ static uint64_t hash_of(const struct column *columns, const int32_t *slots, cons
 
 /* Numbers the distinct combinations in the order of their first rows: `kinds` of each row, `firsts`
  * of each kind. Returns how many; -1 without memory. */
-int64_t penstock_weave_kinds(const struct column *columns, const int32_t *slots,
+int64_t penstock_rows_kinds(const struct column *columns, const int32_t *slots,
                              const int32_t *widths, int32_t count, int64_t rows, int32_t *kinds,
                              int32_t *firsts) {
     int32_t *table = NULL;
@@ -145,7 +145,7 @@ int64_t penstock_weave_kinds(const struct column *columns, const int32_t *slots,
 
 /* The values of some rows as bytes that are equal when the values are; bytes written, -1 when
  * they are more than `capacity`. */
-int64_t penstock_weave_keys(const struct column *columns, const int32_t *slots,
+int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
                             const int32_t *widths, int32_t count, const int32_t *rows,
                             int64_t row_count, uint8_t *out, int64_t capacity) {
     uint8_t *at = out;
@@ -188,7 +188,7 @@ static int is_ascending(const struct column *texts, const struct column *numbers
 /* Runs of neighbouring rows that have one origin. `slots` are backend, partition, cursor and
  * ordinal; `starts` gets the first row of each run. Returns how many runs there are; 0 when the
  * places of a run do not rise. */
-int64_t penstock_weave_runs(const struct column *columns, const int32_t *slots, int64_t rows,
+int64_t penstock_rows_runs(const struct column *columns, const int32_t *slots, int64_t rows,
                             int32_t *starts) {
     const struct column *backend = columns + slots[0], *partition = columns + slots[1];
     int64_t found = 0;
@@ -203,7 +203,7 @@ int64_t penstock_weave_runs(const struct column *columns, const int32_t *slots, 
 }
 
 /* Bytes that the values of some rows have together. */
-int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows) {
+int64_t penstock_rows_span(const struct column *c, int64_t start, int64_t rows) {
     const int32_t *at = c->offsets + c->offset + start;
     return at[rows] - at[0];
 }
@@ -211,7 +211,7 @@ int64_t penstock_weave_span(const struct column *c, int64_t start, int64_t rows)
 /* What one has to know of a batch before it is encoded. `slots` are backend, partition, cursor,
  * ordinal and the four images. `simple`: one origin, in order. `texts` are backend, partition, the
  * first and the last cursor; `weight` the bytes of the images. There is a row at least. */
-void penstock_weave_survey(const struct column *columns, const int32_t *slots, int64_t rows,
+void penstock_rows_survey(const struct column *columns, const int32_t *slots, int64_t rows,
                            struct survey *out) {
     const struct column *backend = columns + slots[0], *partition = columns + slots[1],
                         *cursor = columns + slots[2], *ordinal = columns + slots[3];
@@ -224,5 +224,5 @@ void penstock_weave_survey(const struct column *columns, const int32_t *slots, i
     out->first = (int32_t)integer(ordinal, 0, 4);
     out->last = (int32_t)integer(ordinal, rows - 1, 4);
     out->weight = 0;
-    for (int i = 4; i < 8; i++) out->weight += penstock_weave_span(columns + slots[i], 0, rows);
+    for (int i = 4; i < 8; i++) out->weight += penstock_rows_span(columns + slots[i], 0, rows);
 }

@@ -1,9 +1,9 @@
 /* How MessagePack and JSON write a string, a list of strings, a time, a place. Nothing here knows how
- * much room there is: see `penstock_weave_bound`. */
+ * much room there is: see `penstock_format_bound`. */
 #ifndef PENSTOCK_WRITTEN_H
 #define PENSTOCK_WRITTEN_H
 
-#include "weave.h"
+#include "columns.h"
 
 /* How a text is written. LINE is as it is, but a line break in it is refused. */
 enum { PLAIN, LINE, MSGPACK, JSON };

@@ -211,8 +211,6 @@ class Epochs:
         if found is None:
             return
         with self._lock:
-            for name in found.gone:
-                self._durable[name] = self._durable[name]._replace(ended=True)
             for name in found.forgotten:
                 self._durable.pop(name, None)
             for name, bookmark in found.ready.items():

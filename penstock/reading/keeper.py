@@ -33,12 +33,15 @@ class Keeper:
         self._reservoir.acknowledge(saved)
 
     def _newest(self, durable: Bookmarks) -> dict[PartitionId, Bookmark]:
-        """With the marks of now: an idle partition advances, too. One without a mark leaves the
-        stored mark as it is."""
+        """With the marks of now: an idle partition advances, too. A place whose mark is not known
+        is not saved: with another place's mark, changes would be passed over or repeated."""
         found = dict(durable)
         for name in self._reservoir.open_partitions:
             bookmark = durable.get(name, START)
             if not bookmark.ended:
                 newest = self._reservoir.bookmark(name, bookmark.place)
-                found[name] = newest or Bookmark(bookmark.place)
+                if newest is not None:
+                    found[name] = newest
+                elif bookmark.place is not None:
+                    found.pop(name, None)
         return found

@@ -136,10 +136,7 @@ class Planner:
             self._reservoir.open(name, bookmark)
         if self._positions is not None and found.forgotten:
             self._positions.forget(found.forgotten)
-        gone = {name: start[name]._replace(ended=True) for name in found.gone}
-        return {
-            name: each for name, each in {**start, **gone}.items() if name not in found.forgotten
-        }
+        return {name: each for name, each in start.items() if name not in found.forgotten}
 
     def _newest(self, name: PartitionId, bookmark: Bookmark) -> Bookmark:
         return self._reservoir.bookmark(name, bookmark.place) or bookmark

@@ -181,6 +181,18 @@ class Positions:
         self.error = str(error)
         self.tell(now - began, self.error)
 
+    def unsaved(self, durable: Bookmarks, most: int = 5) -> str:
+        """Which of these bookmarks are not stored, for a log: `most` partitions with their
+        places."""
+        places = {name: each.place for name, each in durable.items() if each.place is not None}
+        late = [
+            f"{name} at {place}"
+            for name, place in places.items()
+            if self._stored.get(name, _NOTHING).place != place
+        ]
+        more = [f"{len(late) - most} more"] if len(late) > most else []
+        return ", ".join([*late[:most], *more]) or "marks only"
+
     def verify(self) -> None:
         """Raises LeaseLost if another instance wrote our rows: this process may have been frozen
         while that one took over. From any thread."""

@@ -1,8 +1,11 @@
 """Which partitions of a feed there are, which of them may be read, and from where.
 
 Partitions are looked up at the start, on a timer, and soon after one has ended. A partition is read
-when its parents are done, and begins with their last bookmarks. A parent that the source no longer
-lists counts as done; if it had a bookmark, its remaining changes are lost: a gap.
+when its parents are done, and begins with their last bookmarks.
+
+One listing may be stale, so a partition counts as absent only when several have left it out. An
+absent parent that nothing is known of is done. One with a bookmark is read all the same: reading
+says what is lost.
 """
 
 import threading
@@ -11,45 +14,111 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.backoff import delays
-from penstock.errors import PositionLost
-from penstock.feeds import Feed, Gap, Lineage
+from penstock.feeds import Feed, Lineage
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
-from penstock.reservoir.part import GapRecorder
 
-__all__ = ["LOOKUP", "Openings", "Roster", "openings"]
+__all__ = [
+    "AGAIN", "LOOKUP", "Absences", "LeaseChanges", "Openings", "Roster", "lease_changes",
+    "openings",
+]  # fmt: skip
 
 # Seconds between two look-ups while nothing ends.
 LOOKUP = 30.0
 # Seconds between look-ups while children of an ended partition are awaited: from, to.
 SOON, LATE = 0.05, 10.0
+# Seconds after which a second listing says whether a partition is absent.
+AGAIN = 2.0
 
 
 class Openings(NamedTuple):
     """What a look-up found: the partitions that may be read and are not, with their bookmarks;
-    those with a bookmark that the source no longer lists (and that count as done); and those that
-    are done and can be forgotten, because the source lists neither them nor a child of theirs."""
+    those that the listing leaves out although one with a bookmark, or a child, is not done; and
+    those that are done and can be forgotten, because the source lists neither them nor a child of
+    theirs."""
 
     ready: dict[PartitionId, Bookmark]
-    gone: list[PartitionId]
+    missing: set[PartitionId]
     forgotten: list[PartitionId]
 
 
 def openings(
-    listed: Sequence[Lineage], known: Bookmarks, opened: Collection[PartitionId]
+    listed: Sequence[Lineage],
+    known: Bookmarks,
+    opened: Collection[PartitionId],
+    absent: Collection[PartitionId] = (),
 ) -> Openings:
-    """Pure: from what the source lists, what is known of each partition, and which are read."""
+    """Pure: from what the source lists, what is known of each partition, which are read, and which
+    are missing for long enough to count as absent."""
     names = {each.partition for each in listed}
     parents = {parent for each in listed for parent in each.parents}
     done = {name for name, bookmark in known.items() if bookmark.ended}
-    gone = [name for name in known if name not in names | done and name not in opened]
+    closed = [each for each in listed if each.partition not in done | set(opened)]
+    unread = {name for name in known if name not in names | done and name not in opened}
+    orphans = {
+        parent
+        for each in closed
+        if each.partition not in known
+        for parent in each.parents
+        if parent not in names | set(known)
+    }
+    unfinished = (names | set(known) | orphans - set(absent)) - done
     ready = {
         each.partition: known.get(each.partition) or _child(each, known)
-        for each in listed
-        if each.partition not in done
-        and each.partition not in opened
-        and all(parent in done or parent not in names | set(known) for parent in each.parents)
+        for each in closed
+        if unfinished.isdisjoint(each.parents)
     }
-    return Openings(ready, gone, [name for name in done if name not in names | parents])
+    ready |= {name: known[name] for name in sorted(unread & set(absent))}
+    return Openings(ready, unread | orphans, [name for name in done if name not in names | parents])
+
+
+class LeaseChanges(NamedTuple):
+    """Which partitions get a lease, and which lose theirs."""
+
+    made: list[PartitionId]
+    dropped: list[PartitionId]
+
+
+def lease_changes(listed: Sequence[Lineage], known: Bookmarks) -> LeaseChanges:
+    """Pure: what a look-up means for the leases, each of which has a bookmark. A partition gets
+    one when its parents are done. One that is done keeps it until its children have theirs, for
+    they begin with its bookmark; without children, while it is listed."""
+    children: dict[PartitionId, list[PartitionId]] = {}
+    for each in listed:
+        for parent in each.parents:
+            children.setdefault(parent, []).append(each.partition)
+    past = dict.fromkeys(_ancestors(listed, known), Bookmark(ended=True))
+    found = openings(listed, {**past, **known}, ())
+    dropped = [
+        name
+        for name, bookmark in known.items()
+        if bookmark.ended
+        and (known.keys() >= set(children[name]) if name in children else name in found.forgotten)
+    ]
+    return LeaseChanges([name for name in found.ready if name not in known], dropped)
+
+
+def _ancestors(listed: Sequence[Lineage], known: Bookmarks) -> set[PartitionId]:
+    """Of leased partitions: done, and their leases dropped."""
+    parents = {each.partition: each.parents for each in listed}
+    found: set[PartitionId] = set()
+    waiting = list(known)
+    while waiting:
+        fresh = set(parents.get(waiting.pop(), ())) - found - known.keys()
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+class Absences:
+    """Since when listings have left partitions out."""
+
+    def __init__(self) -> None:
+        self._since: dict[PartitionId, float] = {}
+
+    def confirmed(self, missing: Collection[PartitionId], now: float) -> set[PartitionId]:
+        """Those that were missing in every listing of the last `AGAIN` seconds, at least two."""
+        self._since = {name: self._since.get(name, now) for name in missing}
+        return {name for name, since in self._since.items() if now - since >= AGAIN}
 
 
 def _child(lineage: Lineage, known: Bookmarks) -> Bookmark:
@@ -64,24 +133,22 @@ class Roster:
     def __init__(
         self,
         feed: Feed,
-        gaps: GapRecorder,
         *,
         clock: Callable[[], float] = time.monotonic,
         every: float = LOOKUP,
     ) -> None:
         self._feed = feed
-        self._gaps = gaps
         self._clock = clock
         self._every = every
         self._next = clock()
         self._done: set[PartitionId] = set()
         self._waits: Iterator[float] | None = None  # for children that are awaited
+        self._absences = Absences()
         self._retries = delays()
         self._lock = threading.Lock()
 
     def look(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
-        """Looks up if it is time to: None if it is not. Raises as `Feed.partitions` does, and
-        PositionLost if all that could be read is lost."""
+        """Looks up if it is time to: None if it is not. Raises as `Feed.partitions` does."""
         with self._lock:
             done = {name for name, bookmark in known.items() if bookmark.ended}
             if not done <= self._done:  # a partition has ended: its children may be there
@@ -93,34 +160,16 @@ class Roster:
             self._next = self._clock() + next(self._retries)  # if that fails
             listed = self._feed.partitions()
             self._retries = delays()
-            found = openings(listed, known, opened)
-            lost = [self._lose(name, known[name]) for name in found.gone]
-            if self._feed.on_gap == "continue" and found.gone:
-                ended = {name: known[name]._replace(ended=True) for name in found.gone}
-                found = openings(listed, {**known, **ended}, opened)._replace(gone=list(ended))
-            else:
-                found = found._replace(gone=[])
-            self._schedule(found)
-        if lost and not found.ready and not opened and self._feed.on_gap != "continue":
-            raise PositionLost(
-                lost[0].detail, hint="on_gap: continue goes on with the partitions that there are"
-            )
-        return found
+            missing = openings(listed, known, opened).missing
+            absent = self._absences.confirmed(missing, self._clock())
+            found = openings(listed, known, opened, absent)
+            self._schedule(found, is_in_doubt=not missing <= absent)
+            return found
 
-    def _schedule(self, found: Openings) -> None:
-        if found.ready or found.gone or self._waits is None:
+    def _schedule(self, found: Openings, *, is_in_doubt: bool) -> None:
+        wait = self._every
+        if found.ready or self._waits is None:
             self._waits = None
-            self._next = self._clock() + self._every
         else:
-            self._next = self._clock() + min(next(self._waits), self._every)
-
-    def _lose(self, name: PartitionId, bookmark: Bookmark) -> Gap:
-        gap = Gap(
-            cause="partition_gone",
-            after="" if bookmark.place is None else str(bookmark.place),
-            detail=f"{self._feed.backend} no longer lists the partition {name}: its changes after"
-            f" {bookmark.place or 'its beginning'} are lost",
-            policy=self._feed.on_gap,
-        )
-        self._gaps.lost(name, gap, bookmark)
-        return gap
+            wait = min(next(self._waits), wait)
+        self._next = self._clock() + (min(wait, AGAIN) if is_in_doubt else wait)

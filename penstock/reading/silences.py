@@ -51,6 +51,7 @@ class Silences:
         self._gaps = gaps
         self._max_gap = max_gap
         self._seen: dict[str, Silence] = {}
+        self._open: dict[str, Gap] = {}  # partitions that were silent, until their next event
 
     def look(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Records the gaps of these rows; returns them without what is for this only."""
@@ -58,6 +59,7 @@ class Silences:
             if self._max_gap is None or row.get("clock") is None or not row.get("connected"):
                 self._seen.pop(name, None)  # a stream that is opened again starts anew
                 continue
+            self._resumed(name, str(row.get("place") or ""))
             clock, token = float(row["clock"]), str(row.get("token"))
             before = self._seen.get(name)
             now, found = observe(before, clock=clock, token=token, max_gap=self._max_gap)
@@ -76,10 +78,23 @@ class Silences:
             detail=f"the source's clock moved {seconds:.0f} s on, and its open stream did not",
             policy="continue",
         )
-        bookmark = Bookmark(Place.parse(place) if place else None)
+        if self._noted(name, gap):
+            self._open[name] = gap
+            return True
+        return False
+
+    def _resumed(self, name: str, place: str) -> None:
+        """The first event after a gap is its end, and is reported once."""
+        gap = self._open.get(name)
+        if gap is not None and place != gap.after and self._noted(name, gap, to=place):
+            del self._open[name]
+            log.info("%s goes on after a silence: %s is its first change", name, place)
+
+    def _noted(self, name: str, gap: Gap, *, to: str = "") -> bool:
+        bookmark = Bookmark(Place.parse(gap.after) if gap.after else None)
         try:
-            self._gaps.lost(PartitionId(name), gap, bookmark)
-        except PenstockError as error:  # it is looked for again in a moment
+            self._gaps.lost(PartitionId(name), gap, bookmark, to=to)
+        except PenstockError as error:  # it is tried again in a moment
             log.warning("a gap of %s could not be recorded yet: %s", name, error)
             return False
         return True

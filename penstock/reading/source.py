@@ -84,7 +84,7 @@ class Source:
         self._buffer = options.buffer
         self._assignments = Assignments() if self._polled else None
         self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=self._report)
-        roster = Roster(feed, self._gaps)
+        roster = Roster(feed)
         self._planner = Planner(
             self._reservoir,
             roster,
@@ -269,7 +269,8 @@ class Source:
             if time.monotonic() < self._last_save:
                 time.sleep(0.05)  # Spark triggers again at once
                 return
-            log.warning("stopped with positions that are not saved: %s", error)
+            late = self._positions.unsaved(durable) if self._positions else ""
+            log.warning("stopped with positions that are not saved (%s): %s", late, error)
         self._reservoir.stop(STOPPING)
         self._stopped = True
         self._durable = durable

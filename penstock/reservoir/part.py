@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.feeds import Feed, Following, Gap, HistoryLost, SharedConnection
+from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesRetries, SharedConnection
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
+from penstock.reservoir.past import PastFollowings
 
 __all__ = ["BLOCKED", "GapRecorder", "PartitionReader"]
 
@@ -59,7 +60,9 @@ class PartitionReader:
         self._resume = bookmark  # of all that was read
         self._saved = bookmark  # of what is stored
         self._following: Following | None = None
-        self._waits = delays()
+        self._past = PastFollowings()
+        self._delays = feed.delays if isinstance(feed, PacesRetries) else delays
+        self._waits = self._delays()
         self._reconnects = 0
         self._last_error = ""
         self._is_in_doubt = False  # the last following ended with a lost position
@@ -81,7 +84,7 @@ class PartitionReader:
             self._reconnects += 1
             self.disconnect()
             return (), next(self._waits)
-        self._waits = delays()
+        self._waits = self._delays()
         return pages, 0.0
 
     @property
@@ -134,10 +137,12 @@ class PartitionReader:
         """Closes the connection; the next turn makes another."""
         following, self._following = self._following, None
         if following is not None:
+            # A closed following forgets nothing: earlier places become durable later.
+            following.close()
             found = following.bookmark(self.read_to)
             mark = self._saved.mark if found is None else found.mark
             self._resume = Bookmark(self.read_to, mark)
-            following.close()
+            self._past.add(self.read_to, following)
 
     def fail(self, failure: PenstockError) -> None:
         """Notes why the partition is not read any more."""
@@ -178,6 +183,7 @@ class PartitionReader:
             self.size -= page.size
             self.events -= page.count
             released += page.count
+        self._past.durable(place)
         return released
 
     # From any thread.
@@ -185,7 +191,8 @@ class PartitionReader:
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable; None: what is stored stays."""
         following = self._following
-        return following.bookmark(place) if following is not None else None
+        found = following.bookmark(place) if following is not None else None
+        return self._past.bookmark(place) if found is None else found
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """The bookmark is stored."""
@@ -193,6 +200,8 @@ class PartitionReader:
         following = self._following
         if following is not None:
             following.acknowledge(bookmark)
+            if bookmark.place is not None:
+                self._past.saved(bookmark.place)
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON for the status page."""

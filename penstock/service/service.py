@@ -81,12 +81,13 @@ class Service:
                     bridge_metrics=self._bridge_metrics,
                 )
             )
-            engine = stack.enter_context(Engine(pipeline, run))
+            engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
             queries = [engine.query(backend) for backend in pipeline.backends]
 
             def meanwhile() -> None:
                 ops.try_to_listen()
-                engine.wait()
+                with self._ending_with_spark():
+                    engine.wait()
 
             while standby.wait(meanwhile):
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
@@ -101,24 +102,35 @@ class Service:
         self, engine: Engine, supervision: Supervision, board: Board, run: Path, ours: Ownership
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until the lease is lost."""
+        with self._ending_with_spark():
+            try:
+                engine.own()
+                with engine.reporting(board):
+                    while not self._stop.wait(TICK):
+                        if ours.lost.is_set():
+                            name = self._pipeline.name
+                            raise LeaseLost(f"the lease of {name} is another instance's")
+                        engine.count_task_slots()
+                        supervision.tick(time.monotonic())
+                    (run / STOP).touch()
+                    supervision.drain()
+            except LeaseLost as error:
+                log.warning("another instance has taken over", error=str(error))
+                supervision.hand_over()
+
+    @contextmanager
+    def _ending_with_spark(self) -> Iterator[None]:
+        """Raises EngineLost when Spark ended by itself; not when it ended with a stop: SIGTERM to
+        the whole group of processes ends the JVM, too, and so does a stop while it starts."""
         try:
-            engine.own()
-            with engine.reporting(board):
-                while not self._stop.wait(TICK):
-                    if ours.lost.is_set():
-                        raise LeaseLost(f"the lease of {self._pipeline.name} is another instance's")
-                    engine.count_task_slots()
-                    supervision.tick(time.monotonic())
-                (run / STOP).touch()
-                supervision.drain()
-        except LeaseLost as error:
-            log.warning("another instance has taken over", error=str(error))
-            supervision.hand_over()
-        except EngineLost:  # SIGTERM to the whole group of processes ends the JVM too
+            yield
+        except EngineLost as error:
             if not self._stop.is_set():
                 self._stop.set()
                 raise
-            log.warning("stopped after Spark; the next start delivers what was in flight")
+            log.warning(
+                "Spark is gone; the next start delivers what was in flight", error=str(error)
+            )
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

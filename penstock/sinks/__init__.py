@@ -13,6 +13,7 @@ from penstock.settings import Settings
 
 __all__ = [
     "Announces",
+    "BoundsMessages",
     "Notify",
     "Receipt",
     "Record",
@@ -127,6 +128,16 @@ class Announces(Protocol):
     def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
         """Publishes plain JSON; the same `identity` again is the same news. Returns where it is
         kept; "" if only those who listen now have it. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class BoundsMessages(Protocol):
+    """A sink that takes messages up to a size."""
+
+    def largest_message(self) -> int:
+        """Bytes that the message of one change may have. Does I/O; raises Unavailable,
+        SettingsError."""
         ...
 
 

@@ -31,8 +31,8 @@ class BatchSettings(Settings):
     """
 
     max_size: int = Field(default=500, ge=1, le=1000)  # changes; 1,000 is the server's limit
-    max_wait: Duration = Field(default=0.1, ge=0)  # seconds that a change may wait for company
-    max_bytes: Size = Field(default=256 * 1024, ge=1)  # a larger single change goes alone
+    max_wait: Duration = Field(default=0.1, ge=0)  # seconds that a change may wait for more
+    max_bytes: Size = Field(default=256 * 1024, ge=1)  # a larger change is a batch of its own
 
 
 class PressureSettings(Settings):
@@ -51,7 +51,7 @@ class PressureSettings(Settings):
 
 
 class BreakerSettings(Settings):
-    """When a server that fails is left alone, and for how long."""
+    """When nothing is sent to a server that fails, and for how long."""
 
     threshold: int = Field(default=5, ge=1)  # failures in a row
     timeout: Duration = Field(default=30, gt=0)  # seconds until a probe

@@ -20,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.feeds import Feed, Gap, HistoryLost, NativeRecord, RecordReader
 from penstock.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.roster import LATE, SOON, openings
+from penstock.reading.roster import AGAIN, LATE, SOON, Absences, openings
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
 
@@ -54,11 +54,11 @@ class Coordinator:
         self._grace = grace
         self._known: dict[PartitionId, Bookmark] = dict(bookmarks)
         self._shards: dict[PartitionId, Shard] = {}
-        self._gone: RecordsExpired | None = None
         self._buffer = Buffer()
         self._refill = False
         self._look_at = clock()
         self._waits: Iterator[float] | None = None  # for children of an ended partition
+        self._absences = Absences()
 
     def head(self) -> NativeRecord | None:
         """The next record of what was fetched, which stays. Raises Malformed."""
@@ -94,8 +94,8 @@ class Coordinator:
                 if not isinstance(error, Unavailable) or self._clock() >= self._grace:
                     errors.append(error)
         self._refill = True
-        if errors or self._gone:
-            raise self._gone or errors[0]
+        if errors:
+            raise errors[0]
 
     def _poll(self, shard: Shard, wait: float) -> None:
         try:
@@ -140,11 +140,9 @@ class Coordinator:
         if not listed:  # a listing that is behind: it is no evidence that partitions are gone
             self._schedule(awaited=True)
             return
-        found = openings(listed, self._known, self._shards)
-        for name in found.gone:
-            self._lose(name)
-        if found.gone:
-            found = openings(listed, self._known, self._shards)
+        missing = openings(listed, self._known, self._shards).missing
+        absent = self._absences.confirmed(missing, self._clock())
+        found = openings(listed, self._known, self._shards, absent)
         for name in found.forgotten:
             del self._known[name]
         for name, bookmark in found.ready.items():
@@ -153,6 +151,8 @@ class Coordinator:
         parents = {parent for each in listed for parent in each.parents}
         done = {name for name, bookmark in self._known.items() if bookmark.ended}
         self._schedule(awaited=not found.ready and not done <= parents)
+        if not missing <= absent:
+            self._look_at = min(self._look_at, self._clock() + AGAIN)
 
     def _schedule(self, *, awaited: bool) -> None:
         if awaited:
@@ -161,22 +161,6 @@ class Coordinator:
         else:
             self._waits = None
             self._look_at = self._clock() + LISTING
-
-    def _lose(self, name: PartitionId) -> None:
-        """A partition that was not read to its end is no longer listed."""
-        bookmark = self._known[name]
-        gap = Gap(
-            cause="partition_gone",
-            after="" if bookmark.place is None else str(bookmark.place),
-            detail=f"{self._feed.backend} no longer lists the partition {name}: its records after"
-            f" {bookmark.place or 'its beginning'} are lost",
-            policy=self._feed.on_gap,
-        )
-        self._note(gap)
-        if self._feed.on_gap == "continue":
-            self._known[name] = bookmark._replace(ended=True)
-        else:
-            self._gone = RecordsExpired(gap.detail, hint=_HINT)
 
     def _note(self, gap: Gap) -> None:
         if gap not in self.gaps:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from penstock.backoff import delays
 from penstock.change import OnError
 from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
-from penstock.feeds import At, Feed, Gap
+from penstock.feeds import At, Feed, Gap, PacesRetries
 from penstock.position import Bookmarks
 from penstock.stream.coordinator import Coordinator
 from penstock.stream.models import Convert, converter
@@ -144,7 +144,8 @@ class Stream:
         """Every record, for ever: waits `poll` seconds where there is none, sends heartbeats
         between records, and tries again with back-off while the source is Unavailable. Ends after
         `stop` or `close`; other errors are raised."""
-        waits = delays()
+        pace = self._feed.delays if isinstance(self._feed, PacesRetries) else delays
+        waits = pace()
         kept = self._clock()
         while not self._stopped.is_set() and not self._closed:
             asked, pause = self._clock(), 0.0
@@ -154,7 +155,7 @@ class Stream:
                     kept = asked
                     self.heartbeat()
                 record = self._next(poll)
-                waits = delays()
+                waits = pace()
                 if record is None and not self._coordinator.due:
                     pause = poll - (self._clock() - asked)
             except Unavailable:

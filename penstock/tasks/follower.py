@@ -158,7 +158,9 @@ class Follower:
         for name, place in done.items():
             if name in self._places:  # it has not left meanwhile
                 self._places[name] = place
-                found[name] = self._reservoir.bookmark(name, place) or Bookmark(place)
+                bookmark = self._reservoir.bookmark(name, place)
+                if bookmark is not None:  # or else it is reported later
+                    found[name] = bookmark
         if found:
             self._reported |= found
             self._send(bookmarks_message(found))

@@ -105,7 +105,7 @@ def _hashed(hashes: "np.ndarray[Any, np.dtype[np.uint64]]", column: Any) -> Any:
 
 
 class _Column(ctypes.Structure):
-    """`struct column` of weave.h."""
+    """`struct column` of columns.h."""
 
     _fields_ = (
         ("valid", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),

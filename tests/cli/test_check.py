@@ -1,7 +1,9 @@
 """`penstock check` against real servers: what it prints, and its exit code."""
 
 import json
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -10,6 +12,9 @@ from penstock import cli
 from penstock.cli.check import _summary
 from penstock.demo.servers import Database, Nats
 from penstock.finding import Finding, Level
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.settings import NatsSettings
 
 FILE = """\
 name: shop
@@ -86,6 +91,38 @@ def test_servers_that_are_not_there_are_errors_without_secrets(tmp_path: Path) -
     assert "error   sink jetstream" in found.output
     assert "hunter" not in found.output
     assert "Traceback" not in found.output
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("config", "limit", "warns"),
+    [
+        ({}, -1, True),
+        ({"max_payload": 64 << 20}, -1, False),
+        ({"max_payload": 64 << 20}, 1000, True),
+    ],
+)
+def test_documents_that_the_sink_has_no_room_for_are_found(
+    tmp_path: Path, config: dict[str, Any], limit: int, warns: bool
+) -> None:
+    path = tmp_path / "pipeline.yaml"
+    with Nats(config=config) as server:
+        path.write_text(f"""
+            state: {tmp_path}
+            backends:
+              - type: mongodb
+                connection: mongodb://127.0.0.1:1
+                connect_timeout: 100ms
+                database: shop
+            sink: {{type: jetstream, url: "{server.url}", stream: S, subject: "s.{{collection}}"}}
+            ops: {{port: 0}}
+        """)
+        with closing(Connection(NatsSettings.model_validate({"url": server.url}))) as connection:
+            connection.open()
+            JetStream(connection).create({"name": "S", "subjects": ["s.>"], "max_msg_size": limit})
+        output = check(path).output
+    assert ("document size" in output) is warns, output
+    assert ("raise max_payload" in output) is warns
 
 
 def test_where_there_is_no_terminal_there_are_no_colours(tmp_path: Path) -> None:

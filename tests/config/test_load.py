@@ -226,6 +226,27 @@ def test_positions_follow_the_state_folder(tmp_path: Path) -> None:
     assert read(SMALL + f"state: {tmp_path}").positions == f"sqlite:///{tmp_path}/positions.db"
 
 
+@pytest.mark.parametrize("kind", ["pond", "memory", "dynamodb"])
+def test_a_limit_of_silence_is_refused_where_it_could_find_nothing(kind: str) -> None:
+    own = ", table: shop, region: eu-west-1" if kind == "dynamodb" else ""
+    text = f"backends: [{{type: {kind}, max_gap: 5m{own}}}]\nsink: {{type: lake}}\n"
+    (mistake,) = mistakes(text)
+    assert mistake.startswith("pipeline.yaml:1: backends[0].max_gap: ")
+    assert f"finds nothing with {kind}" in mistake
+
+
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [
+        ("postgres", "connection: 'postgresql://h/shop', slot: s, publication: p"),
+        ("mongodb", "connection: 'mongodb://h', database: shop"),
+    ],
+)
+def test_a_source_that_tells_its_clock_may_have_a_limit_of_silence(kind: str, own: str) -> None:
+    text = f"backends: [{{type: {kind}, max_gap: 5m, {own}}}]\nsink: {{type: lake}}"
+    assert read(text).backends[0].max_gap == 300
+
+
 def test_a_file_that_is_missing_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.yaml: no such file or directory"):
         load_pipeline(tmp_path / "none.yaml")

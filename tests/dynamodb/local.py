@@ -1,21 +1,31 @@
-"""DynamoDB Local, the official one, where `scripts/test` could get it; and tables on any server."""
+"""DynamoDB Local, the official one, where `scripts/test` could get it; and tables on any server.
+
+Debian's libfaketime gives it a clock that tests move: its shards roll every four hours, iterators
+expire after 15 minutes, and records are trimmed after 24 hours.
+"""
 
 import os
 import shutil
 import signal
 import socket
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import boto3
+from botocore.config import Config
 
 from penstock.demo.server import EmbeddedServer
 from penstock.errors import Unavailable
 
-__all__ = ["DynamodbLocal", "Table"]
+__all__ = ["ROLLS", "DynamodbLocal", "Table"]
 
-_LIBRARIES = Path(__file__).parents[2] / ".venv" / "dynamodb-local" / "lib"
+_OURS = Path(__file__).parents[2] / ".venv"
+_LIBRARIES = _OURS / "dynamodb-local" / "lib"
+_FAKETIME = "usr/lib/*/faketime/libfaketimeMT.so.1"
+# How many seconds of the server pass in one, so that a shard rolls every 12 seconds.
+ROLLS = 1200
 _MAIN = "com.amazonaws.services.dynamodbv2.local.main.ServerRunner"
 
 
@@ -28,12 +38,23 @@ def java() -> str:
     return found
 
 
-class DynamodbLocal(EmbeddedServer):
-    """`keeps`: its tables are in its folder, over a kill as well; else in memory. Raises
-    Unavailable without its jars."""
+def faketime() -> Path:
+    """The library; raises Unavailable."""
+    found = [*_OURS.glob(f"faketime/{_FAKETIME}"), *Path("/").glob(_FAKETIME)]
+    if not found:
+        raise Unavailable("libfaketime is not there", hint="apt-get install libfaketime")
+    return found[0]
 
-    def __init__(self, *, keeps: bool = False) -> None:
+
+class DynamodbLocal(EmbeddedServer):
+    """`keeps`: its tables are in its folder, over a kill as well; else in memory. `clock`: that
+    many of its seconds pass in one, and `advance` moves it. Raises Unavailable without its jars,
+    or without the library for that."""
+
+    def __init__(self, *, keeps: bool = False, clock: int | None = None) -> None:
         self._keeps = keeps
+        self._library = None if clock is None else faketime()
+        self._rate, self._ahead = clock, 0
         if not any(_LIBRARIES.glob("DynamoDBLocal-*.jar")):
             raise Unavailable(
                 "DynamoDB Local is not there", hint="install Maven, and run scripts/test"
@@ -55,7 +76,27 @@ class DynamodbLocal(EmbeddedServer):
         command = [java(), f"-Djava.library.path={_LIBRARIES}", "-Xmx256m", "-cp"]
         command += [f"{_LIBRARIES}/*", _MAIN, "-port", str(self.port)]
         command += ["-dbPath", str(self.folder)] if self._keeps else ["-inMemory"]
-        self.daemon.start(command, ready=self._ready, timeout=self.timeout, again=again)
+        env: dict[str, str] = {}
+        if self._library is not None:
+            self._write_clock()
+            # The monotonic clock goes with it: else the JVM's timers spin, and no shard rolls.
+            env = {"LD_PRELOAD": str(self._library), "FAKETIME_TIMESTAMP_FILE": str(self._clock)}
+            env |= {"FAKETIME_CACHE_DURATION": "1"}
+        self.daemon.start(command, ready=self._ready, timeout=self.timeout, again=again, env=env)
+
+    @property
+    def _clock(self) -> Path:
+        return self.folder / "clock"
+
+    def _write_clock(self) -> None:
+        fresh = self._clock.with_suffix(".new")
+        fresh.write_text(f"+{self._ahead} x{self._rate}\n")
+        fresh.rename(self._clock)
+
+    def advance(self, seconds: int) -> None:
+        """Moves the clock on at once; the server notices within a second."""
+        self._ahead += seconds
+        self._write_clock()
 
     def _ready(self) -> bool:
         with socket.socket() as probe:
@@ -78,14 +119,18 @@ class Table:
             region_name="eu-central-1",
             aws_access_key_id=key,
             aws_secret_access_key="b",
+            config=Config(retries={"mode": "standard", "total_max_attempts": 10}),
         )
-        self.client.create_table(
-            TableName=self.name,
-            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
-        )
+        # boto3 repeats a call whose answer was lost (a clock that goes fast drops connections): the
+        # table is there then.
+        with suppress(self.client.exceptions.ResourceInUseException):
+            self.client.create_table(
+                TableName=self.name,
+                KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+                StreamSpecification={"StreamEnabled": True, "StreamViewType": view},
+            )
 
     def put(self, key: str, **item: Any) -> None:
         """Attributes are typed values."""

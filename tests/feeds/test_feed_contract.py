@@ -331,20 +331,26 @@ def test_what_is_written_after_begin_is_delivered(feed: Feed, everything: list[P
     assert changes(feed, read(feed, begun, _CHANGES)) == changes(feed, everything)
 
 
+@pytest.mark.parametrize("closed", [False, True])
 def test_after_a_bookmark_of_its_own_it_gives_exactly_the_rest(
-    feed: Feed, everything: list[Page]
+    feed: Feed, everything: list[Page], closed: bool
 ) -> None:
-    """As a token in JSON, from another process: the feed is a pickled copy."""
+    """As a token in JSON, from another process: the feed is a pickled copy. A closed following has
+    the bookmarks of all that it read."""
     expected, marks = changes(feed, everything), places(feed, everything)
     for number in (1, len(marks) // 2, len(marks) - 1):
         with following(feed, _begun[feed][_only(feed)]) as found:
             pages: list[Page] = []
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while sum(page.count for page in pages) < _CHANGES:
                 assert time.monotonic() < deadline
                 pages += found.read(0.2)
+            bookmark = None if closed else found.bookmark(marks[number - 1])
+        if closed:
+            assert found.bookmark(pages[-1].last) is not None
             bookmark = found.bookmark(marks[number - 1])
         assert bookmark is not None
+        assert bookmark.place == marks[number - 1]
         token = Bookmark.from_json(json.loads(json.dumps(bookmark.to_json())))
         copy: Feed = pickle.loads(pickle.dumps(feed))
         assert changes(feed, read(copy, token, _CHANGES - number)) == expected[number:]

@@ -140,9 +140,11 @@ def running(folder: Path, pipeline: dict[str, Any]) -> Iterator[Run]:
 
 
 def eventually(check: Callable[[], Any], *, seconds: float = 180, run: Run | None = None) -> Any:
-    """Waits until `check()` is true and raises nothing; returns what it gave."""
+    """Waits until `check()` is true and raises nothing; returns what it gave. A check that reads a
+    whole stream leaves most of the processor to what it waits for."""
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         problem: object = None
         try:
             if found := check():
@@ -151,8 +153,9 @@ def eventually(check: Callable[[], Any], *, seconds: float = 180, run: Run | Non
             problem = error
         if run is not None:
             run.alive()
-        assert time.monotonic() < deadline, f"not in {seconds} s: {problem}\n{run and run.log}"
-        time.sleep(0.2)
+        now = time.monotonic()
+        assert now < deadline, f"not in {seconds} s: {problem}\n{run and run.log}"
+        time.sleep(min(2.0, max(0.2, 2 * (now - began))))
 
 
 def tree(run: Run) -> list[psutil.Process]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.running import eventually, running
+from tests.pipeline.running import Run, eventually, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault]
 
@@ -21,21 +21,8 @@ def document(master: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("master", "code", "said"),
-    [
-        # Spark itself tries for a minute.
-        ("spark://127.0.0.1:1", 1, "the Spark master spark://127.0.0.1:1 cannot be reached"),
-        ("spark://nowhere", 2, "the master spark://nowhere: Invalid master URL: spark://nowhere"),
-        ("sparks", 2, "with the master sparks"),
-    ],
-)
-def test_a_start_without_a_master_ends_with_an_error(
-    tmp_path: Path, master: str, code: int, said: str
-) -> None:
-    with running(tmp_path, document(master)) as run:
-        assert run.process.wait(500) == code
+def assert_told(run: Run, said: str) -> None:
+    """The last lines of the log are for the operator."""
     error, hint = run.log.splitlines()[-2:]
     assert error.startswith("error: ")
     assert said in error
@@ -45,13 +32,39 @@ def test_a_start_without_a_master_ends_with_an_error(
     assert "Traceback" not in run.log
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [
+        ("spark://nowhere", "the master spark://nowhere: Invalid master URL: spark://nowhere"),
+        ("sparks", "with the master sparks"),
+    ],
+)
+def test_a_start_with_a_wrong_master_ends_with_an_error(
+    tmp_path: Path, master: str, said: str
+) -> None:
+    with running(tmp_path, document(master)) as run:
+        assert run.process.wait(500) == 2
+    assert_told(run, said)
+
+
 @pytest.mark.timeout(900)
-def test_a_service_that_ran_waits_for_its_master_until_it_is_stopped(
+def test_without_a_master_a_start_ends_and_a_service_that_ran_waits_until_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PENSTOCK_STARTED_AGAIN", "1")  # as after the cluster ended its application
-    with running(tmp_path, document("spark://127.0.0.1:1")) as run:
-        eventually(lambda: run.log.count("ops server listens") == 2, seconds=400, run=run)
-        assert "the Spark master spark://127.0.0.1:1 cannot be reached" in run.log
-        assert run.stop(400) == 1
-        assert run.log.count("starting again") == 1
+    """Spark itself tries for a minute; a stop does not wait for it."""
+    for name in ("first", "again"):
+        (tmp_path / name).mkdir()
+    pipeline = document("spark://127.0.0.1:1")
+    said = "the Spark master spark://127.0.0.1:1 cannot be reached"
+    with running(tmp_path / "first", pipeline) as first:
+        monkeypatch.setenv("PENSTOCK_STARTED_AGAIN", "1")  # as after the cluster ended it
+        with running(tmp_path / "again", pipeline) as again:
+            assert first.process.wait(500) == 1
+            eventually(lambda: again.log.count("ops server listens") == 2, seconds=400, run=again)
+            assert again.stop(400) == 0
+    assert_told(first, said)
+    assert again.log.count("starting again") == 1
+    assert again.log.count(said) == 1, "the second start was waited for"
+    assert "stopped while Spark started" in again.log
+    assert "Traceback" not in again.log

@@ -69,7 +69,7 @@ class Made:
         self.positions = positions
         self.gaps = GapLog(positions)
         self.reservoir = Reservoir(feed, limit=limits.buffer, gaps=self.gaps, threads=threads)
-        self.roster = Roster(feed, self.gaps)
+        self.roster = Roster(feed)
         self.planner = Planner(self.reservoir, self.roster, limits=limits, positions=positions)
 
     def epochs(

@@ -260,6 +260,7 @@ def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
     with made(feed, positions=positions_of()) as parts:
         end = parts.planner.advance(stored)
         assert end[P0].ended
+        parts.planner.advance(end)
         assert parts.reservoir.open_partitions == ["p0.0", "p0.1"]
         (gap,) = parts.gaps.rows()["p0"]["gaps"]
         assert (gap["cause"], gap["from"]) == ("partition_gone", "p0-000000000001:3")

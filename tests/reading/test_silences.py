@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,23 @@ def test_a_silent_partition_is_recorded_and_stale() -> None:
     assert found["stale"]
     assert found["counts"] == {"silent": 1}
     assert found["gaps"][0]["from"] == "07:1"
+
+
+def test_the_first_event_after_a_silence_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    log = GapLog(clock=iter(range(0, 1000, 10)).__next__)
+    silences = Silences(log, 300.0)
+    for clock, token, place in (
+        (0, "a", "07:1"), (300, "a", "07:1"), (310, "idle", "07:1"), (320, "b", "08:0"),
+        (330, "c", "09:0"),
+    ):  # fmt: skip
+        silences.look({"p": {"connected": True, "clock": clock, "token": token, "place": place}})
+    (gap,) = log.rows()["p"]["gaps"]
+    assert (gap["from"], gap["to"]) == ("07:1", "08:0")
+    assert log.rows()["p"]["counts"] == {"silent": 1}
+    assert caplog.text.count("goes on after a silence") == 1
 
 
 def test_a_connection_that_was_lost_starts_anew() -> None:

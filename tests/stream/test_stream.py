@@ -22,6 +22,7 @@ from penstock.feeds import NativeRecord
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
+from penstock.reading.roster import AGAIN
 from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader
@@ -278,16 +279,33 @@ def test_an_unread_shard_that_is_no_longer_listed_is_a_gap(policy: Any) -> None:
     take(stream, 1)
     token = stream.token
     feed.unlisted.add("A")
-    late = Stream(feed, at=token)
+    feed.trimmed["A"] = 1
+    clock = Clock()
+    late = Stream(feed, at=token, clock=clock)
+    assert take(late, 2) == ["B/0", None]  # one listing says nothing
+    assert late.gaps == ()
+    clock.now += AGAIN
     if policy == "continue":
-        assert sorted(filter(None, take(late, 4))) == ["B/0", "C/0"]
+        assert sorted(filter(None, take(late, 4))) == ["C/0"]
     else:
-        with pytest.raises(RecordsExpired, match="no longer lists"):
-            next(late)
-        assert take(late, 1) == ["B/0"]
-        with pytest.raises(RecordsExpired):
-            next(late)
-    assert [gap.cause for gap in late.gaps] == ["partition_gone"]
+        for _ in range(2):
+            with pytest.raises(RecordsExpired):
+                next(late)
+    assert [gap.cause for gap in late.gaps] == ["trimmed"]
+
+
+def test_a_shard_that_one_stale_listing_leaves_out_is_read_on() -> None:
+    feed = ScriptedFeed(tree("A => C, B"), {"A": [[1, 2]], "B": [[7]], "C": [[9]]})
+    stream = Stream(feed, at="trim_horizon")
+    take(stream, 1)
+    clock = Clock()
+    late = Stream(feed, at=stream.token, clock=clock)
+    feed.unlisted.add("A")
+    assert take(late, 3) == ["B/0", None, None]
+    feed.unlisted.clear()
+    clock.now += AGAIN
+    assert take(late, 3) == ["A/1", "C/0", None]
+    assert late.gaps == ()
 
 
 def test_a_lost_connection_loses_and_repeats_nothing() -> None:

@@ -36,7 +36,7 @@ class World:
         self.assignments = Assignments()
         self.epochs = Epochs(
             self.assignments,
-            Roster(feed, self.gaps),
+            Roster(feed),
             self.positions,
             seconds=600.0,
             clock=lambda: 0.0,

@@ -17,6 +17,7 @@ from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginni
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.losses import gap_of, loss
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.feeds.dynamodb.preflight import check, how_to_enable
@@ -29,7 +30,6 @@ from penstock.wire.dynamodb.records import sequence_number
 
 __all__ = ["DynamodbFeed"]
 
-_HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 _DISABLED = ("DISABLED", "DISABLING")
 
 
@@ -150,7 +150,7 @@ class DynamodbFeed:
         beginning = beginning_of(bookmark)
         gap = self._gap(partition, bookmark, beginning)
         if gap is not None and (despite is None or despite.cause != gap.cause):
-            raise HistoryLost(gap, hint=_HINT)
+            raise loss(gap)
         if gap is not None:
             self._lost.pop(partition, None)
             beginning = ShardBeginning(asked=time.time())
@@ -198,16 +198,7 @@ class DynamodbFeed:
         return cause if after <= at else ""
 
     def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
-        after = "" if place is None else str(place)
-        details = {
-            "stream_gone": f"the stream of {partition} is not there any more",
-            "stream_replaced": f"the stream of {self._table} was disabled and enabled again:"
-            " what was written in between is lost",
-            "trimmed": f"records of {partition} after {after or 'its beginning'} are older than"
-            " the stream keeps them",
-            "shard_gone": f"the shard {partition} is not there any more",
-        }
-        return Gap(cause=cause, after=after, detail=details[cause], policy=self.on_gap)
+        return gap_of(cause, partition, place, table=self._table, policy=self.on_gap)
 
     def _found_lost(
         self, partition: PartitionId, after: Place | None, cause: str
@@ -220,7 +211,7 @@ class DynamodbFeed:
         if last is not None and after is not None and int(after.cursor) >= last:
             return None
         self._lost[partition] = after, cause
-        return HistoryLost(self._gap_of(partition, after, cause), hint=_HINT)
+        return loss(self._gap_of(partition, after, cause))
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""

@@ -138,6 +138,10 @@ class DynamodbFollowing:
             self._iterator = None
             self._beginning = self._beginning.without_iterator()
             return
+        if code == TRIMMED and self._is_at_the_horizon:
+            self._iterator = None
+            self._pace.found(0, self._clock())
+            return
         if code in (TRIMMED, NOT_FOUND):
             lost = self._lost(self._after, "trimmed" if code == TRIMMED else "shard_gone")
             if lost is None:
@@ -148,6 +152,13 @@ class DynamodbFollowing:
         if not isinstance(found, Throttled):
             raise found from error
         self._pace.throttled(self._clock())
+
+    @property
+    def _is_at_the_horizon(self) -> bool:
+        """Whether the horizon moved after the iterator was made: it is what we are to begin at."""
+        begins = self._beginning
+        is_at = self._after is None and begins.since is None
+        return is_at and not begins.is_overdue(self._now())
 
     def _unknown_place(self) -> ShardIteratorExpired:
         return ShardIteratorExpired(

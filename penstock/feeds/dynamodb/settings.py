@@ -4,6 +4,7 @@ import re
 from datetime import datetime
 from typing import Any, Literal
 
+import orjson
 from pydantic import Field, field_validator, model_validator
 
 from penstock.errors import Malformed
@@ -73,8 +74,13 @@ class DynamodbSettings(Settings):
 
     @field_validator("start", mode="before")
     @classmethod
-    def _is_a_time(cls, value: Any) -> Any:
-        """YAML reads a time by itself."""
+    def _is_read(cls, value: Any) -> Any:
+        """YAML reads a time by itself; in an option a token is JSON."""
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            try:
+                return orjson.loads(value)
+            except orjson.JSONDecodeError:
+                raise ValueError("a token is JSON") from None
         return value.isoformat() if isinstance(value, datetime) else value
 
     @field_validator("start")
@@ -107,9 +113,10 @@ def _start(value: str | dict[str, Any]) -> At:
     """Raises ValueError."""
     if isinstance(value, dict):
         try:
-            return bookmarks_from_json(value)
-        except Malformed as error:
-            raise ValueError(f"not a token: {error.message}") from None
+            # The iterator's token has its bookmarks under `partitions`.
+            return bookmarks_from_json(value.get("partitions", value))
+        except (AttributeError, Malformed) as error:
+            raise ValueError(f"not a token: {error}") from None
     if value.lower() in _WORDS:
         return _WORDS[value.lower()]
     try:

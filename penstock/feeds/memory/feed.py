@@ -144,19 +144,24 @@ class MemoryFeed:
         self, partition: PartitionId, bookmark: Bookmark, despite: Gap | None
     ) -> MemoryFollowing:
         """A partition that is read, over a connection that is counted elsewhere."""
-        if partition not in self.lineage or partition in self._unlisted:
+        if partition not in self.lineage:
             raise SettingsError(f"there is no partition {partition}")
         after = self._resumed(partition, bookmark)
         following = MemoryFollowing(self, partition, after)
-        first = self.settings.trimmed if partition == "p0" else 0
+        cause, first = "trimmed", self.settings.trimmed if partition == "p0" else 0
+        if partition in self._unlisted:
+            cause, first = "partition_gone", self.settings.changes
         if following.next >= first:
             return following
         if despite is None:
-            detail = f"{partition} begins at change {first} by now"
+            details = {
+                "trimmed": f"{partition} begins at change {first} by now",
+                "partition_gone": f"{self.backend} no longer lists the partition {partition}",
+            }
             gap = Gap(
-                cause="trimmed",
+                cause=cause,
                 after="" if after is None else str(after),
-                detail=detail,
+                detail=details[cause],
                 policy=self.settings.on_gap,
             )
             raise HistoryLost(gap, hint="on_gap: continue goes on after the gap")

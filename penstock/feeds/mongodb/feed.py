@@ -1,10 +1,11 @@
 """MongoDB as a feed: one partition, the change stream of a database or of a whole cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.backoff import delays
 from penstock.change import Images, OnError
 from penstock.errors import PenstockError, PositionLost, SettingsError
 from penstock.feeds import At, Collection, Following, Gap, GapPolicy, HistoryLost, Lineage, Mark
@@ -34,6 +35,8 @@ __all__ = ["PARTITION", "MongoFeed"]
 
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
+# Bytes of a BSON document at most.
+LARGEST = 16 * 2**20
 
 
 class MongoFeed:
@@ -59,6 +62,15 @@ class MongoFeed:
     def on_gap(self) -> GapPolicy:
         """See `feeds.Feed`."""
         return self._settings.on_gap
+
+    @property
+    def largest_document(self) -> int:
+        """See `feeds.BoundsDocuments`."""
+        return LARGEST
+
+    def delays(self) -> Iterator[float]:
+        """See `feeds.PacesRetries`: an election takes some ten seconds."""
+        return delays(first=1.0, limit=30.0)
 
     def partitions(self) -> Sequence[Lineage]:
         """See `feeds.Feed`."""

@@ -191,6 +191,7 @@ class MongoFollowing:
     def close(self) -> None:
         """See `feeds.Following`."""
         self._connected = False
+        self._tokens.close()
         self._stream.close()
 
 

@@ -36,6 +36,7 @@ class ReadTokens:
         self._at = at
         self._last = begun.place
         self._newest: Mark | None = begun.mark
+        self._closed = False
 
     @property
     def last(self) -> Place | None:
@@ -68,25 +69,32 @@ class ReadTokens:
             self._newest = self._mark(token, self._at)
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
-        """See `feeds.Following`. Places before one that was asked for are forgotten."""
+        """See `feeds.Following`. Places before one that was asked for are forgotten, unless the
+        following is closed."""
         with self._lock:
             if place == self._last:
-                self._pages.clear()
+                if not self._closed:
+                    self._pages.clear()
                 return Bookmark(place, self._newest)
-            if place is None or place == self._begun.place:
+            if place == self._begun.place:
                 return self._begun
-            token = self._token(self._time_of(place))
+            token = None if place is None else self._token(self._time_of(place))
         return Bookmark(place, self._mark(token, place)) if token else None
+
+    def close(self) -> None:
+        """Nothing more is read: from now on nothing is forgotten."""
+        with self._lock:
+            self._closed = True
 
     def _mark(self, token: bytes, place: Place | None) -> Mark:
         return mark_of(token, self._era) | {"place": None if place is None else str(place)}
 
     def _token(self, wanted: tuple[int, int]) -> bytes | None:
         pages = self._pages
-        while pages and pages[0].places[-1] < wanted:
+        while pages and pages[0].places[-1] < wanted and not self._closed:
             pages.popleft()
-        if not pages:
+        page = next((each for each in pages if each.places[-1] >= wanted), None)
+        if page is None:
             return None
-        page = pages[0]
         found = bisect_right(page.places, wanted) - 1
         return page.tokens[found] if found >= 0 and page.places[found] == wanted else None

@@ -6,4 +6,4 @@ from penstock.feeds.postgres.settings import PostgresSettings
 
 __all__ = ["PLUGIN", "PostgresFeed", "PostgresSettings"]
 
-PLUGIN = FeedPlugin(settings=PostgresSettings, build=PostgresFeed)
+PLUGIN = FeedPlugin(settings=PostgresSettings, build=PostgresFeed, tells_clock=True)

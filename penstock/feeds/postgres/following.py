@@ -76,6 +76,7 @@ class PostgresFollowing:
         self._noted: Place | None = None
         self._connected = True
         self._oldest: int | None = None
+        self._pages = 0
         self._flow = 0  # looks at the wire in a row that brought bytes
         now = time.monotonic()
         self._heard_at = now
@@ -132,6 +133,7 @@ class PostgresFollowing:
             self._report(now)
             if pages:
                 self._ripening.cut(now)
+                self._pages += len(pages)
                 return pages
             if framer.busy:
                 continue
@@ -256,6 +258,8 @@ class PostgresFollowing:
             "lag_bytes": lag,
             "lag_seconds": round(seconds, 3),
             "at_risk": self._watch.at_risk,
+            "clock": progress.clock,
+            "token": self._token(),
             "details": {
                 **self._slot.status(),
                 **self._watch.status(),
@@ -275,6 +279,14 @@ class PostgresFollowing:
                 "spilled_bytes": self._streams.spilled,
             },
         }
+
+    def _token(self) -> str:
+        """What moves with pages and WAL. A keepalive is an idle token, unless the server's log goes
+        further than what it has sent: then it should send, or read on."""
+        progress = self._progress
+        is_idle = progress.received >= self._watch.newest
+        idle = f"/{progress.keepalives}" if is_idle else ""
+        return f"{self._pages}/{progress.received}{idle}"
 
     def close(self) -> None:
         """See `feeds.Following`."""

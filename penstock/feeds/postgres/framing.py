@@ -202,8 +202,9 @@ class Framer:
             if kind == b"w" and len(piece) > MESSAGE:
                 return self._message(piece, now)
             if kind == b"k" and len(piece) == 6 + _KEEPALIVE.size:
-                end, _, asked = _KEEPALIVE.unpack_from(piece, 6)
-                self._progress.keepalive(end, asked=bool(asked))
+                end, sent, asked = _KEEPALIVE.unpack_from(piece, 6)
+                clock = from_pg_time(sent) / 1e6
+                self._progress.keepalive(end, asked=bool(asked), clock=clock)
                 return []
             raise Malformed(f"a CopyData of {len(piece)} bytes is no replication message")
         if outer == b"E":

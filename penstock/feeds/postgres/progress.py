@@ -66,6 +66,7 @@ class Progress:
         self.reported = 0
         self.allowed = allowed
         self.keepalives = 0
+        self.clock: float | None = None  # the server's, in its last keepalive: seconds since 1970
         self._patience = patience
         self._sent: deque[_Sent] = deque()
         if after is not None:
@@ -106,9 +107,10 @@ class Progress:
             if self._acknowledged is not None:
                 self.acknowledged(self._acknowledged)
 
-    def keepalive(self, end: int, *, asked: bool) -> None:
+    def keepalive(self, end: int, *, asked: bool, clock: float | None = None) -> None:
         """The server has sent everything that committed before `end`; `asked` for an answer."""
         self.keepalives += 1
+        self.clock = clock
         self.received = max(self.received, end)
         self._asked = self._asked or asked
         if self._open is None:

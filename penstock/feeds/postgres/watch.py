@@ -1,4 +1,5 @@
-"""A look at our slot now and then: whether the server is about to give it up."""
+"""A look at our slot now and then: whether the server is about to give it up, and how far its log
+goes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,10 @@ __all__ = ["Watch"]
 INTERVAL = 10.0  # seconds
 
 _LOOK = """
-SELECT wal_status, safe_wal_size FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+SELECT wal_status, safe_wal_size,
+    (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END
+    - '0/0'::pg_lsn)::bigint
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 """
 
 
@@ -27,6 +31,7 @@ class Watch:
         self._slot = slot.name
         self._wal_status = slot.wal_status
         self._safe: int | None = None
+        self.newest = 0  # LSN up to which the server had its log on disk, at the last look
         self._looked_at = now
 
     def look(self, now: float) -> None:
@@ -38,8 +43,8 @@ class Watch:
             rows = self._errands.rows(_LOOK, self._slot)
         except PenstockError:
             return
-        for status, safe in rows:
-            self._wal_status, self._safe = status or "", safe
+        for status, safe, newest in rows:
+            self._wal_status, self._safe, self.newest = status or "", safe, newest or 0
 
     @property
     def at_risk(self) -> str:

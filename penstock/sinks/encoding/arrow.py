@@ -4,7 +4,7 @@ The columns of a change go out as they came in, with no copy but the one into th
 changes of a message share is in the schema's metadata.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.encode import fitting
-from penstock.sinks.encoding.grouping import Group, Sizes, grouped
+from penstock.sinks.encoding.grouping import Group, Sizes, grouped, lined_up
 from penstock.sinks.encoding.layout import SHARED, schema_of
 from penstock.sinks.encoding.message import Headers, Messages
 from penstock.sinks.encoding.part import Part
@@ -34,7 +34,7 @@ COLUMNS: Mapping[str, str] = {
 _TEXTS = ("event_id", "cursor", "document_id", "key", "after", "before", "transaction", "delta")
 _EACH = 96  # bytes of a row beside its texts: offsets, validity, times
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
-_KEPT = 10_000
+_CACHED = 10_000
 
 
 class Tabular:
@@ -60,22 +60,28 @@ class Tabular:
         shown = pa.RecordBatch.from_arrays(
             [_shown(batch, name) for name in COLUMNS.values()], names=list(COLUMNS)
         )
-        bodies = [self._body(shown, group, where) for group in groups]
+        bodies = list(self._bodies(shown, groups, where))
         return fitting(
             collected(part, groups, where, bodies=bodies, headers=self._headers), self._limit
         )
 
-    def _body(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
-        rows = group.rows
-        part = shown.slice(rows[0], group.count) if group.is_run else shown.take(rows)
-        return b"".join([self._schema(shown, group, where), part.serialize(), _END])
+    def _bodies(
+        self, shown: pa.RecordBatch, groups: Sequence[Group], where: Destinations
+    ) -> Iterator[bytes]:
+        order = lined_up(groups)
+        rows = shown if order is None else shown.take(order)
+        start = 0
+        for group in groups:
+            part = rows.slice(start, group.count)
+            yield b"".join([self._schema(shown, group, where), part.serialize(), _END])
+            start += group.count
 
     def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
         values = where.routes[group.kind].values
         images = images_of_column(shown)
         key = images, shown.schema.field("delta").type, *values.values()
         if key not in self._schemas:
-            if len(self._schemas) >= _KEPT:
+            if len(self._schemas) >= _CACHED:
                 self._schemas.clear()
             shared = {**values, "schema": schema_of(values)}
             said = {name: str(shared[name]) for name in SHARED if shared[name] is not None}

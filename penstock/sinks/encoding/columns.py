@@ -1,4 +1,4 @@
-"""The columns that a weave is run over: a batch's, and some more beside them.
+"""The columns that a formatter is run over: a batch's, and some more beside them.
 
 Where the compiled kernel is there, it is told once where their bytes are, for all runs.
 """
@@ -54,9 +54,9 @@ class Columns:
         if batch is not None:
             array = (ctypes.c_byte * ARROW_ARRAY)()
             batch._export_to_c(ctypes.addressof(array))
-            kernel.penstock_weave_columns(array, self.native)
+            kernel.penstock_rows_columns(array, self.native)
             # The addresses stay valid for as long as the batch is, which is held here.
-            kernel.penstock_weave_release(array)
+            kernel.penstock_rows_release(array)
         for number, one in enumerate(extras.values(), room - len(extras)):
             self.native[number] = _pointed(one)
 

@@ -1,6 +1,6 @@
 """The two encodings of a message body: MessagePack and JSON.
 
-A body is woven from pieces of columns; no row is a Python object.
+A body is made of pieces of columns; no row is a Python object.
 """
 
 from typing import Any, Literal, Protocol

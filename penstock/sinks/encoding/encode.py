@@ -9,15 +9,15 @@ from penstock.errors import Rejected
 from penstock.sinks.encoding.columns import Column, Columns
 from penstock.sinks.encoding.convert import Unconvertible, converted
 from penstock.sinks.encoding.destinations import Subjects
+from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, Sizes
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.routes import Routed, Routes
-from penstock.sinks.encoding.weave import Weave
 from penstock.sinks.subject import Template
 
 __all__ = [
-    "Encoder", "Singles", "body_weaves", "fitting", "routed_columns", "routes_of", "sizes_of",
+    "Encoder", "Singles", "body_formatters", "fitting", "routed_columns", "routes_of", "sizes_of",
 ]  # fmt: skip
 
 _ROUTED = ("kind", "fields")
@@ -41,7 +41,7 @@ class Singles:
             ids=ids, version=layout.version, content_type=layout.content_type, counted=False
         )
         self._subjects = Subjects(template)
-        self._bodies = body_weaves(layout, layout.change())
+        self._bodies = body_formatters(layout, layout.change())
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
@@ -80,10 +80,10 @@ def routes_of(template: Template, layout: Layout) -> Routes:
     return Routes(template.segments, layout.shared)
 
 
-def body_weaves(layout: Layout, pieces: Any) -> dict[bool, Weave]:
-    """The weave of a layout's pieces, by whether images have to be converted."""
+def body_formatters(layout: Layout, pieces: Any) -> dict[bool, Formatter]:
+    """The formatter of a layout's pieces, by whether images have to be converted."""
     names = (*_ROUTED, *layout.extra_names)
-    return {False: Weave(pieces, names), True: Weave(pieces, (*names, *IMAGES))}
+    return {False: Formatter(pieces, names), True: Formatter(pieces, (*names, *IMAGES))}
 
 
 def routed_columns(columns: Columns, routed: Routed, layout: Layout) -> tuple[Columns, bool]:
@@ -115,6 +115,6 @@ def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:
 
 
 def sizes_of(column: Column) -> Sizes:
-    """Bytes of each value of a woven column."""
+    """Bytes of each value of a formatted column."""
     ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
     return (ends[1:] - ends[:-1]).astype(np.int64)

@@ -25,18 +25,17 @@ import numpy as np
 
 from penstock.sinks.encoding.columns import Numbers
 
-__all__ = ["Group", "ends_of", "grouped"]
+__all__ = ["Group", "ends_of", "grouped", "lined_up"]
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The changes of one message: their route, their rows, ascending, and their bytes."""
+    """The changes of one message: their route, and their rows, ascending."""
 
     kind: int
     rows: Sizes
-    size: int
 
     @property
     def count(self) -> int:
@@ -48,10 +47,12 @@ class Group:
         """The row of its last change."""
         return int(self.rows[-1])
 
-    @property
-    def is_run(self) -> bool:
-        """Whether its rows are neighbours."""
-        return int(self.rows[-1] - self.rows[0]) + 1 == len(self.rows)
+
+def lined_up(groups: Sequence[Group]) -> Sizes | None:
+    """The rows of all messages, one message after the other; None if that is the order in which
+    they are. One `take` of them costs less than one for each message."""
+    rows = groups[0].rows if len(groups) == 1 else np.concatenate([one.rows for one in groups])
+    return None if (np.diff(rows) == 1).all() else rows
 
 
 def grouped(
@@ -62,20 +63,26 @@ def grouped(
     `kinds` is each row's route, `tables` each route's table, `sizes` each row's bytes. A message
     has at most `most` changes of together at most `largest` bytes; a larger change is alone.
     """
+    parts = list(_parts(kinds, tables))
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    # Neighbours of one route have one table, and a message has changes of one route.
+    routes = kinds[rows]
+    totals = np.concatenate(([0], np.cumsum(sizes[rows])))
+    bounds = [0, *(np.flatnonzero(np.diff(routes)) + 1).tolist(), len(rows)]
+    edges = totals[bounds].tolist()
     found: list[Group] = []
-    for rows in _parts(kinds, tables):
-        # Neighbours here have one table, and a message has changes of one route.
-        routes = kinds[rows]
-        totals = np.concatenate(([0], np.cumsum(sizes[rows])))
-        bounds = [0, *(np.flatnonzero(np.diff(routes)) + 1).tolist(), len(rows)]
-        for start, stop in pairwise(bounds):
-            at = start
-            while at < stop:
-                room = int(np.searchsorted(totals, totals[at] + largest, side="right")) - 1
-                until = max(min(room, at + most, stop), at + 1)
-                size = int(totals[until] - totals[at])
-                found.append(Group(int(routes[at]), rows[at:until], size))
-                at = until
+    for kind, (start, stop), (low, high) in zip(
+        routes[bounds[:-1]].tolist(), pairwise(bounds), pairwise(edges), strict=True
+    ):
+        at = start
+        if stop - start <= most and high - low <= largest:  # mostly, and searching costs more
+            found.append(Group(kind, rows[start:stop]))
+            continue
+        while at < stop:
+            room = int(np.searchsorted(totals, totals[at] + largest, side="right")) - 1
+            until = max(min(room, at + most, stop), at + 1)
+            found.append(Group(kind, rows[at:until]))
+            at = until
     return sorted(found, key=lambda group: group.last)
 
 
@@ -87,9 +94,10 @@ def _parts(kinds: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Sizes]
     if len(numbers) <= 2 and 0 not in found:
         yield rows  # of one table
         return
-    owners = np.array(found, np.int64)[kinds]
-    alone = np.where(owners == 0, kinds, -1)
-    bounds = [0, *(np.flatnonzero(np.diff(alone)) + 1).tolist(), len(rows)]
+    # Of small integers a stable sort is a radix sort: a fifth of the time.
+    owners = np.array(found, np.min_scalar_type(len(numbers)))[kinds]
+    moments = np.where(owners == 0, kinds, -1)
+    bounds = [0, *(np.flatnonzero(np.diff(moments)) + 1).tolist(), len(rows)]
     for start, stop in pairwise(bounds):
         yield rows[start:stop][np.argsort(owners[start:stop], kind="stable")]
 

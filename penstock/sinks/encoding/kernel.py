@@ -41,19 +41,19 @@ class NativeSurvey(ctypes.Structure):
 
 
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "weave_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
-    "weave": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
-    "weave_columns": (None, (_ADDRESS, _ADDRESS)),
-    "weave_release": (None, (_ADDRESS,)),
-    "weave_kinds": (
+    "format_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
+    "format": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
+    "rows_columns": (None, (_ADDRESS, _ADDRESS)),
+    "rows_release": (None, (_ADDRESS,)),
+    "rows_kinds": (
         _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _NUMBER, _ADDRESS, _ADDRESS),
     ),
-    "weave_keys": (
+    "rows_keys": (
         _NUMBER, (_ADDRESS, _ADDRESS, _ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _NUMBER),
     ),
-    "weave_survey": (None, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
-    "weave_runs": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
-    "weave_span": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER)),
+    "rows_survey": (None, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
+    "rows_runs": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
+    "rows_span": (_NUMBER, (_ADDRESS, _NUMBER, _NUMBER)),
     "convert": (_INT, (_ADDRESS, _ADDRESS)),
 }  # fmt: skip
 
@@ -66,7 +66,7 @@ def kernel() -> Any:
         return None
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(found, f"penstock_{name}", None)
-        if function is None:  # built before there was a weave
+        if function is None:  # built from older code
             return None
         function.restype, function.argtypes = result, arguments
     return found

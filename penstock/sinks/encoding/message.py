@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from penstock.errors import Malformed, Rejected
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks.encoding.columns import Column, Columns, Values
+from penstock.sinks.encoding.formatter import Formatter, LineBreak
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
-from penstock.sinks.encoding.weave import LineBreak, Weave
 from penstock.sinks.subject import escape, unescape
 
 __all__ = [
@@ -36,7 +36,7 @@ SCHEMA = "Penstock-Schema"
 COUNT = "Penstock-Count"
 REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
 _VERSION = b"NATS/1.0\r\n"
-_KEPT = 10_000  # origins whose names are kept
+_CACHED = 10_000  # origins whose names are kept
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -167,6 +167,18 @@ class Messages:
         ends = np.flatnonzero(self.ends[:count])
         return int(ends[-1]) + 1 if ends.size else 0
 
+    @property
+    def spread(self) -> int:
+        """How many different subjects the messages have."""
+        return int(pc.count_distinct(self.subjects).as_py())
+
+    def longest(self) -> int:
+        """The largest number of messages that must be stored together, or not at all."""
+        if self.ends is None or self.ends.all():
+            return min(len(self), 1)
+        ends = np.flatnonzero(self.ends)
+        return int(np.diff(ends, prepend=-1).max())
+
     def least(self) -> int:
         """The smallest number of first messages after which what is stored may end."""
         return 1 if self.ends is None else int(self.ends.argmax()) + 1
@@ -199,7 +211,7 @@ def _first_after(run: OriginRun, known: Place, place: Callable[[int], Place]) ->
 
 
 class Headers:
-    """Weaves headers from the columns `event_id`, `cursor`, `ordinal` and `mark`, and `count` if
+    """Formats headers from the columns `event_id`, `cursor`, `ordinal` and `mark`, and `count` if
     any."""
 
     def __init__(self, *, ids: bool, version: bytes, content_type: bytes, counted: bool) -> None:
@@ -210,7 +222,7 @@ class Headers:
             content_type,
         )
         self._counted = counted
-        self._weaves: dict[tuple[Origin | None, bool], Weave] = {}
+        self._formatters: dict[tuple[Origin | None, bool], Formatter] = {}
         self._names: dict[Origin, bytes] = {}
 
     def of(self, runs: Sequence[OriginRun], columns: Columns) -> Column:
@@ -222,8 +234,8 @@ class Headers:
         try:
             if marked:
                 extras["mark_line"] = _mark_lines(marks)
-            weave = self._weave(origin, marked=marked)
-            return weave.run(columns.with_extras(**extras) if extras else columns)
+            formatter = self._formatter(origin, marked=marked)
+            return formatter.run(columns.with_extras(**extras) if extras else columns)
         except LineBreak:
             raise Rejected(
                 f"{runs[0].origin.partition} has a cursor, event id or mark with a line break",
@@ -240,23 +252,23 @@ class Headers:
     def _owner(self, origin: Origin) -> bytes:
         known = self._names.get(origin)
         if known is None:
-            if len(self._names) >= _KEPT:
+            if len(self._names) >= _CACHED:
                 self._names.clear()
             names = f"{escape(origin.backend)} {escape(origin.partition)}"
             known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
         return known
 
-    def _weave(self, origin: Origin | None, *, marked: bool) -> Weave:
+    def _formatter(self, origin: Origin | None, *, marked: bool) -> Formatter:
         """For rows of one origin, which most batches have: its name is a constant. None: of
         several."""
-        weave = self._weaves.get((origin, marked))
-        if weave is None:
-            if len(self._weaves) >= _KEPT:
-                self._weaves.clear()
-            weave = self._weaves[origin, marked] = self._made(origin, marked=marked)
-        return weave
+        formatter = self._formatters.get((origin, marked))
+        if formatter is None:
+            if len(self._formatters) >= _CACHED:
+                self._formatters.clear()
+            formatter = self._formatters[origin, marked] = self._made(origin, marked=marked)
+        return formatter
 
-    def _made(self, origin: Origin | None, *, marked: bool) -> Weave:
+    def _made(self, origin: Origin | None, *, marked: bool) -> Formatter:
         owner = Pick("owner", "owners") if origin is None else self._owner(origin)
         pieces: list[Piece | bytes] = [
             _VERSION + self._id,
@@ -269,10 +281,10 @@ class Headers:
             pieces.append(RawPiece("mark_line"))
             names = (*names, "mark_line")
         if not self._counted:
-            return Weave([*pieces, self._rest], names)
+            return Formatter([*pieces, self._rest], names)
         names = (*_OF_GROUPS, *names)
         count = f"\r\n{COUNT}: ".encode()
-        return Weave([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
+        return Formatter([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
 
 
 # The columns of messages that may have several changes.

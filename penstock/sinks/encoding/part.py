@@ -83,9 +83,7 @@ class Part:
 
 def _surveyed(columns: Columns) -> NativeSurvey:
     survey = NativeSurvey()
-    native.kernel().penstock_weave_survey(
-        columns.native, _SLOTS, columns.rows, ctypes.byref(survey)
-    )
+    native.kernel().penstock_rows_survey(columns.native, _SLOTS, columns.rows, ctypes.byref(survey))
     return survey
 
 
@@ -99,7 +97,7 @@ def _only_run(survey: NativeSurvey, rows: int) -> OriginRun:
 def _native_starts(columns: Columns) -> list[int] | None:
     """The first row of each run; None if the places of one do not rise."""
     starts = array("i", bytes(4 * columns.rows))
-    count = native.kernel().penstock_weave_runs(
+    count = native.kernel().penstock_rows_runs(
         columns.native, _SLOTS, columns.rows, starts.buffer_info()[0]
     )
     return starts[:count].tolist() or None

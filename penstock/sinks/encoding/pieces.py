@@ -1,6 +1,6 @@
-"""What rows of bytes are woven from: one piece after the other, the same list for every row.
+"""What rows of bytes are made of: one piece after the other, the same list for every row.
 
-Names are those of the columns that a `Weave` is run over.
+Names are those of the columns that a `Formatter` is run over.
 """
 
 from typing import Literal, NamedTuple

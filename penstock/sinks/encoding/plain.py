@@ -1,4 +1,4 @@
-"""Weaving with pyarrow alone: the reference that the compiled kernel is compared with, and what
+"""Formatting with pyarrow alone: the reference that the compiled kernel is compared with, and what
 runs where there is none."""
 
 import re
@@ -28,7 +28,7 @@ from penstock.sinks.encoding.pieces import (
     Time,
 )
 
-__all__ = ["LineBreak", "weave"]
+__all__ = ["LineBreak", "format_rows"]
 
 _ESCAPED_IN_JSON = re.compile(rb'["\\\x00-\x1f]')
 _LINE_BREAK = re.compile(rb"[\r\n]")
@@ -43,24 +43,24 @@ class LineBreak(Exception):
         self.row = row
 
 
-def weave(pieces: tuple[Piece, ...], columns: Columns, first: int) -> Column:
-    """See `Weave.run`; raises LineBreak."""
-    woven: list[Column] = []
+def format_rows(pieces: tuple[Piece, ...], columns: Columns, first: int) -> Column:
+    """See `Formatter.run`; raises LineBreak."""
+    formatted: list[Column] = []
     for piece in pieces:
         if isinstance(piece, Size):  # of what comes behind it
-            woven.append(None)
+            formatted.append(None)
         else:
-            woven.append(_woven(piece, columns, first))
+            formatted.append(_formatted(piece, columns, first))
     for at, piece in enumerate(pieces):
         if isinstance(piece, Size):
-            sizes = [_sized(one) for one in woven[piece.first : piece.last]]
-            woven[at] = _digits(pa.array(sum(sizes, np.zeros(columns.rows, np.int64))))
-    if all(isinstance(one, bytes) for one in woven):
-        return pa.array([b"".join(woven)] * columns.rows, BINARY)
-    return _join(*woven)
+            sizes = [_sized(one) for one in formatted[piece.first : piece.last]]
+            formatted[at] = _digits(pa.array(sum(sizes, np.zeros(columns.rows, np.int64))))
+    if all(isinstance(one, bytes) for one in formatted):
+        return pa.array([b"".join(formatted)] * columns.rows, BINARY)
+    return _join(*formatted)
 
 
-def _woven(piece: Piece, columns: Columns, first: int) -> Column:
+def _formatted(piece: Piece, columns: Columns, first: int) -> Column:
     match piece:
         case Const(data):
             return data

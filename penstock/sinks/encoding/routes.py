@@ -26,10 +26,10 @@ __all__ = ["ROUTE", "Route", "Routed", "Routes"]
 ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
 )  # fmt: skip
-_ALONE = frozenset({
+_OF_NO_ROW = frozenset({
     "MESSAGE", "TRUNCATE", "SUSPEND", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE",
 })  # fmt: skip
-_KEPT = 10_000
+_CACHED = 10_000
 _KEPT_SETS = 1000
 _KEY_BYTES = 1 << 16
 _SLOTS = (ctypes.c_int32 * len(ROUTE))(*(slot(name, (), batch=True) for name in ROUTE))
@@ -87,7 +87,7 @@ class Routes:
 
     def _native_key(self, columns: Columns, firsts: Numbers) -> bytes:
         """The values of the routes as one key; empty when they are too many."""
-        size = native.kernel().penstock_weave_keys(
+        size = native.kernel().penstock_rows_keys(
             columns.native, _SLOTS, _WIDTHS, len(ROUTE), address(firsts), len(firsts),
             self._key, _KEY_BYTES,
         )  # fmt: skip
@@ -104,23 +104,23 @@ class Routes:
         return routes, tuple(map(Values, parts)), Values([route.fields for route in routes])
 
     def _new(self, key: tuple[Any, ...]) -> Route:
-        if len(self._known) >= _KEPT:
+        if len(self._known) >= _CACHED:
             self._known.clear()
         values = dict(zip(ROUTE, key, strict=True))
         subject = tuple(part.render(values).encode() for part in self._subjects)
         table = values["database"], values["namespace"], values["collection"]
         # A logical message is in no table, and stands for a moment of all of them; what concerns a
         # whole table concerns all of its hash partitions.
-        alone = values["operation"] in _ALONE or values["collection"] is None
+        is_moment = values["operation"] in _OF_NO_ROW or values["collection"] is None
         self._known[key] = route = Route(
-            subject, self._shared(values), None if alone else table, values
+            subject, self._shared(values), None if is_moment else table, values
         )
         return route
 
 
 def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     kinds, firsts = np.empty(columns.rows, np.int32), np.empty(columns.rows, np.int32)
-    found = native.kernel().penstock_weave_kinds(
+    found = native.kernel().penstock_rows_kinds(
         columns.native, _SLOTS, _WIDTHS, len(ROUTE), columns.rows, address(kinds), address(firsts)
     )
     if found < 0:

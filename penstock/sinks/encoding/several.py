@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,22 +11,24 @@ from penstock.position import Place
 from penstock.sinks.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.encode import (
-    body_weaves,
+    body_formatters,
     fitting,
     routed_columns,
     routes_of,
     sizes_of,
 )
-from penstock.sinks.encoding.grouping import Group, ends_of, grouped
+from penstock.sinks.encoding.grouping import Group, ends_of, grouped, lined_up
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.encoding.routes import Route
 from penstock.sinks.subject import Template
 
 __all__ = ["Several", "collected", "largest_body"]
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
 _AROUND = 4096
+_CACHED = 10_000  # pairs of a route and a number of changes
 
 
 class Several:
@@ -44,7 +46,8 @@ class Several:
         self._joints = template.joints
         separator = layout.dialect.separator
         self._skip = len(separator)
-        self._rows = body_weaves(layout, (separator, *layout.element()))
+        self._rows = body_formatters(layout, (separator, *layout.element()))
+        self._known: dict[tuple[int, int], tuple[bytes, bytes, Route]] = {}
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
@@ -63,16 +66,25 @@ class Several:
     def _bodies(
         self, rows: Column, groups: Sequence[Group], where: Destinations
     ) -> Iterator[bytes]:
-        _, ends, data = rows.buffers()
+        order = lined_up(groups)
+        _, ends, data = (rows if order is None else rows.take(pa.array(order))).buffers()
         bounds, view = np.frombuffer(ends, np.int32), memoryview(data)
-        for group in groups:
-            head, tail = self._layout.around(where.routes[group.kind], group.count)
-            if group.is_run:
-                elements = view[bounds[group.rows[0]] : bounds[group.last + 1]]
-            else:
-                elements = _elements(rows.take(pa.array(group.rows)))
+        stops = list(accumulate((group.count for group in groups), initial=0))
+        edges = bounds[stops].tolist()
+        for group, (start, stop) in zip(groups, pairwise(edges), strict=True):
+            head, tail = self._around(where.routes[group.kind], group.count)
             # No separator before the first.
-            yield b"".join([head, elements[self._skip :], tail])
+            yield b"".join([head, view[start + self._skip : stop], tail])
+
+    def _around(self, route: Route, count: int) -> tuple[bytes, bytes]:
+        """As the layout has it; kept, because messages repeat routes and counts."""
+        key = id(route), count
+        if key not in self._known:
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            # With the route, so that no other has its id.
+            self._known[key] = (*self._layout.around(route, count), route)
+        return self._known[key][:2]
 
 
 def largest_body(limit: int, largest: int) -> int:
@@ -91,7 +103,7 @@ def collected(
     )
     count = _binary([b"%d" % group.count for group in groups])
     runs = tuple(_runs(groups, where, cursor, ordinal))
-    woven = headers.of(
+    formatted = headers.of(
         runs,
         Columns(
             len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
@@ -99,8 +111,8 @@ def collected(
     )
     return Messages(
         runs, cursor, ordinal, event_id,
-        _binary([where.subject(group.kind) for group in groups]), woven, _binary(bodies),
-        sizes_of(woven) + np.array([len(body) for body in bodies], np.int64),
+        _binary([where.subject(group.kind) for group in groups]), formatted, _binary(bodies),
+        sizes_of(formatted) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
 
@@ -121,12 +133,6 @@ def _runs(
 def _taken(column: Column, rows: Sequence[int]) -> Column:
     # A slice costs a tenth of `take`, and one message is what there mostly is.
     return column.slice(rows[0], 1) if len(rows) == 1 else column.take(pa.array(rows, pa.int64()))
-
-
-def _elements(rows: Column) -> memoryview:
-    """All of a column's bytes."""
-    _, ends, data = rows.buffers()
-    return memoryview(data)[: np.frombuffer(ends, np.int32)[len(rows)]]
 
 
 def _binary(values: Sequence[bytes]) -> Column:

@@ -1,4 +1,4 @@
-"""The circuit breaker: a server that fails again and again is left alone for a while.
+"""The circuit breaker: a server that fails again and again is not tried for a while.
 
 A table and values; no clock, no I/O. While it is open nothing is tried; then one probe is: a
 connection and, if something is queued, one batch. See `write` for what counts as a failure.

@@ -47,12 +47,12 @@ class Flow:
         return max(limit // self.pace.divisor, 1)
 
     @property
-    def alone(self) -> bool:
-        """False once others were seen, again and again, to write to the stream."""
-        return self._broken < _CROWD
+    def is_only_writer(self) -> bool:
+        """False after other writers stored messages between ours several times."""
+        return self._broken < _INTERRUPTIONS
 
-    def crowded(self) -> None:
-        """Somebody else stored a message between ours."""
+    def interrupted(self) -> None:
+        """Another writer stored a message between ours."""
         self._broken += 1
 
     def sent(self) -> None:
@@ -134,7 +134,7 @@ class Flow:
         self._listener({**told, "counts": counts})
 
 
-_CROWD = 3  # chains broken by others before we chain no more
+_INTERRUPTIONS = 3  # chains broken by others before we chain no more
 _WORDS: Mapping[PressureState, str] = {
     PressureState.NORMAL: "",
     PressureState.SLOW: "the server takes long to answer: smaller batches, longer waits",

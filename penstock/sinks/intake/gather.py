@@ -10,6 +10,8 @@ from penstock.sinks.settings import BatchSettings
 __all__ = ["Gather"]
 
 _USUAL = Pace()
+# What is gathered at most for several messages at once.
+_ROWS, _BYTES = 8000, 4 << 20
 
 
 class Gather:
@@ -21,6 +23,9 @@ class Gather:
         self._since = 0.0
         self._bytes = 0
         self.rows = 0
+        # Among how many messages at once the changes are divided (hash partitions, tables): the
+        # limits are those of one message. Only waiting for it is bounded by what it was.
+        self.spread = 1
 
     def takes(self, batch: pa.RecordBatch) -> bool:
         """False when a batch has another schema: its images are encoded otherwise."""
@@ -43,10 +48,12 @@ class Gather:
 
     def is_full(self, pace: Pace = _USUAL) -> bool:
         """True when there is enough (changes or bytes)."""
-        limits = self._limits
+        size, most = self._limits.max_size, self._limits.max_bytes
+        if self.spread > 1:
+            size = max(size, min(size * self.spread, _ROWS))
+            most = max(most, min(most * self.spread, _BYTES))
         return self.rows > 0 and (
-            self.rows * pace.divisor >= limits.max_size
-            or self._bytes * pace.divisor >= limits.max_bytes
+            self.rows * pace.divisor >= size or self._bytes * pace.divisor >= most
         )
 
     def due_in(self, now: float, pace: Pace = _USUAL) -> float:

@@ -21,19 +21,20 @@ from penstock.sinks.encoding.part import Part
 
 __all__ = ["Order"]
 
-_ROWS = 1000
 _BYTES = 4 << 20
 _KEYS = ("backend", "partition", "cursor", "ordinal")
 
 
 class Order:
-    """Keeps the last place of each origin, for the length of one write."""
+    """Keeps the last place of each origin, for the length of one write. Parts have at most `rows`
+    rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 1000) -> None:
+        self._rows = rows
         self._last: dict[Origin, Place] = {}
 
     def arrange(self, batch: pa.RecordBatch) -> Iterator[Part]:
-        """The batch in parts that are in order, of at most 1,000 rows and some 4 MiB.
+        """The batch in parts that are in order, of at most some 4 MiB.
 
         Raises SettingsError when a change is before one of an earlier batch.
         """
@@ -49,7 +50,7 @@ class Order:
                 hint="let nothing shuffle between the source and the sink (no repartition, join or "
                 "union), or sort by partition, cursor and ordinal in one partition",
             )
-        yield from _cut(part)
+        yield from _cut(part, self._rows)
 
 
 def _out_of_order(runs: tuple[OriginRun, ...], last: dict[Origin, Place]) -> OriginRun | None:
@@ -73,10 +74,10 @@ def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array(np.concatenate(([True], np.logical_or.reduce(differ)))))
 
 
-def _cut(part: Part) -> Iterator[Part]:
+def _cut(part: Part, most: int) -> Iterator[Part]:
     start, total = 0, len(part)
     while start < total:
-        rows = min(_ROWS, total - start)
+        rows = min(most, total - start)
         while rows > 1 and _weight(part, start, rows) > _BYTES:
             rows //= 2
         yield part if rows == total else Part.of(part.batch.slice(start, rows))
@@ -89,7 +90,7 @@ def _weight(part: Part, start: int, rows: int) -> int:
     kernel, columns = native.kernel(), part.columns
     if kernel is None:
         return sum(_size(columns[name].slice(start, rows)) for name in IMAGES)
-    return sum(kernel.penstock_weave_span(columns.pointer(name), start, rows) for name in IMAGES)
+    return sum(kernel.penstock_rows_span(columns.pointer(name), start, rows) for name in IMAGES)
 
 
 def _size(column: Column) -> int:

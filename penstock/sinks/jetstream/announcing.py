@@ -25,7 +25,7 @@ _WRONG_STREAM = 10060
 
 def announce(session: Session, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
     """Publishes and waits for the acknowledgement; returns the stream that keeps it, or "" when
-    none may be made: then those who listen have it, and nobody else. Raises Unavailable."""
+    none may be made: then only present subscribers have it. Raises Unavailable."""
     stream = session.settings.events
     kept = _ensure(session, stream, subject)
     headers = (

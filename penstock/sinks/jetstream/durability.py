@@ -40,8 +40,8 @@ def varz(url: str, timeout: float) -> Mapping[str, Any]:
 def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: Ask = varz) -> str:
     """Why an acknowledgement of this stream means that the message is on disk.
 
-    `server` is the name of the one we are connected to, which holds the stream when nobody says
-    otherwise. Raises SettingsError when it does not mean that, or when nobody can tell.
+    `server` is the name of the one we are connected to, which holds the stream unless the stream
+    names another. Raises SettingsError when it does not mean that, or when that is not known.
     """
     if stream.config.get("storage") == "memory":
         raise SettingsError(
@@ -58,7 +58,7 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
         return "the operator says that the servers sync (assume_synced)"
     if not settings.monitoring:
         raise SettingsError(
-            f"durability fsync: nobody can tell whether the servers of {stream.name} sync",
+            f"durability fsync: it is not known whether the servers of {stream.name} sync",
             hint=_REMEDY,
         )
     urls = [url.strip() for url in settings.monitoring.split(",") if url.strip()]

@@ -26,7 +26,7 @@ from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, rememb
 from penstock.sinks.poison.suspension import Table
 from penstock.sinks.subject import Template, parse_template
 
-__all__ = ["Session", "borrowed"]
+__all__ = ["Session", "borrowed", "limit_of"]
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class Session:
         return question(self.api)
 
     def refresh(self) -> None:
-        """Closes a session whose connection ended while nobody used it."""
+        """Closes a session whose connection ended while it was not in use."""
         if self.stream is None:
             return
         try:
@@ -164,9 +164,14 @@ class Session:
         self.connection.close()
 
     def _limit(self, stream: TargetStream) -> int:
-        """Bytes that one message may have, ours: what the publisher adds is kept free."""
-        payload = self.connection.max_payload
-        return min(stream.largest or payload, payload) - _RESERVED
+        return limit_of(stream.largest, self.connection)
+
+
+def limit_of(largest: int, connection: Connection) -> int:
+    """Bytes that one message may have, ours: what the publisher adds is kept free. `largest` is
+    the stream's own limit, 0 for none."""
+    payload = connection.max_payload
+    return min(largest or payload, payload) - _RESERVED
 
 
 _idle: dict[tuple[int, JetStreamSettings], list[Session]] = {}

@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.finding import Finding
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
 from penstock.sinks import Notify, Receipt, Record, ignore
@@ -15,8 +17,9 @@ from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.mending import Mending
 from penstock.sinks.jetstream.publishing.places import read_shards
-from penstock.sinks.jetstream.session import borrowed
+from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.jetstream.write import Write
 
 __all__ = ["JetStreamSink"]
@@ -44,6 +47,16 @@ class JetStreamSink:
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         return list(check(self.settings))
+
+    def largest_message(self) -> int:
+        """See `BoundsMessages`. Makes no stream."""
+        connection = Connection(self.settings)
+        try:
+            connection.open()
+            info = JetStream(connection).stream(self.settings.stream)
+            return limit_of(TargetStream.of(info).largest if info else 0, connection)
+        finally:
+            connection.close()
 
     def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
         """See `Announces`."""

@@ -30,7 +30,7 @@ class TargetStream:
     name: str
     config: Mapping[str, Any]
     last_sequence: int
-    servers: tuple[str, ...] = ()  # who has a copy; nobody says so outside of a cluster
+    servers: tuple[str, ...] = ()  # that have a copy; known in a cluster only
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> "TargetStream":
@@ -143,7 +143,7 @@ def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, st
     if stream.config.get("sealed"):
         yield "is sealed", "use another stream"
     if stream.config.get("mirror"):
-        yield "is a mirror, which nobody can publish to", "publish to the stream it mirrors"
+        yield "is a mirror, which takes no messages", "publish to the stream it mirrors"
     if stream.config.get("no_ack"):
         yield (
             "acknowledges nothing (no_ack)",

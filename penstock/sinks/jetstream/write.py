@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
-from penstock.histograms import observed
 from penstock.nats.connection import Connection
 from penstock.position import position_to_json
 from penstock.sinks import Notify, Receipt
@@ -19,18 +16,17 @@ from penstock.sinks.flow.breaker import BreakerState
 from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
+from penstock.sinks.jetstream.latency import PublishLatency
+from penstock.sinks.jetstream.new_publisher import new_publisher
 from penstock.sinks.jetstream.publishing.atomic import Atomic
-from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
-from penstock.sinks.jetstream.publishing.individual import Individual
-from penstock.sinks.jetstream.publishing.places import NotAlone
+from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.cleaning import Cleaner
-from penstock.sinks.settings import BatchSettings
 
 __all__ = ["Write"]
 
-_COMPANY = 2 << 20  # bytes that messages of several changes wait for while the server is busy
+_LARGE_PART = 8000  # rows that are divided among messages of several changes at once
 _IDLE = 1.0  # seconds between two looks at an idle server
 # Seconds between reports of the position. What is stored frees room in the reader's buffer: with a
 # second, 48 MiB filled up before the first report, and reading and storing took turns.
@@ -44,7 +40,8 @@ class Write:
     def __init__(self, session: Session, notify: Notify) -> None:
         self._session, self._notify = session, notify
         self._tally = Tally()
-        self._order = Order()
+        self._collects = session.settings.messages == "batch"
+        self._order = Order(_LARGE_PART) if self._collects else Order()
         self._poison = Cleaner(session, notify)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
@@ -53,10 +50,7 @@ class Write:
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
         self._reported = self._size = 0  # of the tally, at the last report
-        # Times of commit at the source, of what was published since `_told`.
-        self._committed: list[pa.Array[Any]] = []
-        self._latency: dict[str, float] = {}
-        self._counts: dict[str, float] = {}  # of latencies that are not reported yet
+        self._latency = PublishLatency()
         self._slowest: dict[str, float] = {}
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
@@ -73,9 +67,9 @@ class Write:
             self._retried(lambda: self._publisher.pump(drain=True))
         self._pass()
         self._flow.idle()
-        self._measure()
-        if self._counts:
-            self._notify({"counts": self._counts})
+        self._latency.measure()
+        if counts := self._latency.take_counts():
+            self._notify({"counts": counts})
         return self._receipt()
 
     def _until(self) -> tuple[float, int | None]:
@@ -93,8 +87,8 @@ class Write:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether nothing is in flight, and nothing is queued: after a pause, or a refusal, what is
-        left may wait with nothing in flight whose answer would bring it on."""
+        """Whether nothing is in flight and nothing is queued: a paused queue may have nothing in
+        flight."""
         return self._connected is None or self._publisher.is_idle
 
     def _go_on(self, batches: list[pa.RecordBatch]) -> None:
@@ -107,7 +101,7 @@ class Write:
         if waited:
             self._retried(self._poll)
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
-        # Under pressure a smaller one waits for company all the same.
+        # Under pressure a smaller one waits for more all the same.
         pace = self._flow.pace
         eager = pace.patience == 1 and self._is_idle
         if eager or self._gather.is_due(time.monotonic(), pace):
@@ -115,7 +109,7 @@ class Write:
         if self._is_idle:
             self._flow.idle()
             if not batches and not waited:
-                self._session.refresh()  # an idle server wants its PING answered
+                self._session.refresh()  # answers the PINGs of an idle server
         self._progress()
 
     def _flush(self) -> None:
@@ -123,21 +117,24 @@ class Write:
         for batch in self._gather.take():
             for arranged in self._order.arrange(batch):
                 if not self._is_connected:  # what the server takes has to be known
-                    self._insist(_nothing)
+                    self._repeated(_nothing)
                 if not self._publisher.flying:
                     self._session.connection.expect_anew()
                 part = self._fresh(arranged)
                 if part is None:
                     continue
-                self._committed.append(part.batch.column("committed_at"))
-                for messages in self._clean(part):
+                self._latency.sent(part.batch)
+                cleaned = self._clean(part)
+                if self._collects and cleaned:
+                    self._gather.spread = max(messages.spread for messages in cleaned)
+                for messages in cleaned:
                     self._add(messages)
                 self._retried(lambda: self._publisher.pump(drain=False))
 
     def _clean(self, part: Part) -> list[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
         found: list[Messages] = []
-        self._insist(lambda: found.extend(self._poison.clean(part)))
+        self._repeated(lambda: found.extend(self._poison.clean(part)))
         return found
 
     def _pass(self) -> None:
@@ -162,7 +159,7 @@ class Write:
     def _add(self, messages: Messages) -> None:
         try:
             self._publisher.add(messages)
-        except NotAlone as error:
+        except OtherWriters as error:
             self._retried(lambda: self._publisher.pump(drain=True))
             if isinstance(self._publisher, Atomic):
                 self._step_down(error)
@@ -177,32 +174,18 @@ class Write:
         is_due = now - self._told >= _PROGRESS or tally.size - self._size >= _STORED
         if is_due and tally.stored != self._reported:
             self._told, self._reported, self._size = now, tally.stored, tally.size
-            self._measure()
+            self._latency.measure()
             fresh, tally.fresh = tally.fresh, {}
-            counts, self._counts = self._counts, {}
+            counts = self._latency.take_counts()
             self._notify({
                 "position": position_to_json(fresh),
                 "published": tally.published,
                 "duplicates": tally.duplicates,
                 "size": tally.size,
-                **self._latency,
+                **self._latency.fields,
                 **self._answers(),
                 **({"counts": counts} if counts else {}),
             })  # fmt: skip
-
-    def _measure(self) -> None:
-        """From the commit at the source until now, over what was published lately: an upper bound,
-        because the oldest of it was acknowledged before."""
-        parts = [part.drop_null().cast(pa.int64()).to_numpy() for part in self._committed]
-        self._committed.clear()
-        if sum(map(len, parts)):
-            waited = time.time() * 1e3 - np.concatenate(parts) / 1e3
-            p50, p99 = np.percentile(waited, (50, 99))
-            self._counts = observed("publish", waited / 1e3)
-            self._latency = {
-                "latency_p50_ms": round(float(p50), 1),
-                "latency_p99_ms": round(float(p99), 1),
-            }
 
     def _poll(self) -> None:
         self._publisher.poll()
@@ -217,10 +200,10 @@ class Write:
     def _retried(self, step: Callable[[], None]) -> None:
         """Does a step, which asks for the publisher itself: stepping down makes another."""
         try:
-            self._insist(step)
-        except NotAlone as error:
+            self._repeated(step)
+        except OtherWriters as error:
             self._step_down(error)
-            self._insist(step)
+            self._repeated(step)
         except Rejected as error:
             if self._session.settings.on_error == "stop":
                 raise
@@ -228,27 +211,27 @@ class Write:
             # then what is too large is set aside.
             raise Unavailable(error.message, hint=error.hint) from error
 
-    def _step_down(self, error: NotAlone) -> None:
+    def _step_down(self, error: OtherWriters) -> None:
         """From atomic batches to message ids, if we may choose."""
         old, session = self._publisher, self._session
         if session.settings.delivery != "auto" or not isinstance(old, Atomic):
             raise error
         session.step_down(error.message)
-        self._publisher = _publisher(session, self._tally)
+        self._publisher = new_publisher(session, self._tally)
         self._publisher.resume(session.connection, session.api)
         # First remembered, then looked for: what is stored after that look is known by its id.
-        self._insist(session.remember)
+        self._repeated(session.remember)
         released: list[Messages] = []
-        self._insist(lambda: released.extend(old.release(session.api)))
+        self._repeated(lambda: released.extend(old.release(session.api)))
         for messages in released:
             self._publisher.add(messages)
         self._tell()
 
-    def _insist(self, step: Callable[[], None]) -> None:
+    def _repeated(self, step: Callable[[], None]) -> None:
         """Does a step over an open session, again and again until it succeeds."""
         waits, attempts, before = None, 0, self._tally.batches
         while True:
-            self._leave_alone()
+            self._wait_for_breaker()
             try:
                 self._try(step)
             except (Unavailable, Malformed) as error:
@@ -265,7 +248,7 @@ class Write:
         if attempts:
             self._notify({"connected": True, "attempts": attempts})
 
-    def _leave_alone(self) -> None:
+    def _wait_for_breaker(self) -> None:
         """While the breaker is open nothing is tried."""
         while (left := self._flow.closed_for()) > 0:
             time.sleep(min(left, _IDLE))
@@ -296,7 +279,7 @@ class Write:
             session.open()
             self._tell()
         if self._connected is None:
-            self._publisher = _publisher(session, self._tally)
+            self._publisher = new_publisher(session, self._tally)
         self._publisher.resume(session.connection, session.api)
         self._connected = session.connection
 
@@ -332,7 +315,7 @@ class Write:
                 "batches": tally.batches,
                 "resent": tally.resent,
                 **self._flow.states,
-                **self._latency,
+                **self._latency.fields,
                 **self._answers(),
             },
         )
@@ -346,38 +329,3 @@ def _delays() -> Iterator[float]:
     """Spread so that the failures of one short outage (a restart, an election of a leader) do not
     open the breaker."""
     return delays(first=0.2, factor=3.0)
-
-
-def _publisher(session: Session, tally: Tally) -> Publisher:
-    settings, flow = session.settings, session.flow
-    if session.delivery == "exactly-once" and (stream := session.stream):
-        return Atomic(
-            tally,
-            flow,
-            stream=settings.stream,
-            template=session.template,
-            # A message of several changes has the batch's limits itself.
-            limits=_limits(settings.batch)
-            if settings.messages == "change"
-            else FlightLimits(company=_COMPANY),
-            pace=session.pace,
-            alone=stream.is_ours(session.template),
-            replicated=stream.replicated,
-        )
-    stream = session.stream
-    return Individual(
-        tally,
-        flow,
-        window=settings.window,
-        window_bytes=settings.window_bytes,
-        chained=session.delivery == "deduplicated" and not (stream and stream.replicated),
-    )
-
-
-def _limits(batch: BatchSettings) -> FlightLimits:
-    """What the settings say of a batch; see `BatchSettings` for what their defaults mean."""
-    usual, most = BatchSettings(), FlightLimits()
-    return FlightLimits(
-        size=LARGEST if batch.max_size == usual.max_size else batch.max_size,
-        bytes=most.bytes if batch.max_bytes == usual.max_bytes else batch.max_bytes,
-    )

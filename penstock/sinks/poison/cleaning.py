@@ -6,9 +6,9 @@ a bad change only when it is safe elsewhere, and while it cannot be, nothing goe
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -16,16 +16,18 @@ from penstock.change import OnError, images_of, unreadable
 from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks import Notify
-from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part, place_of
 from penstock.sinks.poison import faults
 from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
 from penstock.sinks.poison.faults import Fault
+from penstock.sinks.poison.stores import PoisonSession
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
-from penstock.sinks.settings import SinkSettings
 
-__all__ = ["Cleaner", "Keeps", "LetterStore", "RecordStore", "now", "summary"]
+__all__ = ["Cleaner", "now", "summary"]
+
+
+_TOGETHER = 1000  # messages that are stored together at most
 
 
 class _Verdict(NamedTuple):
@@ -36,79 +38,11 @@ class _Verdict(NamedTuple):
     letter: Letter
 
 
-class LetterStore(Protocol):
-    """Where a sink keeps dead letters."""
-
-    def store(self, letter: Letter) -> bool:
-        """Makes a letter durable, once; False when it was there. Raises Unavailable,
-        SettingsError."""
-        ...
-
-
-class RecordStore(Protocol):
-    """Where a sink keeps what it knows of suspended tables. Everything raises Unavailable."""
-
-    def all(self) -> Mapping[Table, Suspension]:
-        """Every record, as known here."""
-        ...
-
-    def look(self) -> None:
-        """Takes in what others stored since."""
-        ...
-
-    def refreshed(self, record: Suspension) -> Suspension:
-        """The record as it is stored now, or was a moment ago."""
-        ...
-
-    def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
-        """Stores what `step` makes of a table's record; `step` may run again."""
-        ...
-
-
-class Keeps(Protocol):
-    """What a `Cleaner` needs of the sink that it works for, while that is connected."""
-
-    @property
-    def settings(self) -> SinkSettings:
-        """The policy."""
-        ...
-
-    @property
-    def encoder(self) -> Encoder:
-        """Raises Rejected for what cannot be encoded or is too large."""
-        ...
-
-    @property
-    def unlimited(self) -> Encoder:
-        """The same without a limit of size."""
-        ...
-
-    @property
-    def limit(self) -> int:
-        """Bytes that one message may have."""
-        ...
-
-    @property
-    def dead_letters(self) -> LetterStore:
-        """Where letters go."""
-        ...
-
-    @property
-    def suspensions(self) -> RecordStore:
-        """Where tables are recorded."""
-        ...
-
-    @property
-    def streaks(self) -> dict[Table, int]:
-        """Changes in a row that were too large, by table."""
-        ...
-
-
 class Cleaner:
     """Of one write. `passed` are the last places that were seen to, by partition: published when
     everything handed to the publisher is, or safe elsewhere."""
 
-    def __init__(self, session: Keeps, notify: Notify) -> None:
+    def __init__(self, session: PoisonSession, notify: Notify) -> None:
         self.passed: dict[PartitionId, Place] = {}
         self._session = session
         self._notify = notify
@@ -128,7 +62,7 @@ class Cleaner:
             return self._clean(part)
         if self._is_usual(part):
             try:
-                return [self._session.encoder.encode(part)]
+                return self._encoded(part)
             except Rejected:
                 pass  # raised again for the run that has the change
         return [messages for run in part.split() for messages in self._clean(run)]
@@ -186,7 +120,7 @@ class Cleaner:
     def _encode(self, part: Part, whole: pa.RecordBatch) -> tuple[list[Messages], list[Fault]]:
         """The messages of all rows that have one, and the others as rows of `whole`."""
         try:
-            return [self._session.encoder.encode(part)], []
+            return self._encoded(part), []
         except Rejected as error:
             if self._policy == "stop":
                 raise
@@ -196,6 +130,16 @@ class Cleaner:
         left, first = self._encode(Part.of(part.batch.slice(0, middle)), whole)
         right, second = self._encode(Part.of(part.batch.slice(middle)), whole)
         return left + right, first + second
+
+    def _encoded(self, part: Part) -> list[Messages]:
+        """The messages of all rows; the part is divided where more of them had to be stored
+        together than the server takes."""
+        messages = self._session.encoder.encode(part)
+        if messages.longest() <= _TOGETHER:
+            return [messages]
+        middle = len(part) // 2
+        halves = part.batch.slice(0, middle), part.batch.slice(middle)
+        return [found for half in halves for found in self._encoded(Part.of(half))]
 
     def _reason(self, row: Part) -> str:
         try:

@@ -1,7 +1,7 @@
 """Whether a table is followed: a state machine and the record of it. Pure.
 
 While a table is suspended its changes are not published. They are counted, and the record says from
-where to where they are missing, so that nobody takes the hole for nothing.
+where to where they are missing, so that consumers see the hole.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _HOLES = 50
 
 
 class SuspensionState(StrEnum):
-    """RESUMING: somebody asked for it, and the next change of the table does it."""
+    """RESUMING: an operator asked for it, and the next change of the table does it."""
 
     FOLLOWING = "following"
     SUSPENDED = "suspended"

@@ -1,7 +1,7 @@
 """The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,19 +19,28 @@ from penstock.spark.queries.executors import counting, listening
 from penstock.spark.queries.query import mode, start_query
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
-from penstock.spark.session.session import close_session, make_active, open_session
+from penstock.spark.session.session import close_session, kill_jvm, make_active, open_session
 
 __all__ = ["Engine"]
 
 log = structlog.get_logger("penstock")
 
 
-class Engine(Closes):
-    """Holds the session and its JVM. `run` takes Spark's scratch files."""
+# Seconds between two looks at whether the service stops, while Spark starts: a master that cannot
+# be reached takes a minute.
+LOOK = 0.2
 
-    def __init__(self, pipeline: Pipeline, run: Path) -> None:
+
+class Engine(Closes):
+    """Holds the session and its JVM. `run` takes Spark's scratch files. A start of Spark ends when
+    `is_stopping` is true."""
+
+    def __init__(
+        self, pipeline: Pipeline, run: Path, is_stopping: Callable[[], bool] = lambda: False
+    ) -> None:
         self._pipeline = pipeline
         self._run = run
+        self._is_stopping = is_stopping
         self._spark: SparkSession | None = None
         self._warming = Warming(pipeline, run)
         self._reports: Mapping[str, str] = {}
@@ -45,7 +54,8 @@ class Engine(Closes):
             close_session(spark)
 
     def open(self) -> SparkSession:
-        """The session; takes seconds the first time."""
+        """The session; takes seconds the first time. Raises what `open_session` does, and
+        EngineLost when the service is stopped meanwhile."""
         if self._spark is None:
             settings = self._pipeline.spark
             # In the main thread, a SparkContext would replace the service's SIGINT handler.
@@ -62,7 +72,7 @@ class Engine(Closes):
                     plugins=_plugins(self._pipeline),
                     fork_server=settings.fork_server,
                 )
-                spark = opening.result()
+                spark = self._opened(opening)
             make_active(spark)
             self._spark = spark
             log.info(
@@ -72,6 +82,14 @@ class Engine(Closes):
                 native=describe(),
             )
         return self._spark
+
+    def _opened(self, opening: "Future[SparkSession]") -> SparkSession:
+        while not wait([opening], LOOK).done:
+            if self._is_stopping():
+                kill_jvm()  # nothing runs in it yet
+        if self._is_stopping() and opening.exception() is not None:
+            raise EngineLost("the service was stopped while Spark started")
+        return opening.result()
 
     def query(self, backend: Backend) -> Supervised:
         """The backend's query, not started yet."""

@@ -4,6 +4,7 @@ A user who brings a session sets what docs/explanation/performance.md names; not
 for correctness. `spark.conf` of the pipeline file overrides every line.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from penstock.spark.session.master import is_local, with_slots
 from penstock.spark.session.refusals import not_started
 
 __all__ = [
-    "SETTINGS", "close_session", "java_options", "make_active", "open_session",
+    "SETTINGS", "close_session", "java_options", "kill_jvm", "make_active", "open_session",
 ]  # fmt: skip
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -80,6 +81,9 @@ _ROWS_JAVA = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=50000"
     " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=1000000"
 )
+
+# What py4j logs, with a traceback, when the JVM is gone.
+_PY4J_FAILED = "Exception while sending command."
 
 # There is one session in a process, and one fork server.
 _forks: Forks | None = None
@@ -191,6 +195,15 @@ def close_session(spark: SparkSession) -> None:
     with suppress(Py4JError, OSError):
         spark.stop()
     _close_jvm()
+
+
+def kill_jvm() -> None:
+    """Ends a JVM whose session another thread is opening: that fails. Does nothing while the JVM's
+    process is not known yet. py4j's traceback about that is not logged."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        logging.getLogger().addFilter(lambda record: record.msg != _PY4J_FAILED)
+        gateway.proc.kill()
 
 
 def _close_jvm() -> None:

@@ -83,14 +83,16 @@ class DynamodbDecoder:
         if operation is None:
             raise Malformed(f"{record.event[:20]!r} is not an event of DynamoDB Streams")
         item, pack = self._item, self._pack
-        keys = item(dict(sorted(record.keys.items())))
+        keys = item(record.keys)
+        if len(keys) > 1:
+            keys = dict(sorted(keys.items()))
         old = None if record.old is None else item(record.old)
         new = None if record.new is None else item(record.new)
         return {
             "cursor": place_of(record.sequence).cursor,
             "sequence": record.sequence,
             "operation": operation,
-            "tenant": self._tenant_of({**keys, **(old or {}), **(new or {})}),
+            "tenant": None if self._tenant is None else self._tenant_of(keys, old, new),
             "collection": context.table,
             "document_id": _document_id(keys),
             "key": pack(keys),
@@ -100,8 +102,12 @@ class DynamodbDecoder:
             "committed_at": record.created_at,
         }
 
-    def _tenant_of(self, values: dict[str, Any]) -> str | None:
-        value = None if self._tenant is None else values.get(self._tenant)
+    def _tenant_of(self, *images: dict[str, Any] | None) -> str | None:
+        """Of the last image that has it."""
+        value = None
+        for image in images:
+            if image is not None and self._tenant in image:
+                value = image[self._tenant]
         return value if value is None or isinstance(value, str) else _text(value)
 
     def _unreadable(self, sequence: str, raw: bytes, error: str, context: PageContext) -> Row:

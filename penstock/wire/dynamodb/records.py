@@ -4,7 +4,6 @@ Its context is JSON: `{"table": name, "skip": number}`; the first `skip` records
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -107,8 +106,7 @@ _parts = msgspec.json.Decoder(_Parts)
 _records = msgspec.json.Decoder(_Record)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRecord:
+class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One record; images are typed values. `event` is INSERT, MODIFY or REMOVE, `expired` whether
     time to live removed the item."""
 

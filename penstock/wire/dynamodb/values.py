@@ -30,6 +30,8 @@ _SHORT = 15  # digits that every double holds
 
 def number(digits: str) -> int | float | str:
     """A number as an image has it; raises ValueError for what is no number."""
+    if digits.isdecimal() and digits.isascii() and len(digits) <= _SHORT:
+        return int(digits)
     if not _NUMBER.fullmatch(digits):
         raise ValueError("not a number")
     if digits.removeprefix("-").isdecimal():

@@ -9,9 +9,11 @@ import pytest
 from botocore import exceptions as boto
 from botocore.exceptions import ClientError
 
+from penstock.config.options import options_from_settings, settings_from_options
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.dynamodb import DynamodbSettings
 from penstock.feeds.dynamodb.failures import _TABLE, Throttled, failure, translating
+from penstock.position import bookmarks_from_json
 
 OURS = [
     kind
@@ -72,6 +74,8 @@ def test_throttling_is_unavailable_and_pickles() -> None:
         ({"table": "a", "start": "yesterday"}, "trim_horizon"),
         ({"table": "a", "start": "2026-11-23T10:00:00"}, "zone"),
         ({"table": "a", "start": {"p": 7}}, "token"),
+        ({"table": "a", "start": {"partitions": 7}}, "token"),
+        ({"table": "a", "start": "{"}, "token"),
         ({"table": "a", "access_key": "k"}, "secret_key"),
         ({"table": "a", "endpoint": "localhost:8000"}, "endpoint"),
         ({"table": "a", "reads": 0}, "reads"),
@@ -80,6 +84,14 @@ def test_throttling_is_unavailable_and_pickles() -> None:
 def test_wrong_settings_say_what_to_write(given: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         DynamodbSettings.model_validate(given)
+
+
+def test_a_token_is_a_start_also_as_an_option() -> None:
+    bookmarks = {"L/S0": {"place": None, "mark": {"from": "trim_horizon"}}}
+    for start in (bookmarks, {"version": 1, "backend": "aws", "partitions": bookmarks}):
+        found = DynamodbSettings.model_validate({"table": "a", "start": start})
+        assert found.at == bookmarks_from_json(bookmarks)
+        assert settings_from_options(DynamodbSettings, options_from_settings(found)) == found
 
 
 def test_secrets_do_not_print() -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pytest
@@ -200,6 +201,23 @@ def test_trimmed_records_are_a_gap_and_despite_it_the_rest_is_read(
     assert numbers(drain(following, 2)) == sequence[3:]
 
 
+def test_a_horizon_that_moves_before_the_first_read_is_no_gap(
+    server: StreamsServer, stream: Stream
+) -> None:
+    server.trims_at = "GetRecords"
+    shard = stream.shard()
+    sequence = put(server, stream, shard, 5)
+
+    def trim(operation: str, request: dict[str, Any]) -> None:
+        if operation == "GetRecords":
+            stream.trim(shard, 3)
+
+    server.before = trim
+    following = feed_of(server).follow(name(stream, shard), feed_of(server).begin().popitem()[1])
+    assert numbers(drain(following, 2)) == sequence[3:]
+    assert server.counts["GetShardIterator"] == 2
+
+
 def test_a_shard_that_is_gone_is_a_gap_unless_all_of_it_was_read(
     server: StreamsServer, stream: Stream
 ) -> None:
@@ -282,6 +300,31 @@ def test_an_empty_list_of_shards_is_no_end(server: StreamsServer, stream: Stream
     with pytest.raises(Unavailable):
         feed.partitions()
     assert [each.partition for each in feed.partitions()] == [name(stream, shard)]
+
+
+def test_shards_are_listed_parents_first_from_pages_that_are_shuffled_and_overlap(
+    server: StreamsServer, stream: Stream
+) -> None:
+    pruned = Shard("shardId-pruned")
+    shards = [stream.shard(pruned) for _ in range(60)]
+    for shard in shards[:60]:
+        shards += stream.split(shard)
+    feed = feed_of(server)
+    wanted = {
+        name(stream, each): (PartitionId(f"{stream.label}/{each.parent}"),) for each in shards
+    }
+    server.shuffles, server.repeats_shards = Random(7), True
+    listed = feed.partitions()
+    assert server.counts["DescribeStream"] == 2
+    assert {each.partition: each.parents for each in listed} == wanted
+    order = {each.partition: number for number, each in enumerate(listed)}
+    assert all(
+        order[parent] < order[each.partition]
+        for each in listed
+        for parent in each.parents
+        if parent in order
+    )
+    assert set(feed.begin("beginning")) == {name(stream, each) for each in shards[:60]}
 
 
 def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:

@@ -66,6 +66,21 @@ def test_what_was_asked_for_is_not_kept() -> None:
     assert tokens.bookmark(place(1)) is None, "progress does not go back"
 
 
+def test_a_closed_following_forgets_nothing() -> None:
+    tokens = made()
+    tokens.close()
+    for number, each in ((5, place(3, 1)), (1, place(1)), (3, place(2)), (2, place(1, 1))):
+        assert tokens.bookmark(each) == Bookmark(each, mark(number, each))
+
+
+def test_where_nothing_is_stored_the_place_that_it_began_after_is_not_it() -> None:
+    begun = Bookmark(place(1), {})
+    tokens = ReadTokens(begun, "", time_of=lambda at: (cursor_time(at.cursor), at.ordinal))
+    tokens.read([(2, 0)], [token(1)], place(2))
+    assert tokens.bookmark(None) is None
+    assert tokens.bookmark(place(1)) == begun
+
+
 def test_an_event_without_a_token_keeps_the_mark_before_it() -> None:
     tokens = made()
     tokens.read([(4, 0)], [b""], place(4))

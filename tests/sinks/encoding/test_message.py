@@ -272,9 +272,9 @@ def test_frames_are_what_the_protocol_says(batch_of: Any) -> None:
             strict=True,
         )  # fmt: skip
         one_by_one = b"".join(hpub(s, b"in.1", h + b"X: 1\r\n\r\n", b) for s, h, b in rows)
-        weave = framing([Pick("row", "reply")], [b"X: 1\r\n\r\n"], ("row", "reply"))
+        formatter = framing([Pick("row", "reply")], [b"X: 1\r\n\r\n"], ("row", "reply"))
         columns = {"row": np.zeros(len(part), np.int32), "reply": Values([b"in.1 "])}
-        assert framed(part, weave, **columns).tobytes() == one_by_one
+        assert framed(part, formatter, **columns).tobytes() == one_by_one
 
 
 def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place(batch_of: Any) -> None:

@@ -218,7 +218,7 @@ def test_single_acknowledgements_count_changes(
         assert (again.published, again.duplicates) == (0, 200)
 
 
-def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> None:
+def test_messages_wait_for_more_while_the_server_is_busy(batch_of: Any) -> None:
     """Each batch costs the server its time, whatever is in it."""
     settings = JetStreamSettings(url="nats://h", messages="batch")
     template = parse_template(settings.subject)
@@ -229,7 +229,7 @@ def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> No
         Flow(settings),
         stream="CDC",
         template=template,
-        limits=FlightLimits(company=3 * size),
+        limits=FlightLimits(fill=3 * size),
     )
     assert not atomic._is_ready
     atomic.add(messages)
@@ -243,7 +243,7 @@ def test_messages_wait_for_company_while_the_server_is_busy(batch_of: Any) -> No
     assert atomic._is_ready  # there is enough of it
 
 
-def test_nobody_waits_for_company_that_does_not_come(
+def test_nothing_waits_for_changes_that_do_not_come(
     make: Any, messages: Any, batch_of: Any
 ) -> None:
     """The source goes on only once what it gave is in the stream."""

@@ -53,6 +53,30 @@ def test_a_batch_is_due_by_bytes(batch_of: Any) -> None:
     assert gather.is_due(now=0)
 
 
+def test_limits_are_those_of_one_message_where_changes_are_divided(batch_of: Any) -> None:
+    """Sixteen hash partitions: sixteen messages are to be full, and wait no longer."""
+    gather = Gather(LIMITS)
+    gather.spread = 16
+    gather.add(batch_of(159, 1), now=0)
+    assert not gather.is_full()
+    assert gather.is_due(now=1)
+    gather.add(batch_of(1, 2), now=0)
+    assert gather.is_full()
+
+
+def test_what_is_divided_is_gathered_up_to_some_megabytes(batch_of: Any) -> None:
+    gather = Gather(BatchSettings(max_size=1000, max_wait=1.0, max_bytes=1 << 20))
+    gather.spread = 1000
+    gather.add(batch_of(3, 1, after="x" * (1 << 20)), now=0)
+    assert not gather.is_full()
+    gather.add(batch_of(1, 2, after="x" * (1 << 20)), now=0)
+    assert gather.is_full()
+    large = Gather(BatchSettings(max_size=1000, max_wait=1.0, max_bytes=8 << 20))
+    large.spread = 2
+    large.add(batch_of(7, 1, after="x" * (1 << 20)), now=0)
+    assert not large.is_full()
+
+
 def test_what_gathered_comes_out_as_one_batch_in_order(batch_of: Any, ids_of: Any) -> None:
     gather = Gather(LIMITS)
     for n in range(1, 4):

@@ -54,7 +54,7 @@ def test_a_server_that_syncs_always_is_enough() -> None:
 @pytest.mark.parametrize(
     ("settings", "stream", "servers", "says"),
     [
-        (settings_for(), stream_of(), {}, "nobody can tell"),
+        (settings_for(), stream_of(), {}, "it is not known"),
         (settings_for("a"), stream_of(), {"a": USUAL}, "a does not sync always"),
         (settings_for("a"), stream_of(), {"a": "2.9.10"}, "a is too old to tell"),
         (settings_for("a"), stream_of(), {}, "no answer from a:8222"),

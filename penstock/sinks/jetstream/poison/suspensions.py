@@ -73,7 +73,7 @@ class Suspensions:
 
     def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
         """Makes another record of a table's record, and stores it; `step` may run again when
-        somebody else was faster. Raises Unavailable, SettingsError, and what `step` raises."""
+        another process was faster. Raises Unavailable, SettingsError, and what `step` raises."""
 
         def attempt() -> Suspension:
             sequence, record = self._known().get(table, (0, _new(table)))
@@ -127,7 +127,7 @@ class Suspensions:
         try:
             record = Suspension.parse(payload)
         except Malformed:
-            return  # somebody else's
+            return  # not a record of ours
         self._records[record.table] = sequence, record
 
     def _ensure(self) -> None:

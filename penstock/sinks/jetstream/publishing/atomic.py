@@ -50,7 +50,7 @@ _PATIENCE = 5  # refusals in a row, without anything stored, that we take for ba
 class Atomic:
     """A `Publisher` with one queue for all partitions: a batch may have messages of many.
 
-    `alone`: the stream takes no subjects but those of the template; `replicated`: it has several
+    `exclusive`: the stream takes only subjects of the template; `replicated`: it has several
     copies. With a `pace` batches may be chains of plain messages, unless it finds that the server
     syncs each message.
     """
@@ -64,7 +64,7 @@ class Atomic:
         template: Template,
         limits: FlightLimits | None = None,
         pace: SyncPace | None = None,
-        alone: bool = False,
+        exclusive: bool = False,
         replicated: bool = False,
     ) -> None:
         self._tally, self._flow, self._pace = tally, flow, pace
@@ -75,9 +75,9 @@ class Atomic:
         self._state = Sending.UNREAD
         self._fence = Fence(
             template,
-            sole=alone and template.shard("a", "b") == template.wildcard,
+            sole=exclusive and template.shard("a", "b") == template.wildcard,
             replicated=replicated,
-            whole=flow.alone and (alone or not replicated),
+            whole=flow.is_only_writer and (exclusive or not replicated),
         )
         self._progress = StoredPlaces(tally, stream, template)
         self._stream = stream
@@ -88,7 +88,7 @@ class Atomic:
         self._name = secrets.token_urlsafe(8).encode()
 
     def fresh(self, part: Part) -> Part | None:
-        """See Publisher; raises NotAlone too."""
+        """See Publisher; raises OtherWriters too."""
         self._progress.meet(part.runs)
         if self._progress.unread:
             self._learn()
@@ -98,7 +98,7 @@ class Atomic:
         return left
 
     def add(self, messages: Messages) -> None:
-        """See Publisher; raises NotAlone when a second origin would share the shard."""
+        """See Publisher; raises OtherWriters when a second origin would share the shard."""
         if self._progress.meet(messages.runs):
             self._queue.add(messages)
             self._progress.drop_stored(self._queue)
@@ -133,7 +133,7 @@ class Atomic:
     def release(self, api: JetStream) -> list[Messages]:
         """Gives up: everything that is not stored.
 
-        Somebody else's message may be the last of a shard, so ours are looked for one by one after
+        Another writer's message may be the last of a shard, so ours are looked for one by one after
         what was acknowledged. Raises Unavailable, and may then be called again.
         """
         self._put_back()
@@ -190,10 +190,8 @@ class Atomic:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether what is queued is not to wait for company."""
-        return bool(self._queue) and (
-            not self._flight or self._queue.weight >= self._limits.company
-        )
+        """Whether what is queued is sent without waiting for more."""
+        return bool(self._queue) and (not self._flight or self._queue.weight >= self._limits.fill)
 
     def _open(self) -> Connection:
         if self._connection is None:
@@ -257,18 +255,18 @@ class Atomic:
         return self._refusal != _STORED_ID
 
     def _read_back(self) -> None:
-        """Reads what is stored of all that is queued, drops it, and checks that nobody took over;
-        nothing is in flight."""
+        """Reads what is stored of all that is queued, drops it, and checks that no
+        other writer took over; nothing is in flight."""
         state, others = self._progress.read_back(self._queue)
         if others and self._refusal in _MOVED:
             self._fence.whole = False
-            self._flow.crowded()
+            self._flow.interrupted()
         self._fence.read(state)
         self._enter(SendingEvent.EMPTIED if state.emptied else SendingEvent.READ)
 
     def _learn(self) -> None:
-        """Reads what is stored of partitions that are new. Batches may be in flight: when somebody
-        writes after this, the fence refuses what follows."""
+        """Reads what is stored of partitions that are new. Batches may be in flight: when another
+        writer stores something after this, the fence refuses what follows."""
         self._fence.learned(self._progress.learn(self._queue))
 
     def _encode(self, connection: Connection, batch: FlightBatch) -> bytes | memoryview:

@@ -27,8 +27,7 @@ _SHARD = (
 
 
 class Fence:
-    """What the next batch expects. `sole`: nobody stores anything in this stream but under the one
-    shard that there is."""
+    """What the next batch expects. `sole`: the stream takes only messages of one shard."""
 
     def __init__(self, template: Template, *, sole: bool, replicated: bool, whole: bool) -> None:
         self._template, self._sole = template, sole

@@ -16,14 +16,14 @@ LARGEST = 1000  # messages that the server takes in a batch
 class FlightLimits:
     """`depth` batches in flight, each of at most `size` messages and `bytes` bytes.
 
-    While one is in flight, what is queued waits for `company`, in bytes: each batch costs the
+    While one is in flight, what is queued waits for `fill`, in bytes: each batch costs the
     server some milliseconds, whatever is in it. 0 waits for none.
     """
 
     depth: int = 4
     size: int = LARGEST
     bytes: int = 4 << 20
-    company: int = 0
+    fill: int = 0
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Queue:
         pieces: list[Messages] = []
         while self._pieces and limit:
             head = self._pieces[0]
-            count = _fitting(head, limit, size, alone=not pieces)
+            count = _fitting(head, limit, size, first=not pieces)
             if not count:
                 break
             self._pieces.popleft()
@@ -110,11 +110,11 @@ class Queue:
         return changes, size
 
 
-def _fitting(messages: Messages, limit: int, size: int, *, alone: bool) -> int:
-    """How many of the first messages fit and may end a batch; those that would go alone always
+def _fitting(messages: Messages, limit: int, size: int, *, first: bool) -> int:
+    """How many of the first messages fit and may end a batch; the first ones of a batch always
     do, up to where one may end."""
     count = min(limit, len(messages))
     if count == len(messages) and messages.ends is None and messages.weight <= size:
         return count
     fits = messages.whole(int((messages.sizes[:count].cumsum() <= size).sum()))
-    return fits or (messages.least() if alone else 0)
+    return fits or (messages.least() if first else 0)

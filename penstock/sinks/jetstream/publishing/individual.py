@@ -169,7 +169,7 @@ class Individual:
     def _framed(self, connection: Connection, piece: Messages, first: int) -> memoryview:
         """Ready to be sent; in a chain each says which message is to be the stream's last."""
         inbox = [connection.inbox.encode() + b"."] * 4
-        if not (self._chained and self._flow.alone):
+        if not (self._chained and self._flow.is_only_writer):
             return framed(piece, _FRAMES, first, said=Values(inbox))
         before = None if self._careful else self._last_id
         line, end = (b"", b"\r\n") if before is None else (_LINE, _END)
@@ -218,7 +218,7 @@ class Individual:
             return
         self._tally.resent += len(self._refused)
         self._flow.forget()
-        self._flow.crowded()
+        self._flow.interrupted()
         self._careful = True
         self._rewind()
 

@@ -18,10 +18,10 @@ from penstock.position import Mark, Place
 from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.subject import Template
 
-__all__ = ["NotAlone", "ShardState", "StreamState", "read_shard", "read_shards", "shared"]
+__all__ = ["OtherWriters", "ShardState", "StreamState", "read_shard", "read_shards", "shared"]
 
 
-class NotAlone(SettingsError):
+class OtherWriters(SettingsError):
     """The shard has messages of another origin or of another program, so its last message is no
     record of the place."""
 
@@ -59,7 +59,7 @@ def read_shards(
     strict: bool = True,
 ) -> StreamState:
     """Reads the last message of each shard, of all in a few requests where the server can. A shard
-    whose last message is no record of it raises NotAlone if `strict`, and is left out if not.
+    whose last message is no record of it raises OtherWriters if `strict`, and is left out if not.
     Raises Unavailable, SettingsError."""
     # The sequence first: the fence refuses us for what is stored between the two requests. In the
     # other order it would accept a batch although a place was too old.
@@ -69,15 +69,15 @@ def read_shards(
         states = dict.fromkeys(origins, ShardState())
         return StreamState(sequence=sequence, emptied=sequence > 0, shards=states)
     config = info["config"]
-    alone = int(config.get("num_replicas") or 1) == 1
-    direct = len(origins) > 1 and alone and bool(config.get("allow_direct"))
+    single = int(config.get("num_replicas") or 1) == 1
+    direct = len(origins) > 1 and single and bool(config.get("allow_direct"))
     subjects = [template.shard(*origin) for origin in origins]
     lasts = api.last_of_each(stream, subjects, direct=direct)
     states = {}
     for origin, subject, last in zip(origins, subjects, lasts, strict=True):
         try:
             states[origin] = _state(stream, subject, origin, last)
-        except NotAlone:
+        except OtherWriters:
             if strict:
                 raise
     return StreamState(sequence=sequence, emptied=False, shards=states)
@@ -88,7 +88,7 @@ def _state(stream: str, subject: str, origin: Origin, last: Stored | None) -> Sh
         return ShardState()
     found = read_bookmark(last.headers)
     if found is None:
-        raise NotAlone(
+        raise OtherWriters(
             f"the last message of {stream} under {subject} ({last.subject}, sequence "
             f"{last.sequence}) is not from penstock",
             hint="give the sink a stream or subjects of its own, or use delivery: deduplicated",
@@ -99,9 +99,9 @@ def _state(stream: str, subject: str, origin: Origin, last: Stored | None) -> Sh
     return ShardState(last.sequence, place, mark or {})
 
 
-def shared(stream: str, subject: str, one: Origin, other: Origin) -> NotAlone:
+def shared(stream: str, subject: str, one: Origin, other: Origin) -> OtherWriters:
     """The error for two origins that write under one wildcard."""
-    return NotAlone(
+    return OtherWriters(
         f"{one.backend}/{one.partition} and {other.backend}/{other.partition} both write to "
         f"{subject} of {stream}, so its last message is no record of either",
         hint="put {backend} and {source_partition} into the subject, each in a token of its own, "

@@ -9,10 +9,10 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
 from penstock.position import PartitionId, Place
 from penstock.sinks.encoding.columns import Columns
+from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
-from penstock.sinks.encoding.weave import Weave
 from penstock.sinks.flow.flow import Flow
 
 __all__ = ["LOOK", "Publisher", "Tally", "awaited", "edges", "framed", "framing"]
@@ -108,7 +108,7 @@ class Publisher(Protocol):
 
 def framing(
     reply: Sequence[Piece | bytes], extra: Sequence[Piece | bytes], names: Sequence[str]
-) -> Weave:
+) -> Formatter:
     """HPUB of each message, for `framed`. `reply` is the reply subject, empty or with a space
     after it; `extra` header lines and the empty line that ends the headers; they may use columns
     by `names`."""
@@ -118,7 +118,7 @@ def framing(
         *start, Size(first, first + count), b" ", Size(first, first + count + 1), b"\r\n",
         RawPiece("headers"), *extra, RawPiece("body"), b"\r\n",
     ]  # fmt: skip
-    return Weave(pieces, ("subject", "headers", "body", *names), batch=False)
+    return Formatter(pieces, ("subject", "headers", "body", *names), batch=False)
 
 
 def edges(
@@ -130,11 +130,11 @@ def edges(
     return middle, middle, (last if ends else middle), (last if ends else middle)
 
 
-def framed(messages: Messages, weave: Weave, number: int = 0, **columns: Any) -> memoryview:
+def framed(messages: Messages, formatter: Formatter, number: int = 0, **columns: Any) -> memoryview:
     """The frames of all messages, one after the other, ready for the socket; `number` is what
     `Count` says in the first."""
     return memoryview(
-        weave.bytes(
+        formatter.bytes(
             Columns(
                 len(messages),
                 subject=messages.subjects,

@@ -31,7 +31,7 @@ class StoredPlaces:
 
     def meet(self, runs: Iterable[OriginRun]) -> bool:
         """Takes note of the origins; whether some rows are stored already, as far as is known.
-        Raises NotAlone when two origins share a shard."""
+        Raises OtherWriters when two origins share a shard."""
         stored = self.stored
         found = False
         for run in runs:
@@ -48,7 +48,7 @@ class StoredPlaces:
 
     def read_back(self, queue: Queue) -> tuple[StreamState, bool]:
         """Reads the shards of all that is queued, and drops what is stored. Also returns whether
-        somebody else wrote to the stream after us. Raises LeaseLost, NotAlone, Unavailable."""
+        another writer wrote to the stream after us. Raises LeaseLost, OtherWriters, Unavailable."""
         origins = {run.origin for messages in queue for run in messages.runs}
         state = self._read([*origins, *(self.unread - origins)], queue)
         ours = max((shard.sequence for shard in state.shards.values()), default=0)
@@ -94,7 +94,7 @@ class StoredPlaces:
         """The error for a shard that is where nothing of ours put it."""
         return LeaseLost(
             f"the shard of {origin.partition} in {self._stream} is at {place}, and we left it at "
-            f"{self.stored.get(origin)}: somebody else writes to it, or it was rolled back",
+            f"{self.stored.get(origin)}: another writer uses it, or it was rolled back",
             hint="one pipeline owns a partition; start again from what is stored",
         )
 

@@ -38,7 +38,7 @@ def test_small_batches_join_while_the_server_is_busy(sink: JetStreamSink, batch_
     assert receipt.numbers["batches"] < 1500
 
 
-def test_a_batch_waits_for_company_no_longer_than_it_may(
+def test_a_batch_waits_for_more_no_longer_than_it_may(
     sink: JetStreamSink, batch_of: Any, stored: Any
 ) -> None:
     """The iterator stops and waits until what it gave is in the stream."""
@@ -169,7 +169,7 @@ def test_a_zombie_that_is_behind_is_stopped(
     changes = woken_late(zombie, owner, batch_of, stored)
     if window == "100ms":
         changes = after(changes, pause=0.5)
-    with pytest.raises(LeaseLost, match="somebody else writes") as caught:
+    with pytest.raises(LeaseLost, match="another writer uses it") as caught:
         zombie.write(changes)
     assert caught.value.hint
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
@@ -274,9 +274,9 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
 ) -> None:
     """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
     is refused, and the stream is now where the second expects it."""
+    from penstock.sinks.jetstream.new_publisher import new_publisher
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
-    from penstock.sinks.jetstream.write import _publisher
 
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
     mine, other = (
@@ -285,7 +285,7 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
     )
     session = Session(mine)
     session.open()
-    publisher = _publisher(session, Tally())
+    publisher = new_publisher(session, Tally())
     publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n) for n in range(1, 5)]
     for batch in batches:
@@ -303,9 +303,9 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 ) -> None:
     """The server's buffer was full, so sending read what was there. No poll shows it any more."""
     from penstock.nats.connection import Connection
+    from penstock.sinks.jetstream.new_publisher import new_publisher
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
-    from penstock.sinks.jetstream.write import _publisher
 
     def reading(connection: Connection, data: Any) -> None:
         send(connection, data)
@@ -315,7 +315,7 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 
     session = Session(settings_of(nats.url, delivery="exactly-once"))
     session.open()
-    publisher = _publisher(session, Tally())
+    publisher = new_publisher(session, Tally())
     publisher.resume(session.connection, session.api)
     publisher.add(session.encoder.encode(Part.of(batch_of(10))))
     publisher._read_back()  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Rows of bytes out of columns, the same pieces in every row, in one pass.
 
-A `Weave` is made once and run often: over all rows of some `Columns`, by the compiled kernel, or
-by `plain` where there is none. The bytes are the same.
+A `Formatter` is made once and run often: over all rows of some `Columns`, by the compiled kernel,
+or by `plain` where there is none. The bytes are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,15 +30,15 @@ from penstock.sinks.encoding.pieces import (
 )
 from penstock.sinks.encoding.plain import LineBreak
 
-__all__ = ["LineBreak", "Weave"]
+__all__ = ["Formatter", "LineBreak"]
 
-# The enumerations of weave.c.
+# The enumerations of format.c.
 _KINDS = (Const, RawPiece, TextPiece, Pick, Time, PlacePiece, Strings, Size, Count, Edge, Behind)
 _FORMS = {"plain": 0, "line": 1, "msgpack": 2, "json": 3}
 _MOST = (1 << 31) - 1  # bytes that a column may have
 
 
-class Weave:
+class Formatter:
     """`extras` names the columns beside the batch's; with `batch` False there are no others."""
 
     def __init__(
@@ -61,19 +61,19 @@ class Weave:
 
     def run(self, columns: Columns, first: int = 0) -> Column:
         """A binary column. `Count` is `first` in its first row. Raises LineBreak."""
-        woven = self._run(columns, first)
-        if woven is None:
-            return plain.weave(self.pieces, columns, first)
-        ends, data, _ = woven
+        formatted = self._run(columns, first)
+        if formatted is None:
+            return plain.format_rows(self.pieces, columns, first)
+        ends, data, _ = formatted
         return pa.Array.from_buffers(BINARY, columns.rows, [None, ends, data], 0)
 
     def bytes(self, columns: Columns, first: int = 0) -> pa.Buffer:
         """All rows, one behind the other. Raises LineBreak."""
-        woven = self._run(columns, first)
-        if woven is None:
-            plainly: pa.Buffer | None = plain.weave(self.pieces, columns, first).buffers()[2]
+        formatted = self._run(columns, first)
+        if formatted is None:
+            plainly: pa.Buffer | None = plain.format_rows(self.pieces, columns, first).buffers()[2]
             return pa.py_buffer(b"") if plainly is None else plainly
-        _, data, size = woven
+        _, data, size = formatted
         return data.slice(0, size)
 
     def _run(self, columns: Columns, first: int) -> tuple[pa.Buffer, pa.Buffer, int] | None:
@@ -82,11 +82,11 @@ class Weave:
         if kernel is None or columns.native is None:
             return None
         count = len(self.pieces)
-        bound = kernel.penstock_weave_bound(self._native, count, columns.native, rows)
+        bound = kernel.penstock_format_bound(self._native, count, columns.native, rows)
         if bound > _MOST:
             return None
         data, ends = pa.allocate_buffer(bound), pa.allocate_buffer(4 * (rows + 1))
-        size = kernel.penstock_weave(
+        size = kernel.penstock_format(
             self._native, count, columns.native, rows, first, data.address, ends.address
         )
         if size == UNKNOWN:

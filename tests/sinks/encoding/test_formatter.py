@@ -18,6 +18,7 @@ from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY, Columns, Values
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.encoding.encode import Singles
+from penstock.sinks.encoding.formatter import Formatter, LineBreak
 from penstock.sinks.encoding.layout import Penstock
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
@@ -31,7 +32,6 @@ from penstock.sinks.encoding.pieces import (
     TextPiece,
     Time,
 )
-from penstock.sinks.encoding.weave import LineBreak, Weave
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
@@ -132,14 +132,14 @@ def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
 def test_messages_and_frames_are_the_same_bytes(data: Any, encoding: Any, ids: bool) -> None:
     batch = data.draw(batches(data.draw(st.sampled_from(["msgpack", "json"]))))
     start = data.draw(st.integers(0, len(batch)))
-    woven = _messages(batch, encoding, ids=ids)
+    formatted = _messages(batch, encoding, ids=ids)
     with without_kernel():
         plain = _messages(batch, encoding, ids=ids)
         frames = _frames(plain, ids=ids, start=start)
     for name in ("subjects", "headers", "bodies"):
-        assert getattr(woven, name).to_pylist() == getattr(plain, name).to_pylist()
-    assert np.array_equal(woven.sizes, plain.sizes)
-    assert _frames(woven, ids=ids, start=start) == frames
+        assert getattr(formatted, name).to_pylist() == getattr(plain, name).to_pylist()
+    assert np.array_equal(formatted.sizes, plain.sizes)
+    assert _frames(formatted, ids=ids, start=start) == frames
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -154,9 +154,9 @@ def test_batches_are_ordered_and_cut_the_same_way(rows: list[Any], data: Any) ->
     columns |= {"operation": ["INSERT"] * len(rows), "partition": [row[2] for row in rows]}
     columns |= {"cursor": [row[0] for row in rows], "ordinal": [row[1] for row in rows]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema("json"))
-    woven = [known(part) for part in Order().arrange(batch)]
+    formatted = [known(part) for part in Order().arrange(batch)]
     with without_kernel():
-        assert [known(part) for part in Order().arrange(batch)] == woven
+        assert [known(part) for part in Order().arrange(batch)] == formatted
 
 
 def known(part: Part) -> Any:
@@ -182,20 +182,20 @@ def known(part: Part) -> Any:
 )  # fmt: skip
 def test_any_calendar_day_is_written(when: datetime) -> None:
     column = pa.array([when.replace(tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
-    weave = Weave([Time("t", "json", b"null")], ("t",), batch=False)
-    said = orjson.loads(weave.run(Columns(1, t=column))[0].as_py())
+    formatter = Formatter([Time("t", "json", b"null")], ("t",), batch=False)
+    said = orjson.loads(formatter.run(Columns(1, t=column))[0].as_py())
     assert said == f"{when.isoformat(timespec='microseconds')}Z"
 
 
 def test_sizes_and_counts() -> None:
     pieces = [Size(2, 4), b" ", Pick("i", "v"), Count()]
-    weave = Weave(pieces, ("i", "v"), batch=False)
+    formatter = Formatter(pieces, ("i", "v"), batch=False)
     values = Values([b"", b"four"])
     columns = Columns(3, i=np.array([1, 0, 1], np.int32), v=values)
-    assert weave.run(columns, 9).to_pylist() == [b"5 four9", b"2 10", b"6 four11"]
-    assert weave.bytes(columns, 9).to_pybytes() == b"5 four92 106 four11"
+    assert formatter.run(columns, 9).to_pylist() == [b"5 four9", b"2 10", b"6 four11"]
+    assert formatter.bytes(columns, 9).to_pybytes() == b"5 four92 106 four11"
     with without_kernel():
-        assert weave.bytes(columns, 9).to_pybytes() == b"5 four92 106 four11"
+        assert formatter.bytes(columns, 9).to_pybytes() == b"5 four92 106 four11"
 
 
 @given(
@@ -212,38 +212,38 @@ def test_rows_know_where_they_are(ids: list[str], said: list[bytes], data: Any) 
     edge = [only] if len(rows) == 1 else [head, *[middle] * (len(rows) - 2), last]
     before = [said[first], *(row.encode() for row in rows[:-1])]
     pieces = [Size(1, 3), Edge("v", at), Behind("ids", "v", first)]
-    weave = Weave(pieces, ("ids", "v"), batch=False)
+    formatter = Formatter(pieces, ("ids", "v"), batch=False)
     column = pa.array(ids, pa.string()).slice(start)
     expected = [b"%d%b%b" % (len(a + b), a, b) for a, b in zip(edge, before, strict=True)]
     columns = Columns(len(rows), ids=column, v=Values(said))
-    assert weave.run(columns).to_pylist() == expected
-    bound = kernel.kernel().penstock_weave_bound(weave._native, 3, columns.native, len(rows))
+    assert formatter.run(columns).to_pylist() == expected
+    bound = kernel.kernel().penstock_format_bound(formatter._native, 3, columns.native, len(rows))
     assert sum(map(len, expected)) <= bound
     with without_kernel():
-        assert weave.run(columns).to_pylist() == expected
+        assert formatter.run(columns).to_pylist() == expected
 
 
 def test_a_line_break_is_told_by_its_row() -> None:
     column = pa.array(["a", None, "b\nc"], pa.string())
-    weave = Weave([RawPiece("t", "line", b"none")], ("t",), batch=False)
+    formatter = Formatter([RawPiece("t", "line", b"none")], ("t",), batch=False)
     for rows in (3, 2):
         for way in (None, without_kernel):
             with way() if way else pytest.MonkeyPatch.context():
                 part = column.slice(0, rows)
                 if rows == 3:
                     with pytest.raises(LineBreak) as caught:
-                        weave.run(Columns(3, t=part))
+                        formatter.run(Columns(3, t=part))
                     assert caught.value.row == 2
                 else:
-                    assert weave.run(Columns(2, t=part)).to_pylist() == [b"a", b"none"]
+                    assert formatter.run(Columns(2, t=part)).to_pylist() == [b"a", b"none"]
 
 
 def test_nothing_is_written_behind_the_bound() -> None:
     """The worst case of JSON: every byte becomes six."""
     column = pa.array([b"\x01" * 1000, b"", None], BINARY)
-    weave = Weave([TextPiece("t", "json", b"null")], ("t",), batch=False)
+    formatter = Formatter([TextPiece("t", "json", b"null")], ("t",), batch=False)
     columns = Columns(3, t=column)
-    bound = kernel.kernel().penstock_weave_bound(weave._native, 1, columns.native, 3)
-    written = sum(map(len, weave.run(columns).to_pylist()))
+    bound = kernel.kernel().penstock_format_bound(formatter._native, 1, columns.native, 3)
+    written = sum(map(len, formatter.run(columns).to_pylist()))
     assert written == 6002 + 2 + 4
     assert written <= bound

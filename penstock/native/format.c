@@ -1,8 +1,8 @@
-/* Weaves columns into rows of bytes: constants, values, lengths and numbers, one after the other.
+/* Formats columns into rows of bytes: constants, values, lengths and numbers, one after the other.
  *
  * How a value is written is in written.h; what a message looks like is the caller's list of
  * pieces. Nothing here allocates what the caller has to free, and nothing writes behind
- * `penstock_weave_bound`.
+ * `penstock_format_bound`.
  */
 
 #include "written.h"
@@ -17,9 +17,9 @@ enum { CONST, RAW, TEXT, PICK, TIME, PLACE, STRINGS, SIZE, COUNT, EDGE, BEHIND }
 
 #define UNKNOWN INT64_MIN /* the caller has to do it in its other way */
 
-EXPORT int64_t penstock_weave_bound(const struct piece *pieces, int32_t count,
+EXPORT int64_t penstock_format_bound(const struct piece *pieces, int32_t count,
                                     const struct column *columns, int64_t rows);
-EXPORT int64_t penstock_weave(const struct piece *pieces, int32_t count,
+EXPORT int64_t penstock_format(const struct piece *pieces, int32_t count,
                               const struct column *columns, int64_t rows, int64_t first,
                               uint8_t *out, int32_t *ends);
 
@@ -67,7 +67,7 @@ static int64_t span(const struct column *c, int64_t rows) {
 /* Most bytes that a text column's bytes can become, without what stands around each value. */
 static int64_t grown(int64_t size, int form) { return form == JSON ? 6 * size : size; }
 
-int64_t penstock_weave_bound(const struct piece *pieces, int32_t count,
+int64_t penstock_format_bound(const struct piece *pieces, int32_t count,
                              const struct column *columns, int64_t rows) {
     int64_t total = 0, size, most;
     for (const struct piece *p = pieces; p < pieces + count; p++) {
@@ -106,7 +106,7 @@ int64_t penstock_weave_bound(const struct piece *pieces, int32_t count,
 /* Writes rows `start` to before `start + rows` to `out`; `ends[0]` is where the first begins and
  * `ends[i + 1]` where row i ends. COUNT is `first` in the first row. Returns the bytes written;
  * -1 - row when that row has a line break where none may be; UNKNOWN. */
-int64_t penstock_weave(const struct piece *pieces, int32_t count, const struct column *columns,
+int64_t penstock_format(const struct piece *pieces, int32_t count, const struct column *columns,
                        int64_t rows, int64_t first, uint8_t *out, int32_t *ends) {
     uint8_t *at = out;
     int64_t size;

@@ -1,6 +1,6 @@
-/* Columns as weave.c and rows.c see them: where Arrow has their values. */
-#ifndef PENSTOCK_WEAVE_H
-#define PENSTOCK_WEAVE_H
+/* Columns as format.c and rows.c see them: where Arrow has their values. */
+#ifndef PENSTOCK_COLUMNS_H
+#define PENSTOCK_COLUMNS_H
 
 #include "native.h"
 

@@ -1,0 +1,142 @@
+"""What a feed may do beyond the contract: protocols that other parts of penstock look for."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from penstock.change import OnError
+from penstock.finding import Finding
+from penstock.page import Page
+from penstock.position import Bookmark, PartitionId, Place
+
+__all__ = [
+    "BoundsDocuments",
+    "ChecksBookmarks",
+    "Collection",
+    "GivesRecords",
+    "NativeRecord",
+    "PacesRetries",
+    "Polled",
+    "ReadsCollections",
+    "RecordReader",
+    "TellsNewest",
+    "TellsOfTables",
+]
+
+
+@runtime_checkable
+class Polled(Protocol):
+    """A feed whose partitions any number of processes may read at once (shards, feed ranges): in
+    open micro-batches Spark's tasks follow them, where the cluster is."""
+
+    @property
+    def polled(self) -> bool:
+        """Whether that is wanted."""
+        ...
+
+
+@runtime_checkable
+class ChecksBookmarks(Protocol):
+    """A feed that knows, without reading, whether the changes after a bookmark are still there."""
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """Preflight of a saved bookmark. Does I/O."""
+        ...
+
+
+@runtime_checkable
+class BoundsDocuments(Protocol):
+    """A feed whose source has a limit for one document."""
+
+    @property
+    def largest_document(self) -> int:
+        """Bytes."""
+        ...
+
+
+@runtime_checkable
+class PacesRetries(Protocol):
+    """A feed whose source wants to be left alone for longer than the default back-off."""
+
+    def delays(self) -> Iterator[float]:
+        """Seconds before each further try of a lost connection, for ever."""
+        ...
+
+
+@runtime_checkable
+class TellsNewest(Protocol):
+    """A feed that knows how far a partition goes."""
+
+    def newest(self, partition: PartitionId) -> Place | None:
+        """The place of the last change there is. Does I/O; raises as `Following.read` does."""
+        ...
+
+    def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
+        """How many changes come after the bookmark, as far as the source can tell. Does I/O."""
+        ...
+
+
+@runtime_checkable
+class TellsOfTables(Protocol):
+    """A feed that knows which tables it follows."""
+
+    def tables(self) -> Sequence[tuple[str, str]]:
+        """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
+        ...
+
+
+class Collection(Protocol):
+    """A collection or table of a source as it is now, to compare it with a stream. Its methods do
+    I/O; they raise Unavailable, SettingsError."""
+
+    namespace: str
+    name: str
+
+    def identity(self, change: Mapping[str, Any]) -> str:
+        """The text of the key of a change, as `rows` has it; no I/O."""
+        ...
+
+    def count(self) -> int:
+        """How many documents there are."""
+        ...
+
+    def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Identity and document: all of them, or at most so many by chance. Values are those of
+        messages, or the driver's that `compare.same` knows."""
+        ...
+
+
+@runtime_checkable
+class ReadsCollections(Protocol):
+    """A feed whose collections can be compared with a stream."""
+
+    def collection(self, name: str) -> Collection:
+        """By the name that people write: `schema.table`, `database.collection`. No I/O."""
+        ...
+
+
+class NativeRecord(NamedTuple):
+    """A record of the iterator (`penstock.stream`), and where it is.
+
+    `created_at`: microseconds since 1970 UTC. `record`: `new`, `old`, `key` and `meta`, as
+    docs/reference/python.md describes them. `mark`: JSON text of the bookmark's mark exactly at
+    this record; None where `Following.bookmark` gives it.
+    """
+
+    place: Place
+    created_at: int
+    record: dict[str, Any]
+    mark: str | None = None
+
+
+# A page's records in order, lazily if it likes. Raises Malformed.
+RecordReader = Callable[[Page], Iterable[NativeRecord]]
+
+
+@runtime_checkable
+class GivesRecords(Protocol):
+    """A feed that makes the iterator's records from its pages by itself: with Python values that
+    the images of a change do not keep (Decimal, bytes, sets)."""
+
+    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
+        """Pure, as a decoder is."""
+        ...

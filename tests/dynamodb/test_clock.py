@@ -1,0 +1,226 @@
+"""DynamoDB Local under a clock that goes fast or jumps: shards roll, iterators expire, and records
+are trimmed as on a server that has run for days."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from penstock.errors import RecordsExpired, Unavailable
+from penstock.feeds import HistoryLost, Lineage
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.failures import EXPIRED, code_of
+from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.page import Page
+from penstock.position import Bookmark, PartitionId, bookmarks_from_json
+from penstock.stream import Stream
+from tests.dynamodb.local import ROLLS, DynamodbLocal, Table
+from tests.dynamodb.reading import Reading
+from tests.dynamodb.test_local import feed_of, only, rows
+
+pytestmark = pytest.mark.live
+
+PATIENCE = 240.0
+
+
+def started(clock: int) -> DynamodbLocal:
+    try:
+        return DynamodbLocal(clock=clock)
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def jumping() -> Iterator[DynamodbLocal]:
+    """Its clock goes as ours does, and jumps when a test says so."""
+    with started(1) as server:
+        yield server
+
+
+def wait_for(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def lineage(feed: DynamodbFeed) -> list[Lineage]:
+    """Connections drop while the clock goes fast."""
+    while True:
+        try:
+            return list(feed.partitions())
+        except Unavailable:
+            time.sleep(0.1)
+
+
+class Puts:
+    """Items `k0`, `k1`, ... one at a time; `count` of them were accepted."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.count = 0
+
+    def one(self) -> None:
+        """Again until it is accepted: the same item a second time is no change."""
+        while True:
+            try:
+                self._table.put(f"k{self.count}")
+            except (BotoCoreError, ClientError):
+                time.sleep(0.1)
+            else:
+                self.count += 1
+                return
+
+
+def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
+    with started(ROLLS) as server:
+        table = Table(server.url)
+        feed = feed_of(table)
+        puts, reading = Puts(table), Reading(feed)
+        stream = Stream(feed, at="trim_horizon")
+        records: list[dict[str, Any]] = []
+
+        def read() -> bool:
+            reading.read()
+            with suppress(Unavailable):
+                while record := next(stream):
+                    records.append(record)
+            return len(reading.found) >= puts.count <= len(records)
+
+        def rolled() -> bool:
+            puts.one()
+            read()
+            return len({shard for shard, _ in reading.found}) >= 2
+
+        try:
+            wait_for(rolled)
+            wait_for(read)
+            parents = {each.partition: each.parents for each in lineage(feed)}
+        finally:
+            reading.stop()
+            stream.close()
+    written = [f"k{number}" for number in range(puts.count)]
+    assert [key for _, key in reading.found] == written
+    assert [record["key"]["id"] for record in records] == written
+    first, second = dict.fromkeys(PartitionId(shard) for shard, _ in reading.found)
+    assert (parents[first], parents[second]) == ((), (first,))
+    assert reading.done[first].ended
+
+
+def drained(following: DynamodbFollowing, count: int) -> list[Page]:
+    pages: list[Page] = []
+
+    def read() -> bool:
+        pages.extend(following.read(0.1))
+        return sum(page.count for page in pages) >= count
+
+    wait_for(read)
+    return pages
+
+
+def keys(feed: DynamodbFeed, pages: list[Page]) -> list[str]:
+    return [row["document_id"] for row in rows(feed, pages)]
+
+
+class Kinds:
+    """A client, and the kinds of iterator that were asked for."""
+
+    def __init__(self, client: StreamsClient) -> None:
+        self.asked: list[str] = []
+        self.records = client.records
+        self._client = client
+
+    def iterator(self, arn: str, shard: str, kind: str, **more: Any) -> str:
+        self.asked.append(kind)
+        return self._client.iterator(arn, shard, kind, **more)
+
+
+def test_an_expired_iterator_is_made_again_silently(jumping: DynamodbLocal) -> None:
+    table = Table(jumping.url)
+    feed = feed_of(table)
+    following = feed.follow(only(feed), feed.begin()[only(feed)])
+    client = following._client
+    kinds = Kinds(client)
+    following._client = kinds  # type: ignore[assignment]
+    table.fill(5)
+    assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5)]
+    probe = client.iterator(following._arn, following._shard, "TRIM_HORIZON")
+    jumping.advance(16 * 60)
+    wait_for(lambda: expired(client, probe))
+    table.fill(5, start=5)
+    assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5, 10)]
+    assert kinds.asked == ["TRIM_HORIZON", "AFTER_SEQUENCE_NUMBER"]
+
+
+def expired(client: StreamsClient, iterator: str) -> bool:
+    try:
+        client.records(iterator)
+    except ClientError as error:
+        assert code_of(error) == EXPIRED
+        return True
+    return False
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_records_that_the_server_trimmed_are_a_gap_by_policy(
+    jumping: DynamodbLocal, policy: str
+) -> None:
+    table = Table(jumping.url)
+    feed = feed_of(table, on_gap=policy)
+    partition = only(feed)
+    table.fill(5)
+    following = feed.follow(partition, feed.begin()[partition])
+    pages = drained(following, 5)
+    first = following.bookmark(pages[0].first)
+    jumping.advance(25 * 3600)
+    wait_for(lambda: trimmed(feed, partition, first))
+    table.fill(5, start=5)
+    with pytest.raises(HistoryLost) as error:
+        feed.follow(partition, first)
+    gap = error.value.gap
+    assert (gap.cause, gap.after, gap.policy) == ("trimmed", str(first.place), policy)
+    after = feed.follow(partition, first, despite=gap)
+    assert keys(feed, drained(after, 5)) == [f"r{n}" for n in range(5, 10)]
+
+
+def trimmed(feed: DynamodbFeed, partition: PartitionId, after: Bookmark) -> bool:
+    try:
+        feed.follow(partition, after).read(0.0)
+    except HistoryLost:
+        return True
+    return False
+
+
+def some(stream: Stream) -> dict[str, Any]:
+    found: list[dict[str, Any] | None] = []
+    wait_for(lambda: found.append(next(stream)) or found[-1] is not None)
+    assert found[-1] is not None
+    return found[-1]
+
+
+def test_records_of_the_iterator_that_the_server_trimmed_have_expired(
+    jumping: DynamodbLocal,
+) -> None:
+    table = Table(jumping.url)
+    feed = feed_of(table)
+    table.fill(5)
+    stream = Stream(feed, at="trim_horizon")
+    assert some(stream)["key"] == {"id": "r0"}
+    token = stream.token
+    stream.close()
+    jumping.advance(25 * 3600)
+    partition = only(feed)
+    after = bookmarks_from_json(token["partitions"])[partition]
+    wait_for(lambda: trimmed(feed, partition, after))
+    late = Stream(feed, at=token)
+    with pytest.raises(RecordsExpired):
+        next(late)
+    late.move_to("trim_horizon")
+    assert next(late) is None  # all that there was is older than a day
+    table.fill(1, start=5)
+    assert some(late)["key"] == {"id": "r5"}
+    late.close()

@@ -1,0 +1,147 @@
+"""What is saved is a place with its own mark, also while the source is away."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.errors import Unavailable
+from penstock.feeds import Following, Gap
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
+from penstock.feeds.memory.places import bookmark_at
+from penstock.leases.memory import MemoryStore
+from penstock.position import START, Bookmark, PartitionId, Place
+from penstock.reading.gap_log import GapLog
+from penstock.reading.keeper import Keeper
+from penstock.reservoir.reservoir import Reservoir
+from tests.reading.made import P0, place, positions_of, until
+
+
+class Knowing(MemoryFollowing):
+    """One that knows the marks of what it read, from where it began, and of nothing else; until it
+    is closed, of no place before one that was asked for."""
+
+    def __init__(self, feed: "AwayFeed", partition: PartitionId, after: Place | None) -> None:
+        super().__init__(feed, partition, after)
+        self._away = feed
+        self._least = after
+        self._begun = after
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:  # type: ignore[override]
+        read_to = self._away.place_before(self.next)
+        if place in self._away.unknown or _is_before(place, self._begun):
+            return None
+        if _is_before(read_to, place):
+            return None
+        if not self.is_connected:
+            return super().bookmark(place)
+        if _is_before(place, self._least):
+            return None
+        self._least = place
+        return super().bookmark(place)
+
+
+def _is_before(one: Place | None, other: Place | None) -> bool:
+    return other is not None and (one is None or one < other)
+
+
+class AwayFeed(MemoryFeed):
+    """Breaks off after 20 of 30 changes; `is_away` keeps it from being followed again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            MemoryFeedSettings(changes=30, page=10, unit=1, tokens=True, fail_at=(20,))
+        )
+        self.is_away = False
+        self.unknown: set[Place | None] = set()
+        self.followed: list[Bookmark] = []
+
+    def place_before(self, number: int) -> Place | None:
+        return place(number - 1) if number else None
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+    ) -> Following:
+        if self.followed and self.is_away:
+            raise Unavailable("the source is away")
+        self.followed.append(bookmark)
+        return Knowing(self, partition, self._resumed(partition, bookmark))
+
+
+def at(number: int) -> Bookmark:
+    """The bookmark of a change, with its own token."""
+    return bookmark_at(AwayFeed().settings, place(number))
+
+
+# What is given as durable has an old mark: only its place is of now.
+OLD = {"token": "another place's"}
+
+
+@contextmanager
+def read(feed: AwayFeed, events: int) -> Iterator[tuple[Reservoir, Keeper, MemoryStore]]:
+    """Once so many changes were read, and the connection was lost."""
+    store = MemoryStore()
+    positions = positions_of(store)
+    reservoir = Reservoir(feed, limit=10**6, gaps=GapLog(positions))
+    reservoir.open(P0, START)
+    try:
+        until(lambda: reservoir.rows()[P0]["buffered_events"] == events)
+        until(lambda: reservoir.rows()[P0]["reconnects"])
+        yield reservoir, Keeper(reservoir, positions), store
+    finally:
+        reservoir.stop(5)
+
+
+def saved(keeper: Keeper, store: MemoryStore, number: int) -> Bookmark | None:
+    """What is stored when everything up to a change is durable."""
+    keeper.settle({P0: Bookmark(place(number), OLD)}, force=True)
+    return positions_of(store).load().get(P0)
+
+
+def test_while_the_source_is_away_a_place_is_saved_with_its_own_mark() -> None:
+    feed = AwayFeed()
+    feed.is_away = True
+    with read(feed, 20) as (_, keeper, store):
+        for number in (4, 11, 19):
+            assert saved(keeper, store, number) == at(number)
+
+
+def test_what_was_read_before_a_reconnect_is_saved_with_its_own_mark() -> None:
+    feed = AwayFeed()
+    with read(feed, 30) as (_, keeper, store):
+        assert feed.followed == [START, at(19)]
+        for number in (4, 19, 24, 29):
+            assert saved(keeper, store, number) == at(number)
+
+
+def test_after_a_stop_a_place_is_saved_with_its_own_mark() -> None:
+    with read(AwayFeed(), 30) as (reservoir, keeper, store):
+        assert reservoir.stop(60)
+        assert saved(keeper, store, 24) == at(24)
+
+
+def test_a_place_whose_mark_is_not_known_is_not_saved() -> None:
+    feed = AwayFeed()
+    feed.unknown = {place(11)}
+    with read(feed, 30) as (_, keeper, store):
+        assert saved(keeper, store, 4) == at(4)
+        assert saved(keeper, store, 11) == at(4)
+        assert saved(keeper, store, 12) == at(12)
+
+
+def test_where_nothing_is_durable_nothing_that_was_read_is_saved() -> None:
+    """The bookmark before the first change is no later one, after a reconnect neither."""
+    feed = AwayFeed()
+    with read(feed, 30) as (_, keeper, store):
+        keeper.settle({P0: START}, force=True)
+        stored = positions_of(store).load().get(P0, START)
+        assert stored.place is None
+
+
+@pytest.mark.parametrize("number", [4, 19, 29])
+def test_followings_that_are_not_needed_are_dropped(number: int) -> None:
+    feed = AwayFeed()
+    with read(feed, 30) as (reservoir, keeper, store):
+        assert saved(keeper, store, number) == at(number)
+        past = reservoir._parts[P0]._past
+        assert len(past._closed) == (0 if number >= 19 else 1)
