@@ -4,13 +4,15 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pymongo
 import pytest
-from pymongo.errors import PyMongoError
+from bson import ObjectId
+from pymongo.errors import PyMongoError, WriteError
 
 from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Nats
@@ -19,6 +21,21 @@ from tests.pipeline.running import Message, Run, eventually, messages, running
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
 
 COLLECTIONS = ("users", "orders", "tmp")
+
+# Operators that the writer has no special case for.
+UPDATES: tuple[Any, ...] = (
+    {"$min": {"n": 1}},
+    {"$max": {"n": 9}},
+    {"$bit": {"n": {"xor": 5}}},
+    {"$currentDate": {"at": True}},
+    {"$setOnInsert": {"made": True}},
+    {"$addToSet": {"list": 3}},
+    {"$pull": {"list": 3}},
+    {"$pullAll": {"list": [1, 2]}},
+    {"$push": {"list": {"$each": [5, 4, 6], "$slice": -4, "$sort": 1}}},
+    {"$set": {"a.b.c": 1, "list.1": 7}},
+    [{"$set": {"sum": {"$add": ["$n", 1]}}}, {"$unset": "made"}],
+)
 
 
 def pipeline(folder: Path, nats: Nats, stream: str, *servers: Secantus) -> dict[str, Any]:
@@ -78,7 +95,7 @@ class Writer:
     def _write(self) -> None:
         db, pick = self._client.shop, self._random
         one, number = db[pick.choice(COLLECTIONS[:2])], pick.randrange(40)
-        choice = pick.randrange(10)
+        choice = pick.randrange(14)
         if choice < 3:
             one.update_one(
                 {"_id": number},
@@ -105,10 +122,26 @@ class Writer:
                     pymongo.DeleteOne({"_id": number + 3}),
                 ]
             )
+        elif choice == 9:
+            one.update_many({"n": {"$gt": 3}}, {"$inc": {"n": -3}})
+        elif choice == 10:
+            one.update_one(
+                {"_id": number, "list": {"$type": "array"}},
+                {"$set": {"list.$[each]": 0}},
+                array_filters=[{"each": {"$gt": 4}}],
+            )
+        elif choice in (11, 12):
+            self._update(one, number)
         else:
             db.tmp.insert_many([{"text": "t"} for _ in range(3)])
             if pick.random() < 0.2:
                 db.tmp.drop()
+
+    def _update(self, one: Any, number: int) -> None:
+        update = self._random.choice(UPDATES)
+        kept = {"list": {"$type": "array"}, "n": {"$type": "int"}}
+        with suppress(WriteError):  # a field of another type: the server refuses it
+            one.update_one({"_id": number, **kept}, update)
 
     def _in_a_transaction(self, number: int) -> None:
         with self._client.start_session() as session:
@@ -144,7 +177,7 @@ def collections_of(server: Secantus) -> dict[str, dict[Any, Any]]:
     with pymongo.MongoClient(server.url) as client:
         return {
             name: {
-                _key(each["_id"]): {**each, "_id": _plain(each["_id"])}
+                _key(each["_id"]): {name: _plain(value) for name, value in each.items()}
                 for each in client.shop[name].find()
             }
             for name in COLLECTIONS
@@ -152,7 +185,9 @@ def collections_of(server: Secantus) -> dict[str, dict[Any, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, int) else str(value)
+    if isinstance(value, datetime):
+        return f"{value.isoformat(timespec='milliseconds')}Z"
+    return str(value) if isinstance(value, ObjectId) else value
 
 
 def _key(value: Any) -> str:
@@ -256,3 +291,31 @@ def insert(server: Secantus, name: str) -> None:
 
 def names(nats: Nats, stream: str) -> set[str]:
     return {message.body["document_id"] for message in messages(nats, stream)}
+
+
+def test_a_backend_that_lost_its_history_fails_alone(
+    nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    with mongo() as one, mongo() as two:
+        file = pipeline(tmp_path, nats, stream, one, two)
+        with running(tmp_path, file) as run:
+            wait_until_ready(run)
+            insert(one, "one-0")
+            insert(two, "two-0")
+            eventually(lambda: names(nats, stream) == {"one-0", "two-0"}, run=run)
+            two.kill()  # and what comes back is another server, which does not know the token
+            shutil.rmtree(two.folder / "data")
+            two.start()
+            insert(one, "one-1")
+            eventually(lambda: "one-1" in names(nats, stream), run=run)
+            eventually(lambda: run.status()["backends"][1]["blocked"], run=run)
+            insert(one, "one-2")
+            eventually(lambda: "one-2" in names(nats, stream), run=run)
+            assert run.get("/health")[0] == 503
+            (reason,) = run.status()["reasons"]
+            assert reason.startswith("backend b1: stands still")
+            assert run.status()["backends"][0]["blocked"] == ""
+            assert "backend b1" in run.get("/ready")[1]
+            assert run.stop() == 0
+        assert_once_and_in_order(messages(nats, stream))
+        assert names(nats, stream) == {"one-0", "two-0", "one-1", "one-2"}
