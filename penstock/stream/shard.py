@@ -51,7 +51,7 @@ class Shard:
                 following.acknowledge(self._acknowledged)
         try:
             self._keep(following, following.read(wait))
-        except PenstockError:
+        except BaseException:  # Ctrl-C as well: pages that it took are read again
             self.close()
             raise
 
@@ -62,7 +62,7 @@ class Shard:
             return
         try:
             self._keep(following, following.keep_alive())
-        except PenstockError:
+        except BaseException:
             self.close()
             raise
 

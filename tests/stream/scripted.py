@@ -51,6 +51,7 @@ class ScriptedFeed:
         self.unlisted: set[str] = set()
         self.calls: Counter[str] = Counter()
         self.failing: set[str] = set()
+        self.interrupted: set[str] = set()
         self.broken: set[str] = set()
         self.taken: set[str] = set()
         self.acknowledged: dict[str, Bookmark] = {}
@@ -153,6 +154,9 @@ class ScriptedFollowing:
             return ()
         first, times = pages[self._page]
         self._page += 1
+        if name in feed.interrupted:
+            feed.interrupted.discard(name)
+            raise KeyboardInterrupt
         done = -1
         if self._after.place is not None:
             done = int(self._after.place.cursor.rpartition("-")[2])

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import pytest
@@ -251,14 +252,17 @@ def test_an_unread_shard_that_is_no_longer_listed_is_records_expired(
 @settings(max_examples=25)
 @given(st.data())
 def test_the_guarantees_hold_for_any_tree_and_schedule(data: st.DataObject) -> None:
-    """In order, parents first, each once; exactly the rest from any token."""
+    """In order, parents first, each once; exactly the rest from any token. Shards are listed in
+    any order, on several pages, and twice."""
     with StreamsServer() as server:
+        server.shuffles, server.repeats_shards = Random(data.draw(st.integers(0, 9))), True
+        server.page_of_shards = data.draw(st.integers(2, 100))
         stream = server.stream("users")
         open_shards = [stream.shard() for _ in range(data.draw(st.integers(1, 2)))]
         written: dict[str, list[str]] = {}
         parents: dict[str, str | None] = {}
         seen: list[str] = []
-        tokens: list[tuple[Any, int]] = []
+        tokens: list[tuple[Any, list[str]]] = []
         iterator = opened(server)
 
         def put(shard: Shard) -> None:
@@ -270,7 +274,7 @@ def test_the_guarantees_hold_for_any_tree_and_schedule(data: st.DataObject) -> N
         for _ in range(data.draw(st.integers(0, 25))):
             shard = data.draw(st.sampled_from(open_shards))
             match data.draw(st.sampled_from(["put", "put", "next", "next", "split", "expire",
-                                             "beat", "save"])):  # fmt: skip
+                                             "beat", "save", "move"])):  # fmt: skip
                 case "put":
                     put(shard)
                 case "next":
@@ -282,15 +286,19 @@ def test_the_guarantees_hold_for_any_tree_and_schedule(data: st.DataObject) -> N
                     server.advance(16 * 60)
                 case "beat":
                     iterator.heartbeat()
+                case "move" if tokens:
+                    token, seen = data.draw(st.sampled_from(tokens))
+                    iterator.move_to(token)
+                    seen = list(seen)
                 case _:
-                    tokens.append((json.loads(json.dumps(iterator.token)), len(seen)))
+                    tokens.append((json.loads(json.dumps(iterator.token)), list(seen)))
         total = sum(map(len, written.values()))
         seen += ids(some(iterator, total - len(seen)))
         assert nothing(iterator)
         check(seen, written, parents)
         for token, done in tokens:
-            rest = ids(some(opened(server, at=token), total - done))
-            check(seen[:done] + rest, written, parents)
+            rest = ids(some(opened(server, at=token), total - len(done)))
+            check(done + rest, written, parents)
 
 
 def check(seen: list[str], written: dict[str, list[str]], parents: dict[str, str | None]) -> None:

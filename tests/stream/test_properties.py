@@ -1,5 +1,6 @@
 """Random shard trees and schedules: records of a shard in order, parents before children, every
-record once, and from every token exactly the rest.
+record once, and from every token exactly the rest. Creation times are random: they go backwards in
+a shard, and children's are before their parents'. Where records are trimmed: never a silent hole.
 """
 
 import json
@@ -7,10 +8,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import Unavailable
+from penstock.errors import RecordsExpired, Unavailable
+from penstock.feeds import GapPolicy
 from penstock.stream import Stream
 from tests.stream.scripted import ScriptedFeed
 from tests.wire.cells import examples
@@ -40,6 +43,7 @@ STEPS = st.lists(
         ),
         st.integers(0, 99),
     ),
+    min_size=15,  # without one, lists of about five are drawn
     max_size=60,
 )  # fmt: skip
 
@@ -47,8 +51,10 @@ STEPS = st.lists(
 class Run:
     """An iterator on a scripted feed, and which records of each shard it has handed out."""
 
-    def __init__(self, lineage: Mapping[str, tuple[str, ...]], pages: Pages) -> None:
-        self.feed = ScriptedFeed(lineage, pages)
+    def __init__(
+        self, lineage: Mapping[str, tuple[str, ...]], pages: Pages, on_gap: GapPolicy = "fail"
+    ) -> None:
+        self.feed = ScriptedFeed(lineage, pages, on_gap=on_gap)
         self.feed.shown = dict.fromkeys(lineage, 0)
         self.now = 0.0
         self.stream = Stream(self.feed, at="trim_horizon", clock=self.clock)
@@ -160,5 +166,113 @@ def test_resume_from_every_token_gives_exactly_the_rest(
         if (token := run.token()) != tokens[-1]:
             tokens.append(token)
     for token, done in tokens:
+        run.resume(token, done)
+        run.drain()
+
+
+LOSSES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["next", "next", "next", "heartbeat", "show", "show", "resume", "save", "move", "trim",
+             "trim", "unlist", "fail", "wait"]
+        ),
+        st.integers(0, 99),
+    ),
+    min_size=15,
+    max_size=60,
+)  # fmt: skip
+
+
+class LossyRun(Run):
+    """A run in which the source trims pages and unlists shards: what is handed out may have holes
+    of these records, and of no other, and the iterator has noted each."""
+
+    expired = False  # whether the last call raised RecordsExpired
+
+    def next(self) -> bool:
+        self.expired = False
+        try:
+            record = next(self.stream)
+        except Unavailable:
+            return True
+        except RecordsExpired:
+            assert self.stream.gaps
+            assert self.feed.on_gap == "fail"
+            self.expired = True
+            return False
+        if record is None:
+            return False
+        cursor = record["meta"]["sequence_number"].partition(":")[0]
+        shard, _, digits = cursor.rpartition("-")
+        if (number := int(digits)) != self.done[shard]:
+            assert self.feed.on_gap == "continue", "a hole without an error"
+            assert self.done[shard] < number <= self.horizon(shard), "only what is trimmed is lost"
+            assert any(gap.cause == "trimmed" for gap in self.stream.gaps), "no silent hole"
+        self.done[shard] = number + 1
+        for parent in self.feed.lineage[shard]:
+            assert self.is_over(parent), "parents before children"
+        return True
+
+    def horizon(self, shard: str) -> int:
+        """The number of the first record that is not trimmed."""
+        return sum(map(len, self.feed.pages[shard][: self.feed.trimmed[shard]]))
+
+    def is_over(self, shard: str) -> bool:
+        """Whether all of it was handed out, as far as the source still has it."""
+        if shard in self.feed.unlisted:
+            return True
+        return max(self.done[shard], self.horizon(shard)) == self.total(shard)
+
+    def step(self, action: str, number: int) -> None:
+        shards = list(self.feed.lineage)
+        shard = shards[number % len(shards)]
+        match action:
+            case "trim":
+                self.feed.trimmed[shard] = min(self.feed.trimmed[shard] + 1, self.feed.shown[shard])
+            case "unlist":
+                self.feed.unlisted.add(shard)
+            case _:
+                super().step(action, number)
+
+    def drain(self) -> None:
+        """What is still there is handed out; what is not is said."""
+        self.feed.shown = {name: len(pages) for name, pages in self.feed.pages.items()}
+        for _ in range(8 * len(self.done) + 8):
+            while self.next():
+                pass
+            self.now += 10
+        # Errors come between the records of other shards: those are all handed out by now.
+        left = [
+            name
+            for name, parents in self.feed.lineage.items()
+            if self.done[name] < self.total(name)
+            and name not in self.feed.unlisted
+            and all(map(self.is_complete, parents))
+        ]
+        if self.feed.on_gap == "continue":
+            assert all(map(self.is_over, left))
+        elif left:
+            self.next()
+            assert self.expired, left
+
+    def is_complete(self, shard: str) -> bool:
+        """Whether it and its ancestors were handed out to the last record."""
+        whole = self.done[shard] == self.total(shard) and shard not in self.feed.unlisted
+        return whole and all(map(self.is_complete, self.feed.lineage[shard]))
+
+
+@pytest.mark.parametrize("on_gap", ["fail", "continue"])
+@settings(max_examples=examples(100))
+@given(trees(), LOSSES)
+def test_what_the_source_loses_is_never_a_silent_hole(
+    on_gap: GapPolicy,
+    shape: tuple[dict[str, tuple[str, ...]], Pages],
+    steps: list[tuple[str, int]],
+) -> None:
+    run = LossyRun(*shape, on_gap)
+    for step in steps:
+        run.step(*step)
+    run.drain()
+    for token, done in [*run.saved, run.token()]:
         run.resume(token, done)
         run.drain()

@@ -1,6 +1,11 @@
 """The iterator on scripted shards: order, costs, tokens, positions, errors."""
 
 import json
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -387,6 +392,68 @@ def test_follow_blocks_retries_and_stops() -> None:
     stream.stop()  # before the loop
     assert list(stream.follow()) == []
     assert feed.calls["B"] >= 1
+
+
+@pytest.mark.parametrize("call", ["next", "heartbeat"])
+def test_ctrl_c_while_reading_loses_and_repeats_nothing(call: str) -> None:
+    feed, stream, _ = opened("A", {"A": [[1], [2, 3], [4]]})
+    stream = Stream(feed, at=stream.token)
+    assert take(stream, 1) == ["A/0"]
+    token = stream.token
+    feed.interrupted.add("A")
+    with pytest.raises(KeyboardInterrupt):
+        # The scripted feed keeps a shard alive by reading it from where it was followed.
+        stream.heartbeat() if call == "heartbeat" else next(stream)
+    assert stream.token == token
+    assert take(stream, 4) == ["A/1", "A/2", "A/3", None]
+
+
+def test_follow_ends_when_another_thread_stops_it_while_it_waits() -> None:
+    feed, stream, _ = opened("A", {"A": [[1]]})
+    stream = Stream(feed, at=stream.token)  # with a real clock
+    began, found = time.monotonic(), []
+    for record in stream.follow(poll=600):
+        found.append(name(record))
+        threading.Timer(0.2, stream.stop).start()
+    assert found == ["A/0"]
+    assert time.monotonic() - began < 60
+    assert take(stream, 1) == [None]  # it is open, and may be followed again
+
+
+INTERRUPTED = """
+import signal
+import penstock
+signal.signal(signal.SIGINT, signal.default_int_handler)
+stream = penstock.stream("memory", changes=1, at="trim_horizon")
+try:
+    for record in stream.follow(poll=600):
+        print(record["key"]["id"], flush=True)
+except KeyboardInterrupt:
+    print(next(stream), penstock.stream("memory", changes=1, at=stream.token).token == stream.token)
+"""
+
+
+def test_follow_ends_with_ctrl_c_and_the_token_is_right() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "0\n"
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.read() == "None True\n"
+    assert child.returncode == 0
+
+
+def test_a_closed_iterator_gives_its_token_and_follows_no_more() -> None:
+    _, stream, _ = opened("A", {"A": [[1, 2]]})
+    take(stream, 1)
+    token = stream.token
+    stream.close()
+    stream.heartbeat()
+    assert stream.token == token
+    assert list(stream.follow()) == []
+    with pytest.raises(StopIteration):
+        next(stream)
 
 
 def test_follow_keeps_connections_between_records() -> None:

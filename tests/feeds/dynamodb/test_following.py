@@ -12,6 +12,10 @@ import penstock
 from penstock.errors import InvalidStream, PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Gap, GivesRecords, HistoryLost, Polled
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.beginning import ShardBeginning
+from penstock.feeds.dynamodb.client import client_of
+from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
@@ -410,6 +414,37 @@ def test_keep_alive_calls_only_for_an_old_iterator_without_a_sequence_number(
     for _ in range(10):
         assert following.keep_alive() == ()
     assert server.counts["GetRecords"] == calls
+
+
+@pytest.mark.parametrize(("first_record", "calls"), [(1, 1), (15, 2), (None, 24)])
+def test_heartbeats_of_four_hours_are_few_calls_and_no_iterator_expires(
+    server: StreamsServer, stream: Stream, first_record: int | None, calls: int
+) -> None:
+    """A heartbeat each minute: a call every ten minutes until the shard has a record, then none."""
+    shard, seconds = stream.shard(), 0.0
+    following = DynamodbFollowing(
+        client_of(settings_of(server)),
+        name(stream, shard),
+        arn=stream.arn,
+        shard=shard.id,
+        table="users",
+        beginning=ShardBeginning(),
+        pace=ShardPace(1000, 1e-6),
+        lost=lambda after, cause: None,
+        clock=lambda: seconds,
+        now=lambda: server.now,
+    )
+    assert following.read(0.0) == []
+    before, found = server.counts["GetRecords"], list[Page]()
+    for minute in range(4 * 60):
+        seconds += 60
+        server.advance(60)
+        if minute == first_record:
+            put(server, stream, shard, 1)
+        found += following.keep_alive()
+    assert server.counts["GetRecords"] - before == calls
+    assert server.counts["GetShardIterator"] == 1
+    assert sum(page.count for page in found) == (first_record is not None)
 
 
 def test_it_is_polled_and_gives_records(server: StreamsServer) -> None:
