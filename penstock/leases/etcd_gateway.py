@@ -160,7 +160,10 @@ class EtcdGateway:
             except (HTTPError, OSError) as error:
                 self._turn()
                 raise MaybeDone(f"etcd at {endpoint} did not answer: {_reason(error)}") from error
-        raise Unavailable(f"no etcd server can be reached: {'; '.join(failed)}")
+        raise Unavailable(
+            f"no etcd server can be reached: {'; '.join(failed)}",
+            hint="is etcd running, and are the endpoints in `positions` right?",
+        )
 
     def _turn(self) -> None:
         self._endpoints.append(self._endpoints.pop(0))

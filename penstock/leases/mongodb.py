@@ -217,4 +217,7 @@ def _translated() -> Iterator[None]:
         if code in _OPERATOR:
             hint = _OPERATOR[code]
             raise SettingsError(f"positions collection: {message}", hint=hint) from error
-        raise Unavailable(f"positions collection: {message}") from error
+        raise Unavailable(
+            f"positions collection: {message}",
+            hint="is MongoDB running, and is the address in `positions` right?",
+        ) from error

@@ -81,7 +81,7 @@ class Connection:
             raise refusal
         raise Unavailable(
             f"no NATS server can be reached ({'; '.join(failures)})",
-            hint="is nats-server running, and is the sink's url right?",
+            hint="is nats-server running, and is its url right?",
         )
 
     @property

@@ -124,8 +124,9 @@ def test_a_restart_of_the_server_is_not_noticed(own_etcd: Callable[..., Etcd]) -
     store = EtcdStore(f"{server.url}/p")
     put = store.put(Lease(name="a", continuation="1"))
     server.kill()
-    with pytest.raises(Unavailable, match="no etcd server can be reached"):
+    with pytest.raises(Unavailable, match="no etcd server can be reached") as away:
         store.get("a")
+    assert "`positions`" in away.value.hint
     server.start()
     assert store.get("a") == put
     server.kill()
