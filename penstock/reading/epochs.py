@@ -75,7 +75,7 @@ class Epochs:
         self._durable: dict[PartitionId, Bookmark] = {}
         self._released = 0
         self._fresh = threading.Event()
-        self._roomy = False
+        self._had_slots = False
 
     def begin(self, bookmarks: Bookmarks) -> None:
         """Everything up to `bookmarks` is durable: the stored ones of a start."""
@@ -92,10 +92,10 @@ class Epochs:
         """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
         self._look()
         self._groups = max(1, self._wanted())
-        crowded = self._is_crowded()
-        self._roomy = not crowded
-        seconds = SHORT if number <= WARM_UP or crowded else self._seconds
-        most = SHORT if crowded else LONGER * self._seconds
+        lacking = self._lacks_slots()
+        self._had_slots = not lacking
+        seconds = SHORT if number <= WARM_UP or lacking else self._seconds
+        most = SHORT if lacking else LONGER * self._seconds
         return [
             Epoch(group=group, groups=self._groups, seconds=seconds, most=most)
             for group in range(self._groups)
@@ -105,9 +105,9 @@ class Epochs:
         """Whether the open epoch was planned as a long one, and slots are gone since then: it must
         end, so that groups and queries without a slot have their turn. Or whether there are more by
         now, and tasks that read by themselves may be more."""
-        return self._roomy and (self._is_crowded() or self._wanted() > self._groups)
+        return self._had_slots and (self._lacks_slots() or self._wanted() > self._groups)
 
-    def _is_crowded(self) -> bool:
+    def _lacks_slots(self) -> bool:
         slots = self._slots()
         return slots is not None and slots < self._groups
 

@@ -2,9 +2,11 @@
 
 import json
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pymongo
 import pytest
 import yaml
@@ -12,9 +14,12 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.config import load_pipeline
+from penstock.demo.moto import Moto
 from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Database, Nats
+from penstock.errors import Unavailable
 from penstock.feeds import Following
+from tests.dynamodb.local import DynamodbLocal
 
 pytestmark = pytest.mark.live
 
@@ -118,6 +123,75 @@ def test_a_collection_and_its_stream(nats: Nats, stream: str, tmp_path: Path) ->
             assert compare(file, "users", "--all", "--wait", "0.1s").exit_code == 1
         finally:
             delivery.close()
+
+
+@pytest.mark.parametrize("kind", [Moto, DynamodbLocal])
+def test_a_dynamodb_table_and_its_stream(
+    kind: Any, nats: Nats, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    # moto encodes the binary values of a stream's records twice.
+    shop: Any = "main" if kind is Moto else b"\x00\xff"
+    text = "S" if kind is Moto else "B"
+    binary: Any = {} if kind is Moto else {"raw": b"\x00", "bs": {b"1", b"\xfe"}}
+    try:
+        made = kind()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with made as server:
+        table = boto3.resource(
+            "dynamodb", endpoint_url=server.url, region_name="us-east-1"
+        ).create_table(
+            TableName="orders",
+            KeySchema=[{"AttributeName": "shop", "KeyType": "HASH"},
+                       {"AttributeName": "at", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": "shop", "AttributeType": text},
+                                  {"AttributeName": "at", "AttributeType": "N"}],
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        )  # fmt: skip
+        backend = {
+            "type": "dynamodb", "table": "orders", "endpoint": server.url, "region": "us-east-1",
+        }  # fmt: skip
+        file = pipeline_file(tmp_path, backend, nats, stream)
+        delivery = Delivery(file)
+        try:
+            for n in range(40):
+                table.put_item(Item={
+                    "shop": shop, "at": n, "name": "é" * n, "yes": True,
+                    "price": Decimal("1.10") * n, "large": 2**60 + n, "none": None,
+                    "deep": {"list": [1, "a", {"b": binary}]}, "tags": {"x", "a"}, "ns": {3, 20},
+                    **binary,
+                })  # fmt: skip
+            table.update_item(
+                Key={"shop": shop, "at": 3}, UpdateExpression="REMOVE yes SET n = :n",
+                ExpressionAttributeValues={":n": Decimal("0.1")},
+            )  # fmt: skip
+            table.delete_item(Key={"shop": shop, "at": 4})
+            delivery.deliver(42)
+            found = compare(file, "orders", "--all")
+            assert found.exit_code == 0, found.output
+            assert "orders: 39 documents in the source, 39 in the stream" in found.output
+            sampled = json.loads(compare(file, "orders", "--sample", "10", "--json").output)
+            assert (sampled["same"], sampled["compared"]) == (True, 10)
+
+            table.put_item(Item={"shop": shop, "at": 5, "name": "other"})
+            table.delete_item(Key={"shop": shop, "at": 6})
+            found = compare(file, "orders", "--all", "--wait", "0.1s")
+            assert found.exit_code == 1
+            assert "missing in the source" in found.output
+            assert "price" in found.output
+            delivery.deliver(2)
+            assert compare(file, "orders", "--all").exit_code == 0
+        finally:
+            delivery.close()
+        wrong = compare(file, "customers")
+        assert wrong.exit_code == 2
+        assert "its table is orders" in wrong.output
+    away = compare(file, "orders")
+    assert away.exit_code != 0
+    assert "Traceback" not in away.output
 
 
 def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:

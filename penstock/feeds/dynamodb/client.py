@@ -22,7 +22,7 @@ from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.records import Answer, read_answer
 
-__all__ = ["DescribedStream", "StreamsClient", "client_of"]
+__all__ = ["DescribedStream", "StreamsClient", "client_of", "connect"]
 
 _CONNECTIONS = 16
 _making = threading.Lock()  # sessions are not thread-safe
@@ -68,7 +68,7 @@ class StreamsClient:
         subject = f"DynamoDB Streams of {settings.table_name}"
         self._subject = subject
         with _making, translating(subject):
-            self._client = _connect(settings)
+            self._client = connect(settings, "dynamodbstreams")
 
     def streams(self, table: str) -> list[str]:
         """The ARNs of a table's streams, the newest last."""
@@ -138,7 +138,8 @@ def _client_of(_: int, settings: DynamodbSettings) -> StreamsClient:
     return StreamsClient(settings)
 
 
-def _connect(settings: DynamodbSettings) -> Any:
+def connect(settings: DynamodbSettings, service: str) -> Any:
+    """A client of boto3 with the login of the settings. Raises botocore's errors."""
     session = botocore.session.Session(profile=settings.profile)
     session.register_component("response_parser_factory", _BytesParserFactory())
     keys = {
@@ -157,7 +158,7 @@ def _connect(settings: DynamodbSettings) -> Any:
         retries={"mode": "standard", "total_max_attempts": 2},
     )
     return boto3.Session(botocore_session=session).client(
-        "dynamodbstreams",
+        service,
         region_name=settings.region,
         endpoint_url=settings.endpoint,
         config=config,

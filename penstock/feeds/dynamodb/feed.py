@@ -11,10 +11,17 @@ from datetime import datetime
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import InvalidPosition, InvalidStream, Malformed, Unavailable
+from penstock.errors import (
+    InvalidPosition,
+    InvalidStream,
+    Malformed,
+    SettingsError,
+    Unavailable,
+)
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
+from penstock.feeds.dynamodb.collection import DynamodbTable
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.losses import gap_of, loss
@@ -220,6 +227,15 @@ class DynamodbFeed:
     def record_reader(self, on_error: OnError = "stop") -> RecordReader:
         """See `feeds.GivesRecords`."""
         return native_reader(on_error)
+
+    def collection(self, name: str) -> DynamodbTable:
+        """See `feeds.ReadsCollections`: the one table."""
+        if name != self.settings.table_name:
+            raise SettingsError(
+                f"this backend does not follow a table {name!r}",
+                hint=f"its table is {self.settings.table_name}",
+            )
+        return DynamodbTable(self.settings)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

@@ -20,7 +20,7 @@ from penstock.wire.dynamodb.records import (
 )
 from penstock.wire.dynamodb.values import plain_values
 
-__all__ = ["DynamodbDecoder"]
+__all__ = ["DynamodbDecoder", "document_id"]
 
 _OPERATIONS = {"INSERT": "INSERT", "MODIFY": "UPDATE", "REMOVE": "DELETE"}
 _UNCHANGED: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class DynamodbDecoder:
             "operation": operation,
             "tenant": None if self._tenant is None else self._tenant_of(keys, old, new),
             "collection": context.table,
-            "document_id": _document_id(keys),
+            "document_id": document_id(keys),
             "key": pack(keys),
             "before": None if old is None else pack(old),
             "after": None if new is None else pack(new),
@@ -141,7 +141,7 @@ def _text(value: Any) -> str:
     return orjson.dumps(value, default=_text).decode()
 
 
-def _document_id(keys: dict[str, Any]) -> str:
+def document_id(keys: dict[str, Any]) -> str:
     """The key's text, or for two keys a JSON array in the order of their names."""
     plain = [base64.b64encode(each).decode() if isinstance(each, bytes) else each
              for each in keys.values()]  # fmt: skip

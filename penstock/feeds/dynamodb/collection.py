@@ -1,0 +1,83 @@
+"""A table's items as they are now, to compare them with a stream."""
+
+import base64
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from penstock.feeds.dynamodb.client import connect
+from penstock.feeds.dynamodb.failures import translating
+from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.wire.dynamodb.decoder import document_id
+from penstock.wire.dynamodb.values import plain_values
+
+__all__ = ["DynamodbTable"]
+
+# A sample is some of so many equal parts of the table's hashes, by chance.
+_SEGMENTS = 64
+
+
+class DynamodbTable:
+    """A `feeds.Collection`. An item's values are those of messages. Reads are consistent: each
+    costs twice the read capacity of an ordinary one."""
+
+    namespace = ""
+
+    def __init__(self, settings: DynamodbSettings) -> None:
+        self._settings = settings
+        self.name = settings.table_name
+        self._item = plain_values("msgpack").item
+
+    def identity(self, change: Mapping[str, Any]) -> str:
+        """See `feeds.Collection`."""
+        return str(change["document_id"])
+
+    def count(self) -> int:
+        """See `feeds.Collection`. Reads the whole table."""
+        with translating(f"counting the items of {self.name}"):
+            return sum(page["Count"] for page in self._pages(Select="COUNT"))
+
+    def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """See `feeds.Collection`."""
+        with translating(f"reading {self.name}"):
+            keys = self._key_names()
+            seen: set[str] = set()
+            for item in self._items(most):
+                identity = document_id({name: item[name] for name in keys})
+                if identity not in seen:  # a stand-in may know no segments
+                    seen.add(identity)
+                    yield identity, item
+                if len(seen) == most:
+                    return
+
+    def _items(self, most: int | None) -> Iterator[dict[str, Any]]:
+        if most is None:
+            segments: list[dict[str, Any]] = [{}]
+        else:
+            numbers = random.sample(range(_SEGMENTS), _SEGMENTS)
+            segments = [{"Segment": n, "TotalSegments": _SEGMENTS} for n in numbers]
+        for segment in segments:
+            for page in self._pages(**segment):
+                yield from (self._item(_as_sent(item)) for item in page["Items"])
+
+    def _pages(self, **given: Any) -> Iterator[dict[str, Any]]:
+        pages = connect(self._settings, "dynamodb").get_paginator("scan")
+        yield from pages.paginate(TableName=self.name, ConsistentRead=True, **given)
+
+    def _key_names(self) -> list[str]:
+        """In the order that document ids have."""
+        described = connect(self._settings, "dynamodb").describe_table(TableName=self.name)
+        return sorted(each["AttributeName"] for each in described["Table"]["KeySchema"])
+
+
+def _as_sent(value: Any) -> Any:
+    """Binary values as base64 again, as a stream's records have them."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list():
+            return [_as_sent(each) for each in value]
+        case dict():
+            return {name: _as_sent(each) for name, each in value.items()}
+        case _:
+            return value
