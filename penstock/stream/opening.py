@@ -1,20 +1,24 @@
 """Opens an iterator from the name of a feed and its settings."""
 
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
 
 from penstock.change import OnError
 from penstock.config.problems import blot, dotted, problems_of, refuse
-from penstock.errors import SettingsError
-from penstock.feeds import Feed, FeedPlugin
+from penstock.errors import PenstockError, SettingsError
+from penstock.feeds import Feed, FeedPlugin, TellsOfTables
 from penstock.plugins import plugin
 from penstock.settings import Settings
 from penstock.stream.models import table_of
 from penstock.stream.stream import Stream
 
 __all__ = ["stream"]
+
+log = logging.getLogger("penstock")
 
 # Settings of feeds that take a table, in order of preference; all but the first are lists.
 _TABLES = ("table", "tables", "collections")
@@ -35,8 +39,24 @@ def stream(
     feed. `table`: one table of it, else the model's `Meta.table_name`. For the others, and the
     errors, see `Stream`. Raises SettingsError for wrong settings.
     """
-    feed = kind if not isinstance(kind, str) else _feed(kind, table or table_of(model), settings)
-    return Stream(feed, at=at, model=model, on_error=on_error)
+    table = table or table_of(model)
+    feed = kind if not isinstance(kind, str) else _feed(kind, table, settings)
+    opened = Stream(feed, at=at, model=model, on_error=on_error)
+    if isinstance(kind, str) and table is not None:
+        _warn_of_no_table(feed, table)
+    return opened
+
+
+def _warn_of_no_table(feed: Feed, table: str) -> None:
+    """A table may come later; but a name with a mistake gives no record, and no error."""
+    with suppress(PenstockError):  # a role that may read changes need not see tables
+        if isinstance(feed, TellsOfTables) and not feed.tables():
+            log.warning(
+                "the feed %r has no table %r now, so that no record comes: correct the name, or add"
+                " the table to what the source sends (PostgreSQL: to the publication)",
+                feed.backend,
+                table,
+            )
 
 
 def _feed(kind: str, table: str | None, settings: Mapping[str, Any]) -> Feed:

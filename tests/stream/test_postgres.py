@@ -231,3 +231,13 @@ def test_the_table_is_the_models_or_the_argument(database: Database, chosen: Any
 def test_a_slot_has_no_horizon_and_no_times(database: Database, at: str) -> None:
     with pytest.raises(InvalidPosition, match="replication slot"):
         opened(database, at=datetime(2026, 1, 1, tzinfo=UTC) if at == "time" else at)
+
+
+def test_a_table_that_the_publication_lacks_is_a_warning(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE items")
+    with opened(database, table="items"):
+        assert "has no table" not in caplog.text
+    with opened(database, table="itmes"):
+        assert "has no table 'itmes' now" in caplog.text
