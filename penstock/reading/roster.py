@@ -87,12 +87,13 @@ def lease_changes(listed: Sequence[Lineage], known: Bookmarks) -> LeaseChanges:
         for parent in each.parents:
             children.setdefault(parent, []).append(each.partition)
     past = dict.fromkeys(_ancestors(listed, known), Bookmark(ended=True))
+    leased = {*known, *past}  # now or before
     found = openings(listed, {**past, **known}, ())
     dropped = [
         name
         for name, bookmark in known.items()
         if bookmark.ended
-        and (known.keys() >= set(children[name]) if name in children else name in found.forgotten)
+        and (leased.issuperset(children[name]) if name in children else name in found.forgotten)
     ]
     return LeaseChanges([name for name in found.ready if name not in known], dropped)
 

@@ -1,6 +1,7 @@
 """The feed on servers that others wrote: DynamoDB Local, and moto for a smoke test."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -134,6 +135,32 @@ def test_a_stream_that_is_enabled_again_is_a_gap(table: Table) -> None:
 
 def test_the_check_finds_no_error(table: Table) -> None:
     assert {each.level for each in feed_of(table).check()} == {"ok"}
+
+
+def apply(table: Table, remedy: str) -> None:
+    """What the commands of a remedy do, in a shell with the AWS command line."""
+    for command in remedy.split(" && "):
+        found = re.fullmatch(
+            r"aws dynamodb update-table --table-name (\S+) --stream-specification (\S+)", command
+        )
+        assert found is not None
+        given: dict[str, Any] = dict(each.split("=") for each in found[2].split(","))
+        given["StreamEnabled"] = given["StreamEnabled"] == "true"
+        table.client.update_table(TableName=found[1], StreamSpecification=given)
+
+
+def test_the_remedies_of_the_check_mend_what_it_found(local: DynamodbLocal) -> None:
+    table = Table(local.url, "KEYS_ONLY")
+    feed = feed_of(table)
+    [warning] = [each for each in feed.check() if each.level != "ok"]
+    assert "KEYS_ONLY" in warning.message
+    apply(table, warning.remedy)
+    assert {each.level for each in feed.check()} == {"ok"}
+    table.enable(False)
+    [error] = [each for each in feed.check() if each.level != "ok"]
+    assert "DISABLED" in error.message
+    apply(table, error.remedy)
+    assert {each.level for each in feed.check()} == {"ok"}
 
 
 def test_moto_serves_a_smoke_test() -> None:

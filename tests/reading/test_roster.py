@@ -87,6 +87,12 @@ def test_a_lease_that_is_done_goes_when_its_children_have_theirs() -> None:
     assert lease_changes(listed, known(d=READ, c=READ)) == ([], [])
 
 
+def test_a_child_whose_lease_went_before_counts_as_leased() -> None:
+    listed = tree("a; x; b < a; m < a x; d < b")
+    assert lease_changes(listed, known(a=DONE, x=READ, d=READ)) == ([], [])
+    assert lease_changes(listed, known(a=DONE, x=DONE, d=READ, m=START)) == ([], ["a", "x"])
+
+
 def test_the_lease_of_a_done_leaf_goes_when_it_is_not_listed_any_more() -> None:
     assert lease_changes(tree("a"), known(a=DONE)) == ([], [])
     assert lease_changes([], known(a=DONE)) == ([], ["a"])
@@ -115,10 +121,10 @@ def test_over_any_lineage_each_partition_is_leased_once_after_its_parents(
         for name in changes.dropped:
             del leases[name]
         running = sorted(leases.keys() - done)
-        if running:
-            ended = random.choice(running)
-            done.add(ended)
-            leases[ended] = DONE
+        assert running
+        ended = random.choice(running)
+        done.add(ended)
+        leases[ended] = DONE
     while dropped := lease_changes(listed, leases).dropped:
         for name in dropped:
             del leases[name]

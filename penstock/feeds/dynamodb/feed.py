@@ -15,6 +15,7 @@ from penstock.errors import (
     InvalidPosition,
     InvalidStream,
     Malformed,
+    PenstockError,
     SettingsError,
     Unavailable,
 )
@@ -27,7 +28,7 @@ from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.losses import gap_of, loss
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.pacing import ShardPace
-from penstock.feeds.dynamodb.preflight import check, how_to_enable
+from penstock.feeds.dynamodb.preflight import check, finding, how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.finding import Finding
 from penstock.page import Decoder
@@ -240,6 +241,18 @@ class DynamodbFeed:
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
         return check(self.settings, lambda: self._client)
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """See `feeds.ChecksBookmarks`: reads after it once."""
+        if bookmark.ended:
+            return []
+        try:
+            self.follow(partition, bookmark).look_ahead()
+        except PenstockError as error:
+            level, message, remedy = "error", error.message, error.hint
+        else:
+            level, message, remedy = "ok", f"{partition} has the changes after it", ""
+        return [finding(level, "saved position", message, remedy)]
 
 
 def _check(token: Bookmarks) -> None:

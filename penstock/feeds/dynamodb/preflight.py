@@ -11,7 +11,7 @@ from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.finding import Finding
 
-__all__ = ["check", "how_to_enable"]
+__all__ = ["check", "finding", "how_to_enable"]
 
 _LACKS = {
     "KEYS_ONLY": "only the keys of an item: `before` and `after` are null",
@@ -20,12 +20,17 @@ _LACKS = {
 }
 
 
+_UPDATE = "aws dynamodb update-table --table-name {} --stream-specification StreamEnabled={}"
+
+
 def how_to_enable(table: str) -> str:
     """The command that enables a table's stream."""
-    return (
-        f"aws dynamodb update-table --table-name {table} --stream-specification"
-        " StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES"
-    )
+    return _UPDATE.format(table, "true,StreamViewType=NEW_AND_OLD_IMAGES")
+
+
+def _how_to_alter(table: str) -> str:
+    """The commands that give it both images; what is written in between is in no stream."""
+    return _UPDATE.format(table, "false") + " && " + how_to_enable(table)
 
 
 def check(settings: DynamodbSettings, client: Callable[[], StreamsClient]) -> list[Finding]:
@@ -33,10 +38,11 @@ def check(settings: DynamodbSettings, client: Callable[[], StreamsClient]) -> li
     try:
         return list(_check(settings, client()))
     except PenstockError as error:
-        return [_finding("error", "server", error.message, error.hint)]
+        return [finding("error", "server", error.message, error.hint)]
 
 
-def _finding(level: str, subject: str, message: str, remedy: str = "") -> Finding:
+def finding(level: str, subject: str, message: str, remedy: str = "") -> Finding:
+    """One finding; `level` is ok, warning or error."""
     return Finding(level=level, subject=subject, message=message, remedy=remedy)  # type: ignore[arg-type]
 
 
@@ -44,34 +50,40 @@ def _check(settings: DynamodbSettings, client: StreamsClient) -> Iterator[Findin
     table = settings.table_name
     arns = [settings.stream] if settings.stream else client.streams(table)
     stream = client.describe(arns[-1]) if arns else None
+    if stream is None and settings.stream:
+        text = f"the stream of {table} is not there any more"
+        yield finding("error", "stream", text, "write the ARN of a newer one, or `table`")
+        return
     if stream is None:
         text = f"{table} has no stream, or there is no such table"
-        yield _finding("error", "stream", text, how_to_enable(table))
+        yield finding("error", "stream", text, how_to_enable(table))
         return
     if stream.status not in ("ENABLED", "ENABLING"):
         text = f"the stream of {table} is {stream.status}: what is written now is lost"
-        yield _finding("error", "stream", text, how_to_enable(table))
+        yield finding("error", "stream", text, how_to_enable(table))
     else:
-        yield _finding("ok", "stream", f"{table} has a stream, which is {stream.status}")
+        yield finding("ok", "stream", f"{table} has a stream, which is {stream.status}")
     if stream.view in _LACKS:
-        remedy = "disable the stream, and: " + how_to_enable(table)
         text = f"the view type {stream.view} carries {_LACKS[stream.view]}"
-        yield _finding("warning", "view type", text, remedy)
+        yield finding("warning", "view type", text, _how_to_alter(table))
     else:
-        yield _finding("ok", "view type", f"the view type is {stream.view}")
-    yield from _reading(client, arns[-1], ShardTree(stream.shards))
+        yield finding("ok", "view type", f"the view type is {stream.view}")
+    tree = ShardTree(stream.shards)
+    if tree.open_leaves or stream.status == "ENABLED":
+        yield from _reading(client, arns[-1], tree)
 
 
 def _reading(client: StreamsClient, arn: str, tree: ShardTree) -> Iterator[Finding]:
     leaves = tree.open_leaves
     if not leaves:
-        yield _finding("warning", "shards", "the stream has no open shard", "try again soon")
+        yield finding("warning", "shards", "the stream has no open shard", "try again soon")
         return
     try:
         client.records(client.iterator(arn, leaves[-1].id, "LATEST"))
     except ClientError as error:
         found = failure(error, "reading a shard")
-        yield _finding("error", "shards", found.message, found.hint)
+        yield finding("error", "shards", found.message, found.hint)
     else:
         count = len(tree.shards)
-        yield _finding("ok", "shards", f"{count} shards, {len(leaves)} of them open, can be read")
+        text = f"shards can be read: {count} in all, {len(leaves)} of them open"
+        yield finding("ok", "shards", text)

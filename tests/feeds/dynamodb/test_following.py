@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidStream, PositionLost, SettingsError, Unavailable
-from penstock.feeds import Following, Gap, GivesRecords, HistoryLost, Polled
+from penstock.feeds import ChecksBookmarks, Following, Gap, GivesRecords, HistoryLost, Polled
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.client import client_of
@@ -345,8 +345,31 @@ def test_the_check_says_what_a_view_type_lacks(server: StreamsServer) -> None:
     server.stream("users", view="KEYS_ONLY").shard()
     found = {each.subject: each for each in feed_of(server).check()}
     assert found["view type"].level == "warning"
-    assert "disable" in found["view type"].remedy
+    assert "StreamEnabled=false && aws" in found["view type"].remedy
     assert found["shards"].level == "ok"
+
+
+def test_the_check_of_a_stream_that_is_gone_names_the_setting(server: StreamsServer) -> None:
+    arn = "arn:aws:dynamodb:eu-central-1:0:table/users/stream/2020-01-01T00:00:00.000"
+    [finding] = feed_of(server, table="", stream=arn).check()
+    assert "ARN" in finding.remedy
+
+
+def test_the_check_of_a_saved_position_says_what_is_lost(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    sequence = put(server, stream, shard, 5)
+    feed = feed_of(server)
+    assert isinstance(feed, ChecksBookmarks)
+    saved = Bookmark(place_of(sequence[0]), {})
+    [finding] = feed.check_bookmark(name(stream, shard), saved)
+    assert finding.level == "ok"
+    stream.trim(shard, 3)
+    [finding] = feed.check_bookmark(name(stream, shard), saved)
+    assert (finding.level, "older" in finding.message) == ("error", True)
+    assert "on_gap" in finding.remedy
+    assert feed.check_bookmark(name(stream, shard), saved._replace(ended=True)) == []
 
 
 @pytest.mark.parametrize("code", ["LimitExceededException", "ThrottlingException"])
