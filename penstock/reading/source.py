@@ -24,10 +24,11 @@ from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
 from penstock.ops.partitions import DISCONNECTED, ENDED, READING, PartitionReports, Row, summed
 from penstock.ops.reporter import Reporter
-from penstock.position import Bookmark, Bookmarks, Position, bookmarks_from_json, bookmarks_to_json
+from penstock.position import Bookmark, Bookmarks, Position, bookmarks_to_json
 from penstock.reading.assignments import Assignments
 from penstock.reading.draw import Draw, PlannedDraw
 from penstock.reading.epochs import Epochs
+from penstock.reading.first_offset import bookmarks_of, start_of, with_beginning
 from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
 from penstock.reading.planner import Planner, ReadLimits
@@ -63,6 +64,7 @@ class Source:
         self._batches = 0
         self._drawn = 0
         self._ended: Json | None = None
+        self._initial: Json | None = None
         self._reported = 0.0
         self._stopped = False
         self._last_save: float | None = None  # until when a stop tries to save
@@ -115,7 +117,7 @@ class Source:
             _address(options),
             self._draw,
             stored=self._epochs.stored if self._epochs else _no_report,
-            marked=self._epochs.marked if self._epochs else _no_marks,
+            marked=self._epochs.marked if self._epochs else _no_report,
             lost=self._lost,
             status=self._assignments.tell if self._assignments else None,
             stopping=self._is_closing,
@@ -150,7 +152,8 @@ class Source:
         if self._epochs is not None:
             self._epochs.begin(bookmarks)
             return {_EPOCH: "0"}
-        return bookmarks_to_json(bookmarks)
+        self._initial = bookmarks_to_json(bookmarks)
+        return self._initial
 
     def _begun(self) -> Bookmarks:
         positions = self._positions
@@ -165,7 +168,7 @@ class Source:
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
-        durable = self._epochs.durable if self._epochs else bookmarks_from_json(start)
+        durable = self._epochs.durable if self._epochs else bookmarks_of(start)
         self._tell_rows(start)
         if self._is_stopping():
             self._finish(durable)
@@ -174,6 +177,10 @@ class Source:
             end = {_EPOCH: str(int(start[_EPOCH]) + 1)}
         else:
             end = bookmarks_to_json(self._planner.advance(durable))
+            if self._positions is None and start == self._initial:
+                end = with_beginning(end, start)
+            elif bookmarks_of(end) == durable:
+                end = start
         self._batches += end != start
         self._durable = durable
         self._report()
@@ -182,7 +189,7 @@ class Source:
     def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
         """The changes between two offsets, or tickets for them."""
         if self._epochs is None:
-            between = bookmarks_from_json(start), bookmarks_from_json(end)
+            between = bookmarks_of(start_of(end, start)), bookmarks_of(end)
         if self._epochs is None and self._mode == "rows" and not self._late:
             return self._planner.splits(*between, most=self._tasks)
         self._server.open()
@@ -329,12 +336,8 @@ def _address(options: SourceOptions) -> str:
     return f"unix:{options.runtime}/pages-{os.getpid()}" if options.runtime else "unix:"
 
 
-def _no_report(_: Position) -> None:
+def _no_report(_: Position | Bookmarks) -> None:
     """Tasks of a planned micro-batch report nothing: Spark's next offset says that it is done."""
-
-
-def _no_marks(_: Bookmarks) -> None:
-    """As `_no_report`."""
 
 
 def _place(bookmark: Bookmark | None) -> str | None:

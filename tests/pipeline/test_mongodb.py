@@ -291,31 +291,3 @@ def insert(server: Secantus, name: str) -> None:
 
 def names(nats: Nats, stream: str) -> set[str]:
     return {message.body["document_id"] for message in messages(nats, stream)}
-
-
-def test_a_backend_that_lost_its_history_fails_alone(
-    nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    with mongo() as one, mongo() as two:
-        file = pipeline(tmp_path, nats, stream, one, two)
-        with running(tmp_path, file) as run:
-            wait_until_ready(run)
-            insert(one, "one-0")
-            insert(two, "two-0")
-            eventually(lambda: names(nats, stream) == {"one-0", "two-0"}, run=run)
-            two.kill()  # and what comes back is another server, which does not know the token
-            shutil.rmtree(two.folder / "data")
-            two.start()
-            insert(one, "one-1")
-            eventually(lambda: "one-1" in names(nats, stream), run=run)
-            eventually(lambda: run.status()["backends"][1]["blocked"], run=run)
-            insert(one, "one-2")
-            eventually(lambda: "one-2" in names(nats, stream), run=run)
-            assert run.get("/health")[0] == 503
-            (reason,) = run.status()["reasons"]
-            assert reason.startswith("backend b1: stands still")
-            assert run.status()["backends"][0]["blocked"] == ""
-            assert "backend b1" in run.get("/ready")[1]
-            assert run.stop() == 0
-        assert_once_and_in_order(messages(nats, stream))
-        assert names(nats, stream) == {"one-0", "two-0", "one-1", "one-2"}
