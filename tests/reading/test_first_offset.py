@@ -10,20 +10,21 @@ from penstock.reading.first_offset import bookmarks_of, start_of, with_beginning
 from penstock.reading.source import Source
 from tests.reading.made import P0, place
 
-OPTIONS = {"backend": "memory", "changes": "100", "page": "10", "patience": "50ms"}
+OPTIONS = {"backend": "memory", "changes": "100", "page": "10", "unit": "1", "max_events": "10"}
 LATER = {P0: Bookmark(place(59), {})}
 
 
 def test_the_first_offset_comes_at_once_and_a_start_after_a_crash_plans_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = Source.open(OPTIONS)
+    options = {**OPTIONS, "patience": "10s"}
+    first = Source.open(options)
     begun = first.initial()
     end = first.latest(begun)
     planned = first.splits(begun, end)
     first.stop()
     monkeypatch.setattr(MemoryFeed, "begin", lambda *_: LATER)  # "now" has moved on
-    second = Source.open(OPTIONS)
+    second = Source.open(options)
     again = second.initial()
     assert again == bookmarks_to_json(LATER)
     assert ranges(second.splits(again, end)) == ranges(planned) != []
