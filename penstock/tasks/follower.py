@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 import orjson
 import pyarrow as pa
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.feeds import Gap
 from penstock.handover.conversation import (
     JOIN,
@@ -80,7 +80,7 @@ class Follower:
         with self._reservoir.wake:
             fresh, taken = self._arrivals.fresh, self._arrivals.taken
             if not fresh:
-                self._reservoir.check()
+                self._check()
                 self._reservoir.wake.wait(LOOK)
             for name in list(fresh):
                 del fresh[name]
@@ -88,6 +88,14 @@ class Follower:
                     pages.append(page)
                     taken[name] = page.last
         return pages
+
+    def _check(self) -> None:
+        try:
+            self._reservoir.check()
+        except PositionLost:
+            # It is recorded, and followed again now and then; partitions of other tasks go on.
+            if self._ticket.groups == 1:
+                raise
 
     def _listen(self, connection: Connection) -> None:
         """Takes in what the reader process sends, until the end of the epoch."""

@@ -16,6 +16,7 @@ from penstock.handover.ticket import Ticket
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.assignments import Assignments
+from penstock.reading.draw import group_of
 from penstock.reading.epochs import Epochs
 from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
@@ -23,6 +24,8 @@ from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from penstock.tasks.follower import Follower
 from tests.reading.made import P0, place, positions_of, until
+
+P1 = PartitionId("p1")
 
 
 class World:
@@ -197,6 +200,24 @@ def test_a_gap_that_is_not_to_be_passed_ends_the_task() -> None:
             made.task(60)
         (gap,) = made.gaps.rows()["p0"]["gaps"]
         assert gap["policy"] == "fail"
+
+
+def test_a_task_whose_partitions_are_all_lost_leaves_those_of_other_tasks_alone() -> None:
+    with world({"trimmed": 40, "partitions": 2}) as made:
+        groups = next(n for n in range(2, 20) if group_of(P0, n) != group_of(P1, n))
+        client = Follower(made.ticket(group_of(P0, groups), groups))
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(list(client.pages())))
+        thread.start()
+        try:
+            until(lambda: any(row.get("last_error") for row in made.assignments.rows().values()))
+            made.over.set()
+            thread.join(30)
+            assert found == [[]]  # it raised nothing
+            client.finish()
+        finally:
+            client.close()
+        assert made.gaps.rows()["p0"]["gaps"][0]["policy"] == "fail"
 
 
 def test_a_gap_that_is_recorded_after_the_end_of_the_epoch_is_no_unknown_message(
