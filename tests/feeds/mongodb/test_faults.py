@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pymongo
@@ -20,6 +20,9 @@ from tests.chaos.proxy import Proxy, Weather
 from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
 
 on_stand_in = pytest.mark.skipif(bool(REAL), reason="needs a server of its own, with fail points")
+on_a_real_one = pytest.mark.skipif(
+    not REAL, reason="needs a real replica set or sharded cluster: PENSTOCK_MONGO_URL"
+)
 
 
 class Reader:
@@ -351,3 +354,61 @@ def test_a_primary_that_steps_down_is_followed_again(
     shop.db.users.insert_one({"_id": 2})
     assert reader.read(2) == ["1", "2"]
     admin.client.close()
+
+
+@on_a_real_one
+def test_an_election_loses_and_repeats_nothing(
+    shop: Shop, reader_of: Callable[..., Reader]
+) -> None:
+    if _is_sharded(shop):
+        pytest.skip("mongos hides elections: give the URL of a replica set")
+    reader = reader_of()
+    shop.db.users.insert_one({"_id": 1})
+    reader.read(1)
+    with suppress(pymongo.errors.AutoReconnect):  # the old primary closes its connections
+        shop.client.admin.command({"replSetStepDown": 10, "force": True})
+    eventually(lambda: _inserted(shop, 2))
+    assert reader.read(2) == ["1", "2"]
+
+
+@on_a_real_one
+def test_a_resized_oplog_is_no_gap(shop: Shop, reader_of: Callable[..., Reader]) -> None:
+    if _is_sharded(shop):
+        pytest.skip("a shard's oplog is resized at the shard: give the URL of a replica set")
+    reader = reader_of()
+    shop.db.users.insert_one({"_id": 1})
+    reader.read(1)
+    reader.close()
+    shop.client.admin.command({"replSetResizeOplog": 1, "size": 990.0})
+    shop.db.users.insert_one({"_id": 2})
+    assert reader.read(2) == ["1", "2"]
+
+
+@on_a_real_one
+def test_a_sharded_collection_has_compound_keys_and_one_change_of_each(
+    shop: Shop, reader_of: Callable[..., Reader]
+) -> None:
+    if not _is_sharded(shop):
+        pytest.skip("needs mongos: give the URL of a sharded cluster")
+    shop.client.admin.command({"enableSharding": shop.name})
+    shop.client.admin.command(
+        {"shardCollection": f"{shop.name}.users", "key": {"country": "hashed"}}
+    )
+    reader = reader_of()
+    shop.db.users.insert_many([{"_id": number, "country": f"c{number}"} for number in range(50)])
+    found = reader.read(50)
+    keys = [json.loads(each) for each in found]
+    assert sorted(key["_id"] for key in keys) == list(range(50))
+    assert all(key["country"] == f"c{key['_id']}" for key in keys)
+
+
+def _is_sharded(shop: Shop) -> bool:
+    return shop.client.admin.command("hello").get("msg") == "isdbgrid"
+
+
+def _inserted(shop: Shop, number: int) -> bool:
+    try:
+        shop.db.users.replace_one({"_id": number}, {}, upsert=True)
+    except pymongo.errors.PyMongoError:
+        return False
+    return True
