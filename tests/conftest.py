@@ -23,8 +23,14 @@ from penstock.demo.server import EmbeddedServer
 from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
 
-# An example is slow only when the machine is. Before any test is imported, which takes what is set.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# An example is slow only when the machine is. Every run tries the same ones, unless
+# PENSTOCK_EXAMPLES is set. Before any test is imported, which takes what is set.
+settings.register_profile(
+    "patient",
+    deadline=None,
+    derandomize="PENSTOCK_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("patient")
 
 # The tests kill processes, not machines: what was written survives without fsync.

@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,9 +21,8 @@ from penstock.handover.options import SourceOptions, read_source
 from penstock.handover.run_folder import BOARD, STOP, read_owner, read_task_slots
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
-from penstock.ops.partitions import DISCONNECTED, ENDED, READING, PartitionReports, Row, summed
 from penstock.ops.reporter import Reporter
-from penstock.position import Bookmark, Bookmarks, Position, bookmarks_to_json
+from penstock.position import Bookmarks, Position, bookmarks_to_json
 from penstock.reading.assignments import Assignments
 from penstock.reading.draw import Draw, PlannedDraw
 from penstock.reading.epochs import Epochs
@@ -36,12 +34,11 @@ from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from penstock.reading.save_reports import save_reports
 from penstock.reading.silences import Silences
+from penstock.reading.source_reports import SourceReports
 from penstock.reservoir.reservoir import Reservoir
 
 __all__ = ["Source"]
 
-# Seconds between two reports.
-REPORT = 0.5
 # For how long a stop tries to save positions.
 LAST_SAVE = 5.0
 
@@ -61,31 +58,24 @@ class Source:
     def __init__(self, options: SourceOptions, feed: Feed, positions: Positions | None) -> None:
         self._feed = feed
         self._positions = positions
-        self._batches = 0
-        self._drawn = 0
-        self._ended: Json | None = None
         self._initial: Json | None = None
-        self._reported = 0.0
-        self._stopped = False
         self._last_save: float | None = None  # until when a stop tries to save
         self._durable: Bookmarks = {}
-        self._reporting = threading.Lock()
         self._runtime = options.runtime
         self._fixed_slots = options.slots
         folder = Path(options.runtime) if options.runtime else None
         self._stop_file = folder / STOP if folder else None
-        self._board = Reporter(folder / BOARD) if folder else None
-        self._partitions = PartitionReports(self._board, feed.backend) if self._board else None
-        self._gaps = GapLog(positions, tell=self._tell_loss)
-        self._silences = Silences(self._gaps, options.max_gap)
-        if positions is not None and self._board is not None:
-            positions.tell = save_reports(self._board, feed.backend)
+        board = Reporter(folder / BOARD) if folder else None
+        self._reports = reports = SourceReports(board, feed.backend)
+        self._gaps = GapLog(positions, tell=reports.tell_now)
+        if positions is not None and board is not None:
+            positions.tell = save_reports(board, feed.backend)
         is_open = options.mode == "realtime" and positions is not None
         # Tasks of open micro-batches read what anyone may read; all else is read here.
         self._polled = is_open and isinstance(feed, Polled) and feed.polled
         self._buffer = options.buffer
         self._assignments = Assignments() if self._polled else None
-        self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=self._report)
+        self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=reports.tell)
         roster = Roster(feed)
         self._planner = Planner(
             self._reservoir,
@@ -110,6 +100,13 @@ class Source:
             )
             if options.mode == "realtime" and positions is not None
             else None
+        )
+        reports.show(
+            self._reservoir,
+            self._readers,
+            gaps=self._gaps,
+            silences=Silences(self._gaps, options.max_gap),
+            durable=lambda: self._epochs.durable if self._epochs else self._durable,
         )
         self._mode = options.mode
         self._late = bool(options.late)
@@ -169,7 +166,7 @@ class Source:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
         durable = self._epochs.durable if self._epochs else bookmarks_of(start)
-        self._tell_rows(start)
+        self._reports.batch_ended(start)
         if self._is_stopping():
             self._finish(durable)
             return start
@@ -181,9 +178,9 @@ class Source:
                 end = with_beginning(end, start)
             elif bookmarks_of(end) == durable:
                 end = start
-        self._batches += end != start
+        self._reports.batches += end != start
         self._durable = durable
-        self._report()
+        self._reports.tell()
         return end
 
     def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
@@ -237,7 +234,7 @@ class Source:
         assert self._epochs is not None
         self._epochs.watch(timeout)
         if self._polled:  # otherwise the threads that read do it
-            self._report()
+            self._reports.tell()
 
     def _groups(self) -> int:
         """Over how many tasks an open micro-batch is spread: pages that were read here are written
@@ -252,17 +249,9 @@ class Source:
         """Over how many tasks a planned micro-batch is spread."""
         return max(1, self._slots() or 1)
 
-    def _tell_rows(self, start: Json) -> None:
-        """Once, how many changes the micro-batch had that ended at `start`."""
-        if start == self._ended:
-            return
-        drawn, self._drawn, self._ended = self._drawn, self._reservoir.drawn, start
-        if self._board is not None:
-            self._board.report("batch", self._feed.backend, {"rows": self._drawn - drawn})
-
     def _finish(self, durable: Bookmarks) -> None:
-        if self._stopped:
-            self._report()  # again, or else a report that was dropped would be waited for
+        if self._reports.stopped:
+            self._reports.tell()  # again, or else a report that was dropped would be waited for
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
             return
         try:
@@ -279,55 +268,13 @@ class Source:
             late = self._positions.unsaved(durable) if self._positions else ""
             log.warning("stopped with positions that are not saved (%s): %s", late, error)
         self._reservoir.stop(STOPPING)
-        self._stopped = True
         self._durable = durable
-        self._report(now=True)
-
-    def _tell_loss(self) -> None:
-        self._report(now=True)
-
-    def _report(self, *, now: bool = False) -> None:
-        """Reports if it is time to, or `now`; reader threads do not wait for one another here."""
-        if self._board is None or self._partitions is None:
-            return
-        if not self._reporting.acquire(blocking=now):
-            return
-        try:
-            if now or time.monotonic() - self._reported >= REPORT:
-                self._reported = time.monotonic()
-                self._send(self._board, self._partitions)
-        finally:
-            self._reporting.release()
-
-    def _send(self, board: Reporter, partitions: PartitionReports) -> None:
-        rows = self._silences.look(self._rows())
-        status = {
-            **summed(rows),
-            **self._reservoir.counts,
-            "buffer_percent": self._readers.fill,
-            "batches": self._batches,
-            "stopped": self._stopped,
-        }
-        board.report("source", self._feed.backend, status)
-        board.report_rows("gap", self._feed.backend, self._gaps.rows())
-        partitions.send(rows)
+        self._reports.stopped = True
+        self._reports.tell_now()
 
     @property
     def _readers(self) -> Reservoir | Assignments:
         return self._assignments or self._reservoir
-
-    def _rows(self) -> dict[str, Row]:
-        durable = self._epochs.durable if self._epochs else self._durable
-        rows: dict[str, Row] = {
-            name: {
-                **row,
-                "state": READING if row["connected"] else DISCONNECTED,
-                "place": _place(durable.get(name)),
-            }
-            for name, row in self._readers.rows().items()
-        }
-        ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
-        return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}
 
 
 def _address(options: SourceOptions) -> str:
@@ -338,10 +285,6 @@ def _address(options: SourceOptions) -> str:
 
 def _no_report(_: Position | Bookmarks) -> None:
     """Tasks of a planned micro-batch report nothing: Spark's next offset says that it is done."""
-
-
-def _place(bookmark: Bookmark | None) -> str | None:
-    return None if bookmark is None or bookmark.place is None else str(bookmark.place)
 
 
 def _ended_quietly(

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SECONDS = float(os.environ.get("PENSTOCK_CHAOS_SECONDS", "90"))
+SECONDS = float(os.environ.get("PENSTOCK_CHAOS_SECONDS", "60"))
 SEED = int(os.environ.get("PENSTOCK_CHAOS_SEED", "20261121"))
 
 

@@ -13,6 +13,8 @@ from tests.dynamodb.reading import Reading
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 
+pytestmark = pytest.mark.slow  # two listings, some seconds apart
+
 
 @pytest.fixture
 def server() -> Iterator[StreamsServer]:

@@ -30,7 +30,7 @@ def test_the_job_of_the_page_goes_on_after_a_kill_and_repeats_nothing(
             MONGO_URL=server.url, NATS_URL=nats.url, JDK_JAVA_OPTIONS=SHORT_LIVED,
             PYSPARK_PYTHON=sys.executable,
         )  # fmt: skip
-        for _ in range(3):
+        for _ in range(2):
             away = written - 1  # written while the job was away
             with (tmp_path / "log").open("ab") as log:
                 process = subprocess.Popen(

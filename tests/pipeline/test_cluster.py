@@ -176,6 +176,7 @@ def listening(run: Run) -> set[tuple[str, int]]:
 def test_tasks_on_other_hosts_report_and_lose_nothing_with_an_executor(
     cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
 ) -> None:
+    """Nor when the cluster ends its application, after which the service starts again."""
     cluster.scale(2)
     first = free_ports(3)
     pipeline["spark"]["port"] = first
@@ -194,6 +195,9 @@ def test_tasks_on_other_hosts_report_and_lose_nothing_with_an_executor(
             assert cluster.seen_by_workers() == []
             assert {("0.0.0.0", port) for port in range(first, first + 3)} <= listening(run)
             kill_an_executor(cluster, nats, stream, run)
+            assert cluster.end_applications() == 1
+            patiently(lambda: "starting again" in run.log, run=run)
+            flows(nats, stream, run, rows=100)
             rows = end()
         patiently(lambda: assert_complete(nats, stream, rows), run=run)
         for name in NAMES:
@@ -266,26 +270,6 @@ def test_epochs_follow_the_executors_that_come_and_go(
             patiently(lambda: not has_long_epochs(nats, stream, run), run=run)
             rows = end()
         patiently(lambda: assert_complete(nats, stream, rows), run=run)
-        assert run.stop() == 0
-    assert_exact(nats, stream, rows)
-
-
-@pytest.mark.timeout(1200)
-def test_the_service_starts_again_when_the_cluster_ends_its_application(
-    cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
-) -> None:
-    cluster.scale(2)
-    with running(tmp_path, pipeline) as run:
-        patiently(lambda: connected(run), run=run)
-        with load(database) as end:
-            flows(nats, stream, run)
-            process = run.process.pid
-            assert cluster.end_applications() == 1
-            patiently(lambda: "starting again" in run.log, run=run)
-            flows(nats, stream, run, rows=100)
-            rows = end()
-        patiently(lambda: assert_complete(nats, stream, rows), run=run)
-        assert psutil.Process(run.process.pid).pid == process, "in place"
         assert run.stop() == 0
     assert_exact(nats, stream, rows)
 

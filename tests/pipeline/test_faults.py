@@ -21,7 +21,7 @@ from tests.pipeline.truth import Truth, assert_same
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
-KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "8"))
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", "20261121"))
 
 TABLE = """

@@ -16,6 +16,7 @@ from pymongo.errors import PyMongoError, WriteError
 
 from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Nats
+from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -274,6 +275,94 @@ def test_one_of_two_servers_is_killed_and_comes_back(
             assert run.stop() == 0
         assert_once_and_in_order(messages(nats, stream))
         assert names(nats, stream) == {"one-0", "two-0", "one-1", "two-1"}
+
+
+def test_one_of_two_backends_has_every_trouble_and_the_other_none(
+    nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """Its network is cut, collections are dropped and renamed, and its history is lost twice: at
+    first that ends this backend, then it is told to go on."""
+    with mongo() as fine, Secantus(options={"enable-test-commands": True}) as troubled:
+        host, port = troubled.url.removeprefix("mongodb://").split("/")[0].split(":")
+        proxy = Proxy(host, int(port))
+        file = pipeline(tmp_path, nats, stream, fine, troubled)
+        backend = file["backends"][1]
+        backend["connection"] = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
+
+        def goes_on(run: Run, round_: int) -> None:
+            insert(fine, f"fine-{round_}")
+            eventually(lambda: f"fine-{round_}" in names(nats, stream), run=run)
+
+        with running(tmp_path, file) as run:
+            wait_until_ready(run)
+            insert(troubled, "first")
+            eventually(lambda: "first" in names(nats, stream), run=run)
+            for round_, weather in enumerate((Weather(refused=True), Weather(lost="all"))):
+                proxy.weather = weather
+                proxy.reset()
+                insert(troubled, f"cut-{round_}")
+                goes_on(run, round_)
+                eventually(lambda: not run.status()["backends"][1]["connected"], run=run)
+                proxy.weather = Weather()
+                proxy.reset()
+                eventually(lambda n=round_: f"cut-{n}" in names(nats, stream), run=run)
+            with pymongo.MongoClient(troubled.url) as client:
+                client.shop.users.rename("people")
+                client.shop.people.insert_one({"_id": "renamed"})
+                client.shop.people.drop()
+            insert(troubled, "dropped")
+            eventually(lambda: "dropped" in names(nats, stream), run=run)
+            with lost_history(troubled, "alwaysOn"):
+                insert(troubled, "kept")
+                status = eventually(
+                    lambda: run.status() if run.status()["backends"][1]["blocked"] else 0, run=run
+                )
+                assert run.get("/health")[0] == 503
+                assert [each["blocked"] == "" for each in status["backends"]] == [True, False]
+                goes_on(run, 2)
+            assert run.stop() == 0
+        backend["on_gap"] = "continue"
+        insert(troubled, "meanwhile")
+        with running(tmp_path, file) as run:
+            eventually(lambda: "meanwhile" in names(nats, stream), run=run)
+            with lost_history(troubled, {"times": 2}):
+                eventually(lambda: 'event="history lost"' in run.log, run=run)
+                insert(troubled, "after")
+                eventually(lambda: "after" in names(nats, stream), run=run)
+            goes_on(run, 3)
+            assert run.stop() == 0
+        proxy.close()
+    found = messages(nats, stream)
+    assert_once_and_in_order(found)
+    told = [
+        (each.body["operation"], each.body["collection"], each.body["document_id"])
+        for each in found
+        if each.body["backend"] == "b1"
+    ]
+    assert told == [
+        ("INSERT", "users", "first"),
+        ("INSERT", "users", "cut-0"),
+        ("INSERT", "users", "cut-1"),
+        ("RENAME", "users", None),
+        ("INSERT", "people", "renamed"),
+        ("DROP", "people", None),
+        ("INSERT", "users", "dropped"),
+        ("INSERT", "users", "kept"),
+        ("INSERT", "users", "meanwhile"),
+        ("INSERT", "users", "after"),
+    ]
+
+
+@contextmanager
+def lost_history(server: Secantus, mode: Any) -> Iterator[None]:
+    """The server says that the resume point is no longer in its oplog."""
+    data = {"errorCode": 286, "failCommands": ["getMore", "aggregate"]}
+    with pymongo.MongoClient(server.url) as client:
+        client.admin.command({"configureFailPoint": "failCommand", "mode": mode, "data": data})
+        try:
+            yield
+        finally:
+            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 
 def insert(server: Secantus, name: str) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import (
-    SHORT_LIVED,
     Run,
     assert_none_is_left,
     document,
@@ -155,14 +154,13 @@ def more(database: Database, what: str) -> None:
     database.execute("INSERT INTO audit (what) SELECT %s FROM generate_series(1, 100)", (what,))
 
 
-@pytest.mark.parametrize("fork_server", [True, False])
-def test_a_sql_transform_sees_rows(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, fork_server: bool
+def test_a_sql_transform_sees_rows_without_the_fork_server(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     database.execute(TABLE)
     sql = "SELECT * FROM changes WHERE collection <> 'audit'"
     pipeline = document(tmp_path, database, nats, stream, transform=[{"sql": sql}])
-    pipeline["spark"] = {"fork_server": fork_server}
+    pipeline["spark"] = {"fork_server": False}
     with running(tmp_path, pipeline) as run:
         eventually(lambda: slot_of(database)[2], run=run)
         database.execute("INSERT INTO audit (what) VALUES ('not wanted')")
@@ -237,23 +235,6 @@ def test_every_backend_has_its_turn_where_spark_has_one_core(
 
 def realtime(pipeline: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**pipeline, "spark": {"trigger": "realtime", "epoch": "60s", **more}}
-
-
-def test_realtime_works_on_a_cluster_master(
-    database: Database, nats: Nats, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED)
-    database.execute(TABLE)
-    pipeline = realtime(
-        document(tmp_path, database, nats, stream), master="local-cluster[2,1,1024]"
-    )
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO audit (what) SELECT 'x' FROM generate_series(1, 500)")
-        eventually(lambda: len(messages(nats, stream)) == 500, run=run)
-        assert run.stop() == 0
-    ids = [message.body["data"]["id"] for message in messages(nats, stream)]
-    assert ids == list(range(1, 501))
 
 
 def test_realtime_with_a_transform_is_refused(

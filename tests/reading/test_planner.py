@@ -75,6 +75,7 @@ def test_a_batch_is_bounded_but_never_empty() -> None:
     assert len(batches) == 10  # one page each: a page always passes
 
 
+@pytest.mark.slow
 def test_a_cold_planner_builds_the_same_batches_from_other_pages() -> None:
     settings = MemoryFeedSettings(changes=500, page=40, unit=3)
     feed = MemoryFeed(settings)
@@ -253,6 +254,7 @@ def test_an_idle_source_whose_mark_moves_gets_an_offset_now_and_then(
     assert IDLE >= 5
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
     stored = {P0: Bookmark(Place("p0-000000000001", 3), {})}
     given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}

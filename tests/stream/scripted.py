@@ -74,6 +74,8 @@ class ScriptedFeed:
         ]
 
     def ended(self, name: str) -> bool:
+        if not all(map(self.ended, self.lineage[name])):
+            return False  # it is not there yet
         has_child = any(name in parents for parents in self.lineage.values())
         return has_child and self.shown[name] == len(self.pages.get(name, ()))
 

@@ -186,6 +186,7 @@ def test_a_heartbeat_costs_no_call_where_a_sequence_number_is_known(server: Stre
     assert dict(server.counts) == made
 
 
+@pytest.mark.slow
 def test_never_more_than_five_reads_a_second_and_shard(server: StreamsServer) -> None:
     stream = server.stream("users")
     shard = stream.shard()
@@ -226,6 +227,7 @@ def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -
     assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.slow
 def test_an_unread_shard_that_is_no_longer_listed_is_records_expired(
     server: StreamsServer,
 ) -> None:

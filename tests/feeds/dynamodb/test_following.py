@@ -88,6 +88,7 @@ def test_empty_pages_are_read_over_until_the_tip_is_assumed(
     assert server.counts["GetRecords"] == len(sizes)
 
 
+@pytest.mark.slow
 def test_the_tightest_loop_reads_a_shard_five_times_a_second_at_most(
     server: StreamsServer, stream: Stream
 ) -> None:
@@ -372,6 +373,7 @@ def test_the_check_of_a_saved_position_says_what_is_lost(
     assert feed.check_bookmark(name(stream, shard), saved._replace(ended=True)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["LimitExceededException", "ThrottlingException"])
 def test_throttling_slows_down_and_loses_nothing(
     server: StreamsServer, stream: Stream, code: str

@@ -57,7 +57,7 @@ def test_the_fast_path_agrees_with_the_messages(name: str, images: Images) -> No
         row["committed_at"] = at
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 50])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2, 7, 50])
 @pytest.mark.parametrize("name", ["pg15-v1", "pg16-v2"])
 def test_cutting_pages_anywhere_gives_the_same_changes(name: str, size: int) -> None:
     assert decoded(pages(source(name), size), "json") == history(name, "json")

@@ -192,7 +192,7 @@ def test_a_streamed_page_becomes_the_same(rows: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", names())
-@pytest.mark.parametrize("size", [1, 20, 10**9])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 20, 10**9])
 def test_what_servers_sent_becomes_the_same(name: str, size: int) -> None:
     for page in pages(golden(name), size)[:: 1 if size > 20 else 20]:
         assert isinstance(agree(page), pa.RecordBatch)

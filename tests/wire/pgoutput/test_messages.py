@@ -55,6 +55,7 @@ def test_the_captures_hold_every_message_there_is() -> None:
     assert {type(sent.message) for sent in EACH} == EVERY == set(Message.__args__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(EVERY, key=lambda kind: kind.__name__))
 def test_any_prefix_of_a_message_is_malformed(kind: type) -> None:
     for sent in EACH:
