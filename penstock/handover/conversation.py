@@ -27,7 +27,7 @@ __all__ = [
     "read_rows", "read_stored", "rows_message", "stored_message",
 ]  # fmt: skip
 
-# The first byte of each message. From the page server: a page's head (its payload is the next
+# The first byte of each message. From the page server: a page (a large payload is the next
 # message), the end of what was asked for, or a pickled error. From the task: a request, what is
 # stored, and the same when the sink is done, which is answered with an end.
 PAGE, END, FAILED, REQUEST, STORED, DONE = b"p", b"e", b"f", b"r", b"s", b"d"

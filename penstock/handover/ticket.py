@@ -7,7 +7,7 @@ partitions and a time (an epoch, whose end is known only when it is over).
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 
-__all__ = ["TICKETS", "Ticket", "head_of", "page_of", "punch", "tickets"]
+__all__ = ["TICKETS", "Ticket", "messages_of", "page_of", "punch", "tickets"]
 
 # The row that a split becomes: the pickled decoder that reads the pages, and the pickled ticket.
 _COLUMNS: list["pa.Field[Any]"] = [
@@ -27,6 +27,8 @@ _COLUMNS: list["pa.Field[Any]"] = [
     pa.field("ticket", pa.binary(), nullable=False),
 ]
 TICKETS = pa.schema(_COLUMNS)
+# Bytes of a payload from which on copying it costs more than a message of its own.
+_LARGE = 1 << 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,18 +69,23 @@ def tickets(batch: pa.RecordBatch) -> Iterator[tuple[Ticket, bytes]]:
         yield pickle.loads(row["ticket"]), row["decoder"]  # noqa: S301 - made by punch
 
 
-def head_of(page: Page) -> bytes:
-    """All of a page but its payload, which follows it over the socket as it is."""
+def messages_of(page: Page) -> tuple[bytes, ...]:
+    """The page for a socket: one message, or a large payload in one of its own, as it is. (Each
+    message costs both ends a call of the kernel, and the sender its turn at the interpreter.)"""
+    is_large = len(page.payload) > _LARGE
     fields = (
         page.partition, str(page.first), str(page.last), page.count, page.captured_at, page.context,
+        None if is_large else page.payload,
     )  # fmt: skip
-    return ormsgpack.packb(fields)
+    head = ormsgpack.packb(fields)
+    return (head, page.payload) if is_large else (head,)
 
 
-def page_of(head: bytes, payload: bytes) -> Page:
-    """The inverse of `head_of`; raises Malformed."""
+def page_of(head: bytes, more: Callable[[], bytes]) -> Page:
+    """The inverse of `messages_of`; `more` gives the second message if there is one. Raises
+    Malformed, and what `more` raises."""
     try:
-        partition, first, last, count, captured_at, context = ormsgpack.unpackb(head)
+        partition, first, last, count, captured_at, context, payload = ormsgpack.unpackb(head)
     except (ValueError, TypeError) as error:
         raise Malformed("what came from the reader process is no page") from error
     return Page(
@@ -88,5 +95,5 @@ def page_of(head: bytes, payload: bytes) -> Page:
         count=count,
         captured_at=captured_at,
         context=context,
-        payload=payload,
+        payload=more() if payload is None else payload,
     )

@@ -33,7 +33,7 @@ from penstock.handover.conversation import (
     read_rows,
     read_stored,
 )
-from penstock.handover.ticket import head_of
+from penstock.handover.ticket import messages_of
 from penstock.page import Page
 from penstock.position import Bookmarks, PartitionId, Position
 from penstock.reading.draw import Draw
@@ -161,7 +161,8 @@ class PageServer:
                 drawn, over = draw.next(wait)
                 for each in drawn:
                     if isinstance(each, Page):
-                        line.send(PAGE + head_of(each), each.payload)
+                        head, *payload = messages_of(each)
+                        line.send(PAGE + head, *payload)
                     else:
                         line.send(each.pack())
                 if self._failure is not None:

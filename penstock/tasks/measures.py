@@ -1,8 +1,9 @@
 """What a task measures of the pages that it decodes, reported at most twice a second."""
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,11 +16,13 @@ _EVERY = 0.5  # seconds
 
 
 class Measures:
-    """Of one task. Costs microseconds a page: the last change stands for its page."""
+    """Of one task. A page only leaves numbers behind: what becomes of them is computed when they
+    are reported. The last change stands for its page."""
 
     def __init__(self, board: Reporter | None) -> None:
         self._board = board
-        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        # By backend, of each page: changes, and seconds from the commit until it was read.
+        self._pages: defaultdict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
         self._sent = 0.0
 
     def page(self, batches: Sequence[pa.RecordBatch]) -> None:
@@ -28,23 +31,28 @@ class Measures:
         if self._board is None or not rows:
             return
         last = next(batch for batch in reversed(batches) if batch.num_rows)
-        counts = self._counts[last.column("backend")[-1].as_py()]
-        counts.update(observed("batch", rows))
+        sizes, delays = self._pages[last.column("backend")[-1].as_py()]
+        sizes.append(rows)
         committed, captured = (_micros(last, name) for name in ("committed_at", "captured_at"))
         if committed is not None and captured is not None:
-            counts.update(observed("ingest", (captured - committed) / 1e6))
-        if time.monotonic() - self._sent >= _EVERY:
-            self.send()
+            delays.append((captured - committed) / 1e6)
 
-    def send(self) -> None:
+    def tell(self) -> None:
+        """Reports if it is time to."""
+        if time.monotonic() - self._sent >= _EVERY:
+            self.tell_now()
+
+    def tell_now(self) -> None:
         """Reports what was not reported yet."""
         if self._board is not None:
-            for backend, counts in self._counts.items():
+            for backend, (sizes, delays) in self._pages.items():
+                counts = {**observed("batch", sizes), **observed("ingest", delays)}
                 self._board.add("measure", backend, counts)
-        self._counts.clear()
+        self._pages.clear()
         self._sent = time.monotonic()
 
 
 def _micros(batch: pa.RecordBatch, name: str) -> int | None:
-    value: int | None = batch.column(name)[-1].cast(pa.int64()).as_py()
+    found: Any = batch.column(name)[-1]  # `as_py` would make a datetime
+    value: int | None = found.value
     return value

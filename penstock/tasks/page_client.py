@@ -102,7 +102,7 @@ class PageClient:
                 if message[:1] != PAGE:
                     expect_end(message)
                     break
-                yield page_of(message[1:], connection.recv_bytes())
+                yield page_of(message[1:], connection.recv_bytes)
         except (OSError, EOFError) as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
         if not self.is_open_ended:

@@ -236,7 +236,8 @@ def _from_pages(
         client.handed_on(page, meant)
         measures.page(meant)
         yield from meant
-    measures.send()
+        measures.tell()  # not while the page waits
+    measures.tell_now()
 
 
 def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:

@@ -1,5 +1,5 @@
 """The steps that every change goes through, each as a job of so many rows: frame, decode, encode,
-send.
+send. A page is handed over: there a row is a page.
 
 The rows are those of the benchmark's ten-column table, in transactions of a hundred.
 """
@@ -17,6 +17,10 @@ from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import Progress
 from penstock.feeds.postgres.streams import Streams
+from penstock.handover.split import bounded
+from penstock.handover.ticket import messages_of
+from penstock.handover.ticket import page_of as page_from
+from penstock.ops.reporter import Reporter
 from penstock.page import Page
 from penstock.position import PartitionId
 from penstock.sinks.encoding.part import Part
@@ -28,6 +32,8 @@ from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.tasks.attempt import Attempt
 from penstock.tasks.late.depot import Depot
+from penstock.tasks.measures import Measures
+from penstock.tasks.page_client import Handed
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
@@ -47,7 +53,7 @@ _TRANSACTION = 100
 
 def scenarios() -> Mapping[str, Make]:
     """Those that need no server."""
-    return {"frame": framing, "decode": decoding, "late": detour}
+    return {"frame": framing, "hand over": handing_over, "decode": decoding, "late": detour}
 
 
 def framing(rows: int) -> Callable[[], object]:
@@ -70,6 +76,25 @@ def framing(rows: int) -> Callable[[], object]:
         pages = [*framer.scan(0.0), *framer.flush(0.0)]
         assert sum(page.count for page in pages) == rows
         return pages
+
+    return job
+
+
+def handing_over(pages: int) -> Callable[[], object]:
+    """From the reader process to a task's sink: what a page costs beside framing and decoding."""
+    page, board = page_of(_messages(_TRANSACTION)), Reporter("/nobody/listens")
+    batches = _decoder().decode(page)
+
+    def job() -> object:
+        handed, measures = Handed(), Measures(board)
+        for _ in range(pages):
+            head, *more = messages_of(page)
+            taken = page_from(head, iter(more).__next__)
+            meant = list(bounded(taken, batches, None, None))
+            handed.note(taken, meant)
+            measures.page(meant)
+        assert handed.rest() == {page.partition: page.last}
+        return measures
 
     return job
 

@@ -67,6 +67,7 @@ class Write:
             self._retried(lambda: self._publisher.pump(drain=True))
         self._pass()
         self._flow.idle()
+        self._latency.stored()
         self._latency.measure()
         if counts := self._latency.take_counts():
             self._notify({"counts": counts})
@@ -174,7 +175,7 @@ class Write:
         is_due = now - self._told >= _PROGRESS or tally.size - self._size >= _STORED
         if is_due and tally.stored != self._reported:
             self._told, self._reported, self._size = now, tally.stored, tally.size
-            self._latency.measure()
+            self._latency.stored()
             fresh, tally.fresh = tally.fresh, {}
             counts = self._latency.take_counts()
             self._notify({

@@ -1,0 +1,66 @@
+"""How long changes take until they are stored: measured when it costs no page its time."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.histograms import histograms
+from penstock.sinks.jetstream import latency
+from penstock.sinks.jetstream.latency import PublishLatency
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(latency, "time", found)
+    return found
+
+
+def committed(at: float, rows: int) -> pa.RecordBatch:
+    times = pa.array(np.full(rows, at * 1e6, np.int64), pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_pydict({"committed_at": times})
+
+
+def test_each_change_is_measured_once_and_from_when_it_was_stored(clock: Clock) -> None:
+    found = PublishLatency()
+    found.measure()
+    found.sent(committed(clock.now - 2.0, 3))
+    found.stored()
+    found.sent(committed(clock.now, 1))
+    clock.now += 0.25
+    found.stored()
+    assert not found.take_counts(), "it is not time"
+    clock.now += 0.125
+    found.measure()
+    assert found.fields == {"latency_p50_ms": 2000.0, "latency_p99_ms": 2000.0}
+    measured = histograms(found.take_counts())["publish"]
+    assert measured["buckets"]["+Inf"] == 4
+    assert measured["sum"] == pytest.approx(3 * 2.0 + 0.25)
+    found.measure()
+    assert not found.take_counts()
+
+
+def test_it_measures_again_after_half_a_second(clock: Clock) -> None:
+    found = PublishLatency()
+    found.measure()
+    clock.now += 0.5
+    found.sent(committed(clock.now, 1))
+    found.stored()
+    assert found.take_counts()
+
+
+def test_many_changes_are_measured_at_once(clock: Clock) -> None:
+    found = PublishLatency()
+    found.measure()
+    found.sent(committed(clock.now, 10_000))
+    found.stored()
+    assert histograms(found.take_counts())["publish"]["buckets"]["+Inf"] == 10_000
