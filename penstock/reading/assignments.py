@@ -55,7 +55,7 @@ class Assignments:
                     if bookmark.ended:
                         self.ended.add(name)
 
-    def tell(self, rows: Mapping[PartitionId, Mapping[str, Any]]) -> None:
+    def report_rows(self, rows: Mapping[PartitionId, Mapping[str, Any]]) -> None:
         """The status of partitions, as their task has it; see `Following.status`."""
         with self.wake:
             self._rows |= {name: row for name, row in rows.items() if name in self._open}

@@ -30,19 +30,19 @@ _PATIENCE = 0.2
 
 class GapLog:
     """The gaps of one backend; a `reservoir.part.GapRecorder`. Without `positions` (penstock as a
-    library) gaps are remembered for as long as the process lives. `tell` is called, from any
+    library) gaps are remembered for as long as the process lives. `report` is called, from any
     thread, when something was lost."""
 
     def __init__(
         self,
         positions: Positions | None = None,
         *,
-        tell: Callable[[], None] = lambda: None,
+        report: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._positions = positions
         self._gaps = positions.gaps if positions else Gaps(MemoryStore(), "library")
-        self._tell = tell
+        self._report = report
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class GapLog:
         with self._lock:
             self._rows[partition] = self._gaps.record(partition, record)
             self._changes += 1
-        self._tell()
+        self._report()
 
     def rows(self) -> dict[str, Any]:
         """Partition -> its row, for the status page; see `Gaps.rows`. While the store is away: as

@@ -41,8 +41,8 @@ class Positions:
     divided between instances: a row that another one took is `lost` here, and no error.
 
     A store that is away delays acknowledgements and nothing else: `save` returns nothing, and
-    `error` says why, until it is back. `tell` gets, after each write, the seconds that it took and
-    the error, if it failed.
+    `error` says why, until it is back. `on_write` gets, after each write, the seconds that it took
+    and the error, if it failed.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Positions:
     ) -> None:
         self.lost: set[PartitionId] = set()
         self.error = ""
-        self.tell: Callable[[float, str], None] = lambda _seconds, _error: None
+        self.on_write: Callable[[float, str], None] = lambda _seconds, _error: None
         self._store = store
         self._prefix = prefix
         self._interval = interval
@@ -168,7 +168,7 @@ class Positions:
             log.warning("positions are saved again")
             self.error = ""
         if fresh:
-            self.tell(self._clock() - now, "")
+            self.on_write(self._clock() - now, "")
         self._changes = 0
         self._next = now + self._interval
         return {name: bookmark for name, bookmark in fresh.items() if name not in self.lost}
@@ -179,7 +179,7 @@ class Positions:
         if not self.error:
             log.warning("positions cannot be saved; trying again: %s", error)
         self.error = str(error)
-        self.tell(now - began, self.error)
+        self.on_write(now - began, self.error)
 
     def unsaved(self, durable: Bookmarks, most: int = 5) -> str:
         """Which of these bookmarks are not stored, for a log: `most` partitions with their

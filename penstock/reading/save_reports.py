@@ -9,7 +9,7 @@ __all__ = ["save_reports"]
 
 
 def save_reports(board: Reporter, backend: str) -> Callable[[float, str], None]:
-    """What `Positions.tell` calls: seconds, and the error ("" for none)."""
+    """What `Positions.on_write` calls: seconds, and the error ("" for none)."""
 
     def report(seconds: float, error: str) -> None:
         # `save_failing` is a number, so that the board knows since when.

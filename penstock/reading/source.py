@@ -67,15 +67,17 @@ class Source:
         self._stop_file = folder / STOP if folder else None
         board = Reporter(folder / BOARD) if folder else None
         self._reports = reports = SourceReports(board, feed.backend)
-        self._gaps = GapLog(positions, tell=reports.tell_now)
+        self._gaps = GapLog(positions, report=reports.report_now)
         if positions is not None and board is not None:
-            positions.tell = save_reports(board, feed.backend)
+            positions.on_write = save_reports(board, feed.backend)
         is_open = options.mode == "realtime" and positions is not None
         # Tasks of open micro-batches read what anyone may read; all else is read here.
         self._polled = is_open and isinstance(feed, Polled) and feed.polled
         self._buffer = options.buffer
         self._assignments = Assignments() if self._polled else None
-        self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self._gaps, watch=reports.tell)
+        self._reservoir = Reservoir(
+            feed, limit=options.buffer, gaps=self._gaps, watch=reports.report
+        )
         roster = Roster(feed)
         self._planner = Planner(
             self._reservoir,
@@ -116,7 +118,7 @@ class Source:
             stored=self._epochs.stored if self._epochs else _no_report,
             marked=self._epochs.marked if self._epochs else _no_report,
             lost=self._lost,
-            status=self._assignments.tell if self._assignments else None,
+            status=self._assignments.report_rows if self._assignments else None,
             stopping=self._is_closing,
             watch=self._watch if self._epochs else None,
             bind=options.pages.bind,
@@ -180,7 +182,7 @@ class Source:
                 end = start
         self._reports.batches += end != start
         self._durable = durable
-        self._reports.tell()
+        self._reports.report()
         return end
 
     def splits(self, start: Json, end: Json) -> "list[Split] | list[Ticket]":
@@ -234,7 +236,7 @@ class Source:
         assert self._epochs is not None
         self._epochs.watch(timeout)
         if self._polled:  # otherwise the threads that read do it
-            self._reports.tell()
+            self._reports.report()
 
     def _groups(self) -> int:
         """Over how many tasks an open micro-batch is spread: pages that were read here are written
@@ -251,7 +253,7 @@ class Source:
 
     def _finish(self, durable: Bookmarks) -> None:
         if self._reports.stopped:
-            self._reports.tell()  # again, or else a report that was dropped would be waited for
+            self._reports.report()  # again, or else a report that was dropped would be waited for
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
             return
         try:
@@ -270,7 +272,7 @@ class Source:
         self._reservoir.stop(STOPPING)
         self._durable = durable
         self._reports.stopped = True
-        self._reports.tell_now()
+        self._reports.report_now()
 
     @property
     def _readers(self) -> Reservoir | Assignments:

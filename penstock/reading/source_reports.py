@@ -21,7 +21,7 @@ REPORT = 0.5
 
 class SourceReports:
     """Reports on `board`; None: nobody listens, and each call returns at once. `show` comes before
-    the first `tell`. `readers` is what reads the partitions: the reservoir, or the tasks."""
+    the first `report`. `readers` is what reads the partitions: the reservoir, or the tasks."""
 
     def __init__(self, board: Reporter | None, backend: str) -> None:
         self._board, self._backend = board, backend
@@ -46,13 +46,13 @@ class SourceReports:
         self._reservoir, self._readers = reservoir, readers
         self._gaps, self._silences, self._durable = gaps, silences, durable
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Reports if it is time to; reader threads do not wait for one another here."""
-        self._tell(now=False)
+        self._report(now=False)
 
-    def tell_now(self) -> None:
+    def report_now(self) -> None:
         """Reports at once."""
-        self._tell(now=True)
+        self._report(now=True)
 
     def batch_ended(self, start: Mapping[str, Any]) -> None:
         """Tells, once, how many changes the micro-batch had that ended at this offset."""
@@ -62,7 +62,7 @@ class SourceReports:
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
-    def _tell(self, *, now: bool) -> None:
+    def _report(self, *, now: bool) -> None:
         if self._board is None or self._partitions is None:
             return
         if not self._reporting.acquire(blocking=now):

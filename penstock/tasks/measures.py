@@ -37,12 +37,12 @@ class Measures:
         if committed is not None and captured is not None:
             delays.append((captured - committed) / 1e6)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Reports if it is time to."""
         if time.monotonic() - self._sent >= _EVERY:
-            self.tell_now()
+            self.report_now()
 
-    def tell_now(self) -> None:
+    def report_now(self) -> None:
         """Reports what was not reported yet."""
         if self._board is not None:
             for backend, (sizes, delays) in self._pages.items():

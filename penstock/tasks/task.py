@@ -236,8 +236,8 @@ def _from_pages(
         client.handed_on(page, meant)
         measures.page(meant)
         yield from meant
-        measures.tell()  # not while the page waits
-    measures.tell_now()
+        measures.report()  # not while the page waits
+    measures.report_now()
 
 
 def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:

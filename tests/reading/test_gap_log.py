@@ -182,7 +182,7 @@ def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
 
 def test_a_gap_is_told_at_once() -> None:
     told: list[int] = []
-    ledger = GapLog(tell=lambda: told.append(1))
+    ledger = GapLog(report=lambda: told.append(1))
     filled(Lossy("continue"), ledger).stop(5)
     assert len(told) == 2  # and again when its end is known
 

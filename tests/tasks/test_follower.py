@@ -51,7 +51,7 @@ class World:
             stored=self.epochs.stored,
             marked=self.epochs.marked,
             lost=self.lost,
-            status=self.assignments.tell,
+            status=self.assignments.report_rows,
             stopping=self.over.is_set,
             watch=self.epochs.watch,
         )

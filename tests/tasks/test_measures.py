@@ -34,11 +34,11 @@ def test_every_page_is_counted_once_whenever_it_is_reported(
     measured = Measures(board)
     for _ in range(5):
         measured.page([changes(100), changes(300).slice(0, 0)])
-        measured.tell()
+        measured.report()
         now += 0.2
     assert board.reports == 2  # at once, and after half a second
     measured.page([changes(100).slice(0, 0)])  # of which the filter left nothing
-    measured.tell_now()
+    measured.report_now()
     found = histograms(board.counts)
     assert found["batch"]["buckets"]["+Inf"] == found["ingest"]["buckets"]["+Inf"] == 5
     assert found["batch"]["sum"] == 500
@@ -47,5 +47,5 @@ def test_every_page_is_counted_once_whenever_it_is_reported(
 def test_nobody_is_told_where_nobody_listens() -> None:
     measured = Measures(None)
     measured.page([changes(100)])
-    measured.tell()
-    measured.tell_now()
+    measured.report()
+    measured.report_now()
