@@ -54,7 +54,7 @@ _TABLE: dict[str, _Row] = {
         "the server took too long, perhaps for a long transaction that a new slot waits for",
     ),
     "58": (Unavailable, "the server has trouble with its files: see its log"),
-    "58P01": (PositionLost, "WAL that the slot needs is gone: drop the slot, take a new snapshot"),
+    "58P01": (PositionLost, "WAL that the slot needs is gone: drop it, and copy the tables anew"),
     "P0": (SettingsError, _DEFECT),
     "XX": (Unavailable, "the server met an internal error: see its log"),
     "": (SettingsError, _DEFECT),
@@ -64,9 +64,9 @@ _TABLE: dict[str, _Row] = {
 _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     ("55000", "wal_level", (SettingsError, "ALTER SYSTEM SET wal_level = logical; and restart")),
     ("55000", "max_replication_slots", _TABLE["53400"]),
-    ("55000", "can no longer", (PositionLost, "drop the slot and take a new snapshot")),
-    ("55000", "cannot read from", (PositionLost, "drop the slot and take a new snapshot")),
-    ("55000", "invalidated", (PositionLost, "drop the slot and take a new snapshot")),
+    ("55000", "can no longer", (PositionLost, "drop the slot, and copy the tables anew")),
+    ("55000", "cannot read from", (PositionLost, "drop the slot, and copy the tables anew")),
+    ("55000", "invalidated", (PositionLost, "drop the slot, and copy the tables anew")),
     ("55000", "recovery", (SettingsError, "connect to the primary, or to a standby of 16+")),
     ("53300", "max_wal_senders", (Unavailable, "raise max_wal_senders, or stop another reader")),
     (
@@ -81,7 +81,7 @@ _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     (
         "42704",
         "replication slot",
-        (PositionLost, "the slot is gone: the next start makes a new one, from now"),
+        (PositionLost, "changes since its last place are lost: copy the tables anew"),
     ),
 )
 

@@ -44,11 +44,10 @@ CAUSES: Mapping[str, bool] = {
     "slot_recreated": False,
 }
 
+_SLOT = "go on after the gap with on_gap: continue, and copy the tables anew at the consumers"
 _SERVER = (
-    "the server was restored from a backup, or is another one: correct `connection`, or take a new"
-    " snapshot, or go on after the hole with on_gap: continue"
+    f"the server was restored from a backup, or is another one: correct `connection`, or {_SLOT}"
 )
-_SLOT = "take a new snapshot, or go on after the hole with on_gap: continue"
 
 HINTS: Mapping[str, str] = {
     "other_system": _SERVER,

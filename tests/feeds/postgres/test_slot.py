@@ -213,7 +213,7 @@ def test_a_slot_that_lost_its_wal_is_a_lost_position(forgetful: Database) -> Non
         forgetful.execute("TRUNCATE t")
         forgetful.execute("SELECT pg_switch_wal()")
         forgetful.execute("CHECKPOINT")
-    with pytest.raises(PositionLost, match=r"is lost .*snapshot") as caught:
+    with pytest.raises(PositionLost, match=r"is lost .*anew") as caught:
         reader.feed.follow(reader.slot)
     assert "max_slot_wal_keep_size" in caught.value.hint
     with pytest.raises(PositionLost):
