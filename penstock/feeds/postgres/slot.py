@@ -244,7 +244,8 @@ def refuse_unusable(slot: Slot) -> None:
         raise PositionLost(
             f"the slot {slot.name} is lost ({reason}): the server removed changes it had to keep",
             hint="copy the tables anew at the consumers, and begin anew: SELECT"
-            f" pg_drop_replication_slot('{slot.name}'); and raise max_slot_wal_keep_size so that it does not happen again",
+            f" pg_drop_replication_slot('{slot.name}'); and raise max_slot_wal_keep_size so that it"
+            " does not happen again",
         )
 
 
