@@ -36,7 +36,7 @@ class MongoDB(Closes):
     def close(self) -> None:
         """Ends the server."""
         self._client.close()
-        self._server.__exit__(None, None, None)
+        self._server.close()
 
     @property
     def pid(self) -> int:

@@ -101,7 +101,7 @@ def own_nats() -> Iterator[Callable[..., Nats]]:
 
     yield make
     for server in servers:
-        server.__exit__(None, None, None)
+        server.close()
 
 
 @pytest.fixture

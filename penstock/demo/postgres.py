@@ -89,10 +89,6 @@ class Postgres(EmbeddedServer):
                 return
         self.kill()
 
-    def close(self) -> None:
-        """Ends the server, fast."""
-        self.stop()
-
     @contextmanager
     def database(self, name: str = "") -> Iterator[Database]:
         """A fresh database, dropped afterwards with its replication slots."""

@@ -3,10 +3,11 @@
 import shutil
 import signal
 import tempfile
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
 from typing import Self
 
+from penstock.closing import Closes
 from penstock.demo.daemon import Daemon, PortTaken
 from penstock.demo.programs import free_port
 
@@ -15,7 +16,7 @@ __all__ = ["EmbeddedServer"]
 _ATTEMPTS = 5
 
 
-class EmbeddedServer(ABC):
+class EmbeddedServer(Closes):
     """A server on 127.0.0.1 in `folder`; a temporary one unless given, removed in the end."""
 
     stops_on = signal.SIGTERM  # what ends it in order
@@ -69,8 +70,9 @@ class EmbeddedServer(ABC):
             self.kill()
 
     def close(self) -> None:
-        """Ends the server in order."""
+        """Ends the server in order, and removes its temporary folder."""
         self.stop()
+        self._clean_up()
 
     @abstractmethod
     def _start(self, *, again: bool) -> None: ...
@@ -82,10 +84,6 @@ class EmbeddedServer(ABC):
             self._clean_up()
             raise
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-        self._clean_up()
 
     def _clean_up(self) -> None:
         if self._temporary:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from penstock.backoff import delays
 from penstock.change import OnError
+from penstock.closing import Closes
 from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
 from penstock.feeds import At, Feed, Gap, PacesRetries
 from penstock.position import Bookmarks
@@ -24,7 +25,7 @@ _GRACE = 30.0
 _HEARTBEAT = 5.0
 
 
-class Stream:
+class Stream(Closes):
     """An iterator over the records of a feed. Used by one thread, except for `stop`.
 
     Opening one pins the position: it does I/O, and raises as `Feed.begin` does. `at`:
@@ -175,9 +176,3 @@ class Stream:
         """Closes all connections; `next` raises StopIteration from now on. May be called again."""
         self._closed = True
         self._coordinator.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

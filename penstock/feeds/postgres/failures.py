@@ -81,7 +81,7 @@ _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     (
         "42704",
         "replication slot",
-        (PositionLost, "changes since its last place are lost: copy the tables anew"),
+        (PositionLost, "the slot is gone, and what it kept with it: copy the tables anew"),
     ),
 )
 

@@ -40,7 +40,7 @@ def cluster() -> Iterator[list[Nats]]:
         server.__enter__()
     yield servers
     for server in servers:
-        server.__exit__(None, None, None)
+        server.close()
 
 
 def prepared(sink: JetStreamSink) -> None:

@@ -61,7 +61,7 @@ class DynamoDemo(Closes):
 
     def close(self) -> None:
         """Ends the server; what it had is gone."""
-        self._server.__exit__(None, None, None)
+        self._server.close()
 
     @property
     def backend(self) -> Mapping[str, Any]:

@@ -48,7 +48,7 @@ class PostgresDemo(Closes):
 
     def close(self) -> None:
         """Ends the server and removes its files."""
-        self._server.__exit__(None, None, None)
+        self._server.close()
 
     @property
     def _url(self) -> str:
