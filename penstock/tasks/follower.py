@@ -54,6 +54,7 @@ class Follower:
         self._reported: dict[PartitionId, Bookmark] = {}
         self._connection: Connection | None = None
         self._sending = threading.Lock()
+        self._reporting = threading.Lock()
         self._over = threading.Event()
         self._recorded = threading.Semaphore(0)
         self._failure: PenstockError | None = None
@@ -133,10 +134,12 @@ class Follower:
         self._handed.note(page, batches)
 
     def stored(self, position: Position) -> None:
-        """The sink reports how far it is: releases pages, and reports bookmarks."""
-        done = self._handed.done(position)
-        if done:
-            self._report(done)
+        """Everything up to `position` is stored: releases pages, and reports bookmarks. Any thread
+        may call it."""
+        with self._reporting:
+            done = self._handed.done(position)
+            if done:
+                self._report(done)
 
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""

@@ -6,6 +6,7 @@ the middle of a conversation is not.
 
 import os
 import pickle
+import threading
 from collections import deque
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -31,7 +32,7 @@ _idle: dict[tuple[int, str, bytes], Connection] = {}
 
 class Handed:
     """The pages that a task handed on to its sink, until they are stored. One thread notes them,
-    another asks."""
+    and one at a time asks."""
 
     def __init__(self) -> None:
         # The last change of each page, and the last one that the tables' filter left of it (None:
@@ -82,6 +83,7 @@ class PageClient:
         self._ticket = ticket
         self._connection: Connection | None = None
         self._handed = Handed()
+        self._reporting = threading.Lock()
 
     @property
     def is_open_ended(self) -> bool:
@@ -114,10 +116,12 @@ class PageClient:
             self._handed.note(page, batches)
 
     def stored(self, position: Position) -> None:
-        """The sink reports how far it is: the reader process hears which pages are done."""
-        done = self._handed.done(position)
-        if done and self._connection is not None:
-            self._send(done, done=False)
+        """Everything up to `position` is stored: reports the pages that are done to the reader
+        process. Any thread may call it."""
+        with self._reporting:
+            done = self._handed.done(position)
+            if done and self._connection is not None:
+                self._send(done, done=False)
 
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
@@ -146,18 +150,18 @@ class PageClient:
         """The task is over; nothing of it runs on."""
 
 
-def _door(ticket: Ticket) -> tuple[int, str, bytes]:
+def _key_of(ticket: Ticket) -> tuple[int, str, bytes]:
     return os.getpid(), ticket.address, ticket.key
 
 
 def release(ticket: Ticket, connection: Connection) -> None:
     """Keeps a connection whose conversation is over for the next task of this process."""
-    _idle[_door(ticket)] = connection
+    _idle[_key_of(ticket)] = connection
 
 
 def connected(ticket: Ticket) -> Connection:
     """A connection to the ticket's page server. Raises Unavailable."""
-    kept = _idle.pop(_door(ticket), None)
+    kept = _idle.pop(_key_of(ticket), None)
     if kept is not None:
         return kept
     try:

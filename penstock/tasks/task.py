@@ -236,6 +236,8 @@ def _from_pages(
         client.handed_on(page, meant)
         measures.page(meant)
         yield from meant
+        if not any(batch.num_rows for batch in meant):
+            client.stored({})  # the sink never reports a page of which it gets nothing
         measures.report()  # not while the page waits
     measures.report_now()
 
