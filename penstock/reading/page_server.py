@@ -144,12 +144,14 @@ class PageServer:
             self._stored(read_stored(message))
 
     def _answer(self, line: "_Line", message: bytes) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # the client is gone
             try:
                 self._serve(line, Request.unpack(message))
                 line.send(END)
-            except PenstockError as error:
-                line.send(FAILED + pickle.dumps(error))
+            except OSError:
+                raise
+            except Exception as error:
+                line.send(FAILED + pickle.dumps(PenstockError.of(error, "serving pages")))
 
     def _serve(self, line: "_Line", request: Request) -> None:
         begun = time.monotonic()

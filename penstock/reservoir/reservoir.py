@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from penstock.errors import PenstockError, PositionLost
+from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.feeds import Feed, FollowsMany
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
@@ -157,8 +157,14 @@ class Reservoir:
 
     def reaches(self, partition: PartitionId, end: Place) -> bool:
         """Whether everything up to `end` has been read; if not, it is read whatever is buffered.
-        Raises what reading the partition failed with."""
-        part = self._parts[partition]
+        Raises what reading the partition failed with, and Unavailable if it is not open."""
+        part = self._parts.get(partition)
+        if part is None:
+            raise Unavailable(
+                f"the partition {partition}, of which a planned micro-batch has changes, is not"
+                " read any more",
+                hint="the query starts again, and sees whether its changes are lost",
+            )
         if part.reaches(end):
             return True
         if part.failure is not None:

@@ -253,6 +253,27 @@ def test_what_reading_failed_with_reaches_the_task() -> None:
     assert caught.value.hint == "look at it"
 
 
+def test_a_defect_of_the_reader_reaches_the_task() -> None:
+    class Broken(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            raise KeyError("p7")
+
+    server = PageServer("unix:", lambda _: Broken(0))
+    server.open()
+    ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
+    with pytest.raises(Malformed, match="serving pages failed: KeyError: 'p7'"):
+        count(PageClient(ticket))
+    server.close()
+
+
+def test_a_range_of_a_partition_that_is_not_read_is_unavailable() -> None:
+    with serving() as served:
+        ticket = served.ticket(until=END)
+        ranges = (Range(PartitionId("gone"), None, END),)
+        with pytest.raises(Unavailable, match="partition gone"):
+            count(PageClient(replace(ticket, ranges=ranges)))
+
+
 def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
     with serving() as served:
         served.failure = LeaseLost("somebody else saved")
