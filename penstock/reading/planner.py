@@ -6,7 +6,7 @@ acknowledged, in this order. Spark's own `commit` comes a batch late, or never.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.errors import Unavailable
@@ -15,7 +15,7 @@ from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
-from penstock.reading.roster import Roster
+from penstock.reading.roster import AGAIN, Roster
 from penstock.reservoir.reservoir import Reservoir
 
 __all__ = ["Planner", "ReadLimits"]
@@ -24,6 +24,8 @@ __all__ = ["Planner", "ReadLimits"]
 IDLE = 10.0
 # Seconds between two looks for partitions while a trigger waits for changes.
 LOOK = 0.1
+# Seconds that a planned micro-batch waits for a partition to be listed, or to count as absent.
+LISTED = 5 * AGAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +93,13 @@ class Planner:
 
     def ranges(self, start: Bookmarks, end: Bookmarks) -> list[Range]:
         """What lies between two offsets, where there may be changes."""
-        self._look(start)
-        return [
+        ranges = [
             Range(partition, start.get(partition, Bookmark()).place, until.place)
             for partition, until in end.items()
             if until.place is not None and until.place != start.get(partition, Bookmark()).place
         ]
+        self._open({each.partition for each in ranges}, start)
+        return ranges
 
     def splits(self, start: Bookmarks, end: Bookmarks, *, most: int = 1) -> list[Split]:
         """The changes between two offsets in at most `most` splits; the same again each time.
@@ -115,21 +118,31 @@ class Planner:
                 self._reservoir.drawn += sum(page.count for page in pages)
         return [Split(parts=tuple(parts)) for parts in made if parts]
 
+    def _open(self, wanted: set[PartitionId], start: Bookmarks) -> None:
+        """Opens the partitions of a planned micro-batch. One that the source does not list any more
+        is read when several listings have left it out: reading says what is lost."""
+        deadline = time.monotonic() + LISTED
+        self._look(start, wanted)
+        while missing := wanted.difference(self._reservoir.open_partitions):
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"the source lists the partition {min(missing)}, of which a planned micro-batch"
+                    " has changes, at times only",
+                    hint="the query starts again and plans the same micro-batch",
+                )
+            time.sleep(LOOK)
+            self._look(start, wanted)
+
     def _await(self, wanted: Range) -> None:
-        if wanted.partition not in self._reservoir.open_partitions:
-            raise Unavailable(
-                f"the partition {wanted.partition}, of which a planned micro-batch has changes, is"
-                " not there any more"
-            )
         while not self._reservoir.reaches(wanted.partition, wanted.until):
             self._wake.wait(1.0)
 
-    def _look(self, start: Bookmarks) -> Bookmarks:
-        """Opens what may be read after `start`, which is durable; returns it without partitions
-        that are done for good."""
+    def _look(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
+        """Opens what may be read after `start`, which is durable, and what is `wanted`; returns
+        `start` without partitions that are done for good."""
         for name in [name for name, bookmark in start.items() if bookmark.ended]:
             self._reservoir.close(name)
-        found = self._roster.look(start, self._reservoir.open_partitions)
+        found = self._roster.look(start, self._reservoir.open_partitions, wanted)
         if found is None:
             return start
         for name, bookmark in found.ready.items():

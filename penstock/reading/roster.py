@@ -46,14 +46,15 @@ def openings(
     known: Bookmarks,
     opened: Collection[PartitionId],
     absent: Collection[PartitionId] = (),
+    wanted: Collection[PartitionId] = (),
 ) -> Openings:
-    """Pure: from what the source lists, what is known of each partition, which are read, and which
-    are missing for long enough to count as absent."""
+    """Pure: from what the source lists, what is known of each partition, which are read, which are
+    missing for long enough to count as absent, and which must be read in any case."""
     names = {each.partition for each in listed}
     parents = {parent for each in listed for parent in each.parents}
     done = {name for name, bookmark in known.items() if bookmark.ended}
     closed = [each for each in listed if each.partition not in done | set(opened)]
-    unread = {name for name in known if name not in names | done and name not in opened}
+    unread = {*known, *wanted} - names - done - set(opened)
     orphans = {
         parent
         for each in closed
@@ -67,7 +68,7 @@ def openings(
         for each in closed
         if unfinished.isdisjoint(each.parents)
     }
-    ready |= {name: known[name] for name in sorted(unread & set(absent))}
+    ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
     return Openings(ready, unread | orphans, [name for name in done if name not in names | parents])
 
 
@@ -148,7 +149,12 @@ class Roster:
         self._retries = delays()
         self._lock = threading.Lock()
 
-    def look(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
+    def look(
+        self,
+        known: Bookmarks,
+        opened: Collection[PartitionId],
+        wanted: Collection[PartitionId] = (),
+    ) -> Openings | None:
         """Looks up if it is time to: None if it is not. Raises as `Feed.partitions` does."""
         with self._lock:
             done = {name for name, bookmark in known.items() if bookmark.ended}
@@ -161,9 +167,9 @@ class Roster:
             self._next = self._clock() + next(self._retries)  # if that fails
             listed = self._feed.partitions()
             self._retries = delays()
-            missing = openings(listed, known, opened).missing
+            missing = openings(listed, known, opened, (), wanted).missing
             absent = self._absences.confirmed(missing, self._clock())
-            found = openings(listed, known, opened, absent)
+            found = openings(listed, known, opened, absent, wanted)
             self._schedule(found, is_in_doubt=not missing <= absent)
             return found
 

@@ -271,6 +271,22 @@ def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
         parts.planner.advance(stored)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [{P0: Bookmark(Place("p0-000000000001", 3), {})}, {}])
+def test_a_planned_micro_batch_passes_a_partition_that_is_gone_since_then(start: Offset) -> None:
+    """After a crash Spark asks for the planned micro-batch first."""
+    end = {P0: Bookmark(Place("p0-000000000002", 3), {})}
+    given = {"changes": 40, "page": 5, "generations": 1, "unlisted": ("p0",)}
+    feed = MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": "continue"}))
+    with made(feed) as parts:
+        assert parts.planner.splits(start, end) == []
+        assert parts.gaps.rows()["p0"]["counts"] == {"partition_gone": 1}
+        assert parts.planner.advance(end)[P0].ended
+    failing = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    with made(failing) as parts, pytest.raises(PositionLost, match="no longer lists"):
+        parts.planner.splits(start, end)
+
+
 def test_a_parent_that_is_gone_and_was_never_read_is_done() -> None:
     given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
     feed = MemoryFeed(MemoryFeedSettings.model_validate(given))
