@@ -7,14 +7,13 @@ checkpoint is deleted with the run: a start resumes from the bookmarks in the po
 import re
 import shutil
 from collections.abc import Collection, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import penstock.errors
 from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
@@ -27,7 +26,7 @@ from penstock.tasks.late.side_files import CARRIER, stub_schema
 __all__ = ["failure", "images", "mode", "start_query"]
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
-_ERROR = re.compile(r"penstock\.errors\.(\w+): (.+)")
+_ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
@@ -87,14 +86,24 @@ def start_query(
 def failure(query_error: Exception | None) -> PenstockError:
     """Why a query ended, as one of our errors; anything we did not raise is Unavailable: the
     query is started again from the stored position (a worker or a task died)."""
+    if query_error is None:
+        return Unavailable("the Spark query ended without an error")
     text = str(query_error)
-    found = _ERROR.findall(text)
-    if not found:
-        return Unavailable(f"the Spark query failed: {_first_line(text)}")
-    name, message = found[-1]
-    kind: Any = getattr(penstock.errors, name, Unavailable)
-    error: PenstockError = kind(message.strip())
-    return error
+    for module, name, message in reversed(_ERROR.findall(text)):
+        if (kind := _kind(module, name)) is not None:
+            return kind(message.strip())
+    return Unavailable(f"the Spark query failed: {_first_line(text)}")
+
+
+def _kind(module: str, name: str) -> type[PenstockError] | None:
+    """The error's class, or the nearest above it that says what to do; None if it is not ours."""
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError:
+        return None
+    if not isinstance(found, type) or not issubclass(found, PenstockError):
+        return None
+    return next(kind for kind in found.__mro__ if kind.__module__ == PenstockError.__module__)
 
 
 def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:

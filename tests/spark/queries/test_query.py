@@ -1,6 +1,7 @@
 """How changes go through Spark: as rows, in planned micro-batches, or in open ones."""
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,20 @@ from pyspark.sql import SparkSession
 
 from penstock.change import COLUMNS, IMAGES
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import SettingsError
+from penstock.errors import (
+    LeaseLost,
+    PenstockError,
+    PositionLost,
+    RecordsExpired,
+    SettingsError,
+    Unavailable,
+)
+from penstock.feeds import Gap, HistoryLost
+from penstock.feeds.dynamodb.failures import Throttled
+from penstock.leases.etcd_gateway import MaybeDone
+from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.memory import MemorySinkSettings, stored
-from penstock.spark.queries.query import _bounds, _late, images, mode, start_query
+from penstock.spark.queries.query import _bounds, _late, failure, images, mode, start_query
 from penstock.tasks.late.side_files import CARRIER
 from penstock.wire.hash_partitions import hash_partitions
 
@@ -45,6 +57,35 @@ def test_micro_batches_stay_open_unless_rows_or_an_interval_are_wanted(
         spark: {spark}
     """
     assert mode(parse_pipeline(text, environment={})) == meant
+
+
+@pytest.mark.parametrize(
+    ("met", "kind"),
+    [
+        (SettingsError("m", hint="h"), SettingsError),
+        (LeaseLost("m", hint="h"), LeaseLost),
+        (OtherWriters("m", hint="h"), SettingsError),
+        (HistoryLost(Gap(cause="c", after="", detail="m"), hint="h"), PositionLost),
+        (RecordsExpired("m", hint="h"), RecordsExpired),
+        (Throttled("m", hint="h"), Unavailable),
+        (MaybeDone("m", hint="h"), Unavailable),
+    ],
+)
+def test_an_error_of_a_task_keeps_its_meaning_and_its_hint(
+    met: PenstockError, kind: type[PenstockError]
+) -> None:
+    cause = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
+    line = traceback.format_exception_only(met)[-1]
+    found = failure(RuntimeError(f"Job aborted\n{cause}\n{line}\n at penstock.x.Y: of Java"))
+    assert (type(found), str(found)) == (kind, "m (h)")
+
+
+def test_what_we_did_not_raise_is_tried_again() -> None:
+    for text in ("\nJob aborted", "penstock.nowhere.Nothing: x", "penstock.errors.Absent: x"):
+        found = failure(RuntimeError(text))
+        assert type(found) is Unavailable
+        assert text.strip() in str(found)
+    assert "without an error" in str(failure(None))
 
 
 def pipeline_of(folder: Path, *statements: str, **spark: Any) -> Pipeline:
