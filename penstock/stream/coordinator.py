@@ -9,6 +9,7 @@ and no clock can bring its records before theirs.
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from penstock.backoff import delays
 from penstock.errors import (
@@ -89,7 +90,7 @@ class Coordinator:
         patience = wait if len(self._shards) == 1 else 0.0
         for shard in self._shards.values():
             try:
-                self._poll(shard, patience)
+                self._reading(shard, partial(shard.poll, patience))
             except PenstockError as error:
                 if not isinstance(error, Unavailable) or self._clock() >= self._grace:
                     errors.append(error)
@@ -97,18 +98,29 @@ class Coordinator:
         if errors:
             raise errors[0]
 
-    def _poll(self, shard: Shard, wait: float) -> None:
+    def _reading(self, shard: Shard, step: Callable[[], None]) -> None:
+        """Does a step that may read. A gap is noted, and the shard goes on after it if it may;
+        anything else that is lost is RecordsExpired."""
         try:
-            shard.poll(wait)
+            self._following_again(shard, step)
         except HistoryLost as error:
             self._note(error.gap)
             if self._feed.on_gap != "continue":
                 raise RecordsExpired(error.message, hint=_HINT) from error
-            shard.poll(wait, despite=error.gap)
+            shard.poll(despite=error.gap)
         except (RecordsExpired, ShardIteratorExpired):
             raise
         except PositionLost as error:
             raise RecordsExpired(error.message, hint=_HINT) from error
+
+    @staticmethod
+    def _following_again(shard: Shard, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (HistoryLost, RecordsExpired, ShardIteratorExpired):
+            raise
+        except PositionLost:
+            shard.poll()  # what is lost is found by following again
 
     def _retire(self) -> None:
         """Closes partitions that have ended: all their records were handed out."""
@@ -172,7 +184,7 @@ class Coordinator:
         errors: list[PenstockError] = []
         for shard in self._shards.values():
             try:
-                shard.heartbeat()
+                self._reading(shard, shard.heartbeat)
             except PenstockError as error:
                 errors.append(error)
         self._refill = True

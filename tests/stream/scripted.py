@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.change import Images, OnError, schema
-from penstock.errors import InvalidPosition, Malformed, Unavailable
+from penstock.errors import InvalidPosition, Malformed, PositionLost, Unavailable
 from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
@@ -51,6 +51,7 @@ class ScriptedFeed:
         self.unlisted: set[str] = set()
         self.calls: Counter[str] = Counter()
         self.failing: set[str] = set()
+        self.losing: dict[str, PositionLost] = {}
         self.interrupted: set[str] = set()
         self.broken: set[str] = set()
         self.taken: set[str] = set()
@@ -150,6 +151,9 @@ class ScriptedFollowing:
     def read(self, timeout: float) -> Sequence[Page]:
         feed, name = self._feed, self._name
         feed.fail(name)
+        if name in feed.losing:
+            feed.trimmed[name] = 1
+            raise feed.losing.pop(name)
         feed.calls[name] += 1
         pages = feed.numbers(name)
         if self._page >= len(pages):

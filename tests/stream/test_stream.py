@@ -19,11 +19,12 @@ import penstock
 from penstock.errors import (
     InvalidPosition,
     Malformed,
+    PositionLost,
     RecordsExpired,
     SettingsError,
     Unavailable,
 )
-from penstock.feeds import NativeRecord
+from penstock.feeds import Gap, HistoryLost, NativeRecord
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
@@ -275,6 +276,34 @@ def test_with_on_gap_continue_the_gap_is_recorded_and_passed() -> None:
     stream = Stream(feed, at="trim_horizon")
     assert take(stream, 3) == ["A/1", "A/2", None]
     assert [gap.cause for gap in stream.gaps] == ["trimmed"]
+
+
+@pytest.mark.parametrize(
+    "met",
+    [PositionLost("not there any more"), HistoryLost(Gap(cause="trimmed", after=""))],
+    ids=["lost", "a gap"],
+)
+@pytest.mark.parametrize("call", ["next", "heartbeat"])
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_what_is_lost_while_it_is_read_is_a_gap_too(
+    met: PositionLost, call: str, policy: Any
+) -> None:
+    feed = ScriptedFeed(tree("A"), {"A": [[1], [2]]}, on_gap=policy)
+    feed.shown["A"] = 0
+    stream = Stream(feed, at="trim_horizon")
+    assert take(stream, 1) == [None]
+    feed.shown["A"] = 2
+    feed.losing["A"] = met
+    if policy == "continue":
+        if call == "heartbeat":
+            stream.heartbeat()
+        assert take(stream, 2) == ["A/1", None]
+    else:
+        with pytest.raises(RecordsExpired, match="move_to"):
+            stream.heartbeat() if call == "heartbeat" else next(stream)
+        with pytest.raises(RecordsExpired):
+            next(stream)
+    assert {gap.cause for gap in stream.gaps} == {"trimmed"}
 
 
 @pytest.mark.parametrize("policy", ["fail", "continue"])
