@@ -23,8 +23,8 @@ from penstock.position import (
 
 __all__ = [
     "BOOKMARKS", "DONE", "END", "FAILED", "GAP", "JOIN", "LEAVE", "PAGE", "RECORDED", "REQUEST",
-    "ROWS", "STORED", "FoundGap", "Join", "Leave", "Request", "bookmarks_message", "read_bookmarks",
-    "read_rows", "read_stored", "rows_message", "stored_message",
+    "ROWS", "STORED", "FoundGap", "Join", "Leave", "Request", "Rows", "bookmarks_message",
+    "read_bookmarks", "read_stored", "stored_message",
 ]  # fmt: skip
 
 # The first byte of each message. From the page server: a page (a large payload is the next
@@ -90,15 +90,21 @@ def read_bookmarks(message: bytes) -> dict[PartitionId, Bookmark]:
     return bookmarks_from_json(orjson.loads(message[1:]))
 
 
-def rows_message(rows: Mapping[PartitionId, Mapping[str, Any]]) -> bytes:
-    """A task's report of the status of its partitions; plain JSON."""
-    return ROWS + orjson.dumps(rows)
+class Rows(NamedTuple):
+    """A task's report of the status of its partitions, and of what it has counted since its last
+    report; plain JSON."""
 
+    rows: Mapping[PartitionId, Mapping[str, Any]]
+    counts: Mapping[str, int]
 
-def read_rows(message: bytes) -> Mapping[PartitionId, Mapping[str, Any]]:
-    """The inverse."""
-    found: Mapping[PartitionId, Mapping[str, Any]] = orjson.loads(message[1:])
-    return found
+    def pack(self) -> bytes:
+        """As a message."""
+        return ROWS + orjson.dumps([self.rows, self.counts])
+
+    @classmethod
+    def unpack(cls, message: bytes) -> "Rows":
+        """The inverse."""
+        return cls(*orjson.loads(message[1:]))
 
 
 @dataclass(frozen=True, slots=True)

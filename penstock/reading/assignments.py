@@ -4,27 +4,30 @@ Stands in for a reservoir where a feed's partitions may be read by anyone: nothi
 """
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.errors import PenstockError
-from penstock.handover.conversation import Join, Leave
+from penstock.handover.conversation import Join, Leave, Rows
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
-from penstock.reading.draw import group_of
 
 __all__ = ["AssignmentDraw", "Assignments"]
 
 
 class Assignments:
-    """The partitions that may be read now; see `Reservoir` for what its methods are to epochs."""
+    """The partitions that may be read now; see `Reservoir` for what its methods are to epochs.
+    `limit`: of what all tasks together buffer, in bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.wake = threading.Condition()
         self.ended: set[PartitionId] = set()
+        # As a reservoir's: over all tasks, as they have reported it.
+        self.counts = {"events": 0, "pages": 0, "reconnects": 0}
         self.drawn = 0
-        self.fill = 0.0
-        self.failure: PenstockError | None = None
+        self._limit = limit
         self._open: dict[PartitionId, Bookmark] = {}
+        # By number of groups: the group of each partition, which it keeps while it is open.
+        self._groups: dict[int, dict[PartitionId, int]] = {}
         self._rows: dict[PartitionId, Mapping[str, Any]] = {}
 
     @property
@@ -55,10 +58,21 @@ class Assignments:
                     if bookmark.ended:
                         self.ended.add(name)
 
-    def report_rows(self, rows: Mapping[PartitionId, Mapping[str, Any]]) -> None:
-        """The status of partitions, as their task has it; see `Following.status`."""
+    def report_rows(self, reported: Rows) -> None:
+        """The status of partitions, as their task has it (see `Following.status`), and what the
+        task has counted."""
         with self.wake:
-            self._rows |= {name: row for name, row in rows.items() if name in self._open}
+            self._rows |= {name: row for name, row in reported.rows.items() if name in self._open}
+            for name in self.counts:
+                self.counts[name] += reported.counts.get(name, 0)
+            self.drawn += reported.counts.get("drawn", 0)
+
+    @property
+    def fill(self) -> float:
+        """How full the tasks' buffers are, in percent."""
+        rows = dict(self._rows)  # one step, whatever other threads do meanwhile
+        held: int = sum(row.get("buffered_bytes", 0) for row in rows.values())
+        return round(100 * held / self._limit, 1)
 
     def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
         """Whether a task reported that the partition has ended, and is wholly stored."""
@@ -76,11 +90,6 @@ class Assignments:
     def acknowledge(self, saved: Bookmarks) -> None:
         """Sources that anyone may read keep nothing for us."""
 
-    def check(self) -> None:
-        """Raises what a task failed with."""
-        if self.failure is not None:
-            raise self.failure
-
     def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
         """Plain JSON of every partition, as its task has it."""
         return {
@@ -93,8 +102,17 @@ class Assignments:
         }
 
     def of(self, group: int, groups: int) -> dict[PartitionId, Bookmark]:
-        """The partitions of one group; with `wake` held."""
-        return {n: each for n, each in self._open.items() if group_of(n, groups) == group}
+        """The partitions of one group; with `wake` held. A new one joins the smallest group."""
+        before = self._groups.get(groups, {})
+        placed = {name: before[name] for name in self._open if name in before}
+        sizes = Counter(dict.fromkeys(range(groups), 0))
+        sizes.update(placed.values())
+        for name in self._open:
+            if name not in placed:
+                placed[name] = min(sizes, key=lambda each: (sizes[each], each))
+                sizes[placed[name]] += 1
+        self._groups[groups] = placed
+        return {name: each for name, each in self._open.items() if placed[name] == group}
 
     def stop(self, timeout: float) -> bool:
         """Nothing runs here."""
@@ -114,7 +132,6 @@ class AssignmentDraw:
         with self._assignments.wake:
             found = self._changed()
             if not found:
-                self._assignments.check()
                 self._assignments.wake.wait(wait)
                 found = self._changed()
             return found, False

@@ -9,10 +9,9 @@ the private run folder, or where the cluster reaches the driver.
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
-from typing import Any
 
 from penstock.connections import Server
 from penstock.errors import PenstockError
@@ -29,13 +28,13 @@ from penstock.handover.conversation import (
     STORED,
     FoundGap,
     Request,
+    Rows,
     read_bookmarks,
-    read_rows,
     read_stored,
 )
 from penstock.handover.ticket import messages_of
 from penstock.page import Page
-from penstock.position import Bookmarks, PartitionId, Position
+from penstock.position import Bookmarks, Position
 from penstock.reading.draw import Draw
 
 __all__ = ["PageServer"]
@@ -49,7 +48,7 @@ class PageServer:
     attributes `address` and `key` are what tickets must carry.
 
     `draw` gives what a request is answered with. `stored` is called with what tasks report
-    (`marked` and `lost` where they read the source by themselves);
+    (`marked`, `lost` and `status` where they read the source by themselves);
     `watch(seconds)` again and again by a thread of its own, and what it raises ends every
     conversation; when `stopping` is true, epochs end.
     """
@@ -62,7 +61,7 @@ class PageServer:
         stored: Callable[[Position], None] = lambda _: None,
         marked: Callable[[Bookmarks], None] = lambda _: None,
         lost: Callable[[FoundGap], None] = lambda _: None,
-        status: Callable[[Mapping[PartitionId, Mapping[str, Any]]], None] | None = None,
+        status: Callable[[Rows], None] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
         watch: Callable[[float], None] | None = None,
         bind: str = "",
@@ -136,8 +135,7 @@ class PageServer:
         if message[:1] == BOOKMARKS:
             self._marked(read_bookmarks(message))
         elif message[:1] == ROWS:
-            if self._status is not None:
-                self._status(read_rows(message))
+            self._status(Rows.unpack(message))
         elif message[:1] == GAP:
             self._lost(FoundGap.unpack(message))
         else:

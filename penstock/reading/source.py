@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.errors import Unavailable
 from penstock.feeds import Feed, Polled
-from penstock.handover.conversation import FoundGap, Request
+from penstock.handover.conversation import FoundGap, Request, Rows
 from penstock.handover.options import SourceOptions, read_source
 from penstock.handover.run_folder import BOARD, STOP, read_owner, read_task_slots
 from penstock.handover.split import Split
@@ -74,7 +74,7 @@ class Source:
         # Tasks of open micro-batches read what anyone may read; all else is read here.
         self._polled = is_open and isinstance(feed, Polled) and feed.polled
         self._buffer = options.buffer
-        self._assignments = Assignments() if self._polled else None
+        self._assignments = Assignments(options.buffer) if self._polled else None
         self._reservoir = Reservoir(
             feed, limit=options.buffer, gaps=self._gaps, watch=reports.report
         )
@@ -104,7 +104,6 @@ class Source:
             else None
         )
         reports.show(
-            self._reservoir,
             self._readers,
             gaps=self._gaps,
             silences=Silences(self._gaps, options.max_gap),
@@ -118,7 +117,7 @@ class Source:
             stored=self._epochs.stored if self._epochs else _no_report,
             marked=self._epochs.marked if self._epochs else _no_report,
             lost=self._lost,
-            status=self._assignments.report_rows if self._assignments else None,
+            status=self._assignments.report_rows if self._assignments else _no_report,
             stopping=self._is_closing,
             watch=self._watch if self._epochs else None,
             bind=options.pages.bind,
@@ -203,7 +202,7 @@ class Source:
                     seconds=epoch.seconds,
                     most=epoch.most,
                     feed=pickle.dumps(self._feed) if self._polled else b"",
-                    buffer=self._buffer,
+                    buffer=self._buffer // epoch.groups,
                 )
                 for epoch in self._epochs.plan(int(end[_EPOCH]))
             ]
@@ -285,7 +284,7 @@ def _address(options: SourceOptions) -> str:
     return f"unix:{options.runtime}/pages-{os.getpid()}" if options.runtime else "unix:"
 
 
-def _no_report(_: Position | Bookmarks) -> None:
+def _no_report(_: Position | Bookmarks | Rows) -> None:
     """Tasks of a planned micro-batch report nothing: Spark's next offset says that it is done."""
 
 

@@ -35,7 +35,6 @@ class SourceReports:
 
     def show(
         self,
-        reservoir: Reservoir,
         readers: Reservoir | Assignments,
         *,
         gaps: GapLog,
@@ -43,7 +42,7 @@ class SourceReports:
         durable: Callable[[], Bookmarks],
     ) -> None:
         """What is reported on."""
-        self._reservoir, self._readers = reservoir, readers
+        self._readers = readers
         self._gaps, self._silences, self._durable = gaps, silences, durable
 
     def report(self) -> None:
@@ -58,7 +57,7 @@ class SourceReports:
         """Tells, once, how many changes the micro-batch had that ended at this offset."""
         if start == self._ended:
             return
-        drawn, self._drawn, self._ended = self._drawn, self._reservoir.drawn, start
+        drawn, self._drawn, self._ended = self._drawn, self._readers.drawn, start
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
@@ -78,7 +77,7 @@ class SourceReports:
         rows = self._silences.look(self._rows())
         status = {
             **summed(rows),
-            **self._reservoir.counts,
+            **self._readers.counts,
             "buffer_percent": self._readers.fill,
             "batches": self.batches,
             "stopped": self.stopped,

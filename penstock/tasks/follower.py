@@ -5,6 +5,7 @@ come and go, and reports of what is stored, with the bookmarks to save.
 import pickle
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
@@ -19,9 +20,9 @@ from penstock.handover.conversation import (
     RECORDED,
     FoundGap,
     Request,
+    Rows,
     bookmarks_message,
     read_bookmarks,
-    rows_message,
     stored_message,
 )
 from penstock.handover.ticket import Ticket
@@ -58,6 +59,7 @@ class Follower:
         self._over = threading.Event()
         self._recorded = threading.Semaphore(0)
         self._failure: PenstockError | None = None
+        self._counted: Counter[str] = Counter()  # what was reported of it
         self._looked_at = time.monotonic()
 
     def pages(self) -> Iterator[Page]:
@@ -88,6 +90,7 @@ class Follower:
                 for page in self._reservoir.beyond(name, taken.get(name) or self._places.get(name)):
                     pages.append(page)
                     taken[name] = page.last
+            self._reservoir.drawn += sum(page.count for page in pages)
         return pages
 
     def _check(self) -> None:
@@ -144,7 +147,8 @@ class Follower:
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
         self._report(self._handed.rest())
-        with self._sending:  # nothing is said after this: the next task has this connection
+        self._report_rows()
+        with self._sending:  # nothing is sent after this: the next task has this connection
             connection, self._connection = self._connection, None
             if connection is None:
                 return
@@ -205,7 +209,13 @@ class Follower:
         if found:
             self._reported |= found
             self._send(bookmarks_message(found))
-        self._send(rows_message(self._reservoir.rows()))
+        self._report_rows()
+
+    def _report_rows(self) -> None:
+        reservoir = self._reservoir
+        counts = Counter({**reservoir.counts, "drawn": reservoir.drawn})
+        self._send(Rows(reservoir.rows(), counts - self._counted).pack())
+        self._counted = counts
 
     def _send(self, message: bytes) -> None:
         try:

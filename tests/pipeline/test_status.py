@@ -17,12 +17,12 @@ def backend(run: Run, query: str = "") -> Any:
     return json.loads(run.get(f"/status{query}")[1])["backends"][0]
 
 
-def test_the_rows_of_all_partitions_and_their_sums_arrive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("polled", [False, True], ids=["read by one", "read by tasks"])
+def test_the_rows_of_all_partitions_and_their_sums_arrive(tmp_path: Path, *, polled: bool) -> None:
+    many = {"type": "memory", "partitions": PARTITIONS, "changes": CHANGES, "polled": polled}
     pipeline = {
         "name": "test",
-        "backends": [
-            {"name": "many", "type": "memory", "partitions": PARTITIONS, "changes": CHANGES}
-        ],
+        "backends": [{"name": "many", **many}],
         "sink": {"type": "memory", "keep": False},
         "state": str(tmp_path / "state"),
         "ops": {"port": 0},
@@ -39,6 +39,8 @@ def test_the_rows_of_all_partitions_and_their_sums_arrive(tmp_path: Path) -> Non
         assert (found["connected"], found["partition_count"]) == (True, PARTITIONS)
         assert found["partition_states"] == {"reading": PARTITIONS}
         assert len(found["partitions"]) == 20
+        assert found["pages"] == PARTITIONS
+        assert found["last_event_seconds"] is not None
         every = backend(run, "?partitions=all")["partitions"]
         assert {row["partition"] for row in every} == {f"p{n}" for n in range(PARTITIONS)}
         eventually(lambda: run.get("/health")[0] == 200, run=run)

@@ -16,7 +16,6 @@ from penstock.handover.ticket import Ticket
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.assignments import Assignments
-from penstock.reading.draw import group_of
 from penstock.reading.epochs import Epochs
 from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
@@ -36,7 +35,7 @@ class World:
         self.positions = positions or positions_of()
         self.gaps = GapLog(self.positions)
         self.over = threading.Event()
-        self.assignments = Assignments()
+        self.assignments = Assignments(1 << 20)
         self.epochs = Epochs(
             self.assignments,
             Roster(feed),
@@ -130,6 +129,44 @@ def test_several_tasks_share_the_partitions() -> None:
         assert sorted(made.got) == sorted(e for n in range(20) for e in events(f"p{n}"))
 
 
+def test_what_tasks_count_is_summed_over_tasks_and_epochs() -> None:
+    with world({"partitions": 4}) as made:
+        for number in (1, 2):
+            tasks = [
+                threading.Thread(target=made.task, args=(200 * number, group, 2))
+                for group in range(2)
+            ]
+            for task in tasks:
+                task.start()
+            for task in tasks:
+                task.join(60)
+            made.over.clear()
+            made.epochs.plan(number + 1)
+        assert len(made.got) == 400
+        counts = made.assignments.counts
+        assert counts["events"] >= 400  # an epoch reads on while it ends
+        assert counts["pages"] * 10 == counts["events"]
+        assert made.assignments.drawn >= 400
+
+
+def test_partitions_are_spread_evenly_and_keep_their_task() -> None:
+    assignments = Assignments(1 << 20)
+    names = [PartitionId(f"shard-{n}") for n in range(8)]
+    for name in names[:6]:
+        assignments.open(name, Bookmark())
+    groups = [set(assignments.of(group, 4)) for group in range(4)]
+    assert sorted(map(len, groups)) == [1, 1, 2, 2]
+    assert set().union(*groups) == set(names[:6])
+    gone = next(iter(groups[3]))
+    assignments.close(gone)
+    for name in names[6:]:
+        assignments.open(name, Bookmark())
+    later = [set(assignments.of(group, 4)) for group in range(4)]
+    assert sorted(map(len, later)) == [1, 2, 2, 2]
+    assert all(before - {gone} <= after for before, after in zip(groups, later, strict=True))
+    assert [len(assignments.of(group, 2)) for group in range(2)] == [4, 3]
+
+
 @pytest.mark.parametrize("settings", [{"generations": 3}, {"partitions": 4, "chained": True}])
 def test_children_join_while_the_epoch_is_open(settings: dict[str, Any]) -> None:
     with world(settings) as made:
@@ -204,8 +241,7 @@ def test_a_gap_that_is_not_to_be_passed_ends_the_task() -> None:
 
 def test_a_task_whose_partitions_are_all_lost_leaves_those_of_other_tasks_alone() -> None:
     with world({"trimmed": 40, "partitions": 2}) as made:
-        groups = next(n for n in range(2, 20) if group_of(P0, n) != group_of(P1, n))
-        client = Follower(made.ticket(group_of(P0, groups), groups))
+        client = Follower(made.ticket(0, 2))
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(list(client.pages())))
         thread.start()

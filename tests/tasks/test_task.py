@@ -69,7 +69,7 @@ def test_pages_without_a_change_for_the_sink_are_released_while_the_epoch_is_ope
     buffer = 4096
     with made(feed, limits=ReadLimits(buffer=buffer), positions=positions_of()) as parts:
         assert parts.positions is not None
-        reservoir = Assignments() if polled else parts.reservoir
+        reservoir = Assignments(buffer) if polled else parts.reservoir
         epochs = Epochs(reservoir, Roster(feed), parts.positions, seconds=3600.0, clock=Clock())
         epochs.begin(feed.begin())
         over = threading.Event()
