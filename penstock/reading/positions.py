@@ -70,6 +70,8 @@ class Positions:
         self._stored: dict[PartitionId, Bookmark] = {}
         # Rows of a write whose outcome is unknown, and their bookmarks.
         self._unsure: dict[PartitionId, tuple[Lease, Bookmark]] = {}
+        # What of it turned out to be written, until `save` returns it.
+        self._settled: dict[PartitionId, Bookmark] = {}
         self._lock = threading.Lock()
         self._changes = 0
         self._next = clock()
@@ -107,7 +109,7 @@ class Positions:
     def load(self) -> dict[PartitionId, Bookmark]:
         """What is stored; raises Unavailable, Malformed for a row that penstock did not write, and
         LeaseLost for one of another instance (`shared`: passes it over)."""
-        self._leases, self._stored, self._unsure = {}, {}, {}
+        self._leases, self._stored, self._unsure, self._settled = {}, {}, {}, {}
         for lease in self._rows():
             if self._owner and lease.owner not in ("", self._owner):
                 if self._shared:
@@ -171,7 +173,13 @@ class Positions:
             self.on_write(self._clock() - now, "")
         self._changes = 0
         self._next = now + self._interval
-        return {name: bookmark for name, bookmark in fresh.items() if name not in self.lost}
+        with self._lock:
+            settled, self._settled = self._settled, {}
+        return {
+            name: bookmark
+            for name, bookmark in {**settled, **fresh}.items()
+            if name not in self.lost
+        }
 
     def _failed(self, began: float, error: Unavailable) -> None:
         now = self._clock()
@@ -208,11 +216,13 @@ class Positions:
 
     def forget(self, partitions: Collection[PartitionId]) -> None:
         """Removes the rows of partitions that are done, and that the source no longer lists."""
+        with suppress(Unavailable):  # a row that stays is one that is done
+            self._resolve()
         for partition in partitions:
             with self._lock:
                 lease = self._leases.get(partition)
                 if lease is not None:
-                    with suppress(Unavailable):  # a row that stays is one that is done
+                    with suppress(Unavailable):
                         self._store.delete(lease)
                 self._leases.pop(partition, None)
                 self._stored.pop(partition, None)
@@ -244,6 +254,7 @@ class Positions:
                 now = found.get(row.name)
                 if now is not None and replace(now, revision=row.revision) == row:
                     self._leases[name], self._stored[name] = now, bookmark
+                    self._settled[name] = bookmark
             self._unsure = {}
 
     def _row(self, partition: PartitionId, bookmark: Bookmark) -> Lease:

@@ -3,7 +3,7 @@
 A lease has expired when its row has not changed for its term on our own clock; clocks of two hosts
 are never compared. It keeps an instance that waits from disturbing the one that runs, and lets it
 take over within seconds. It is not what keeps two from publishing: a process that was frozen
-believes in its lease until it looks. The stream's fence does that
+has no notice of a lost lease until it renews. The stream's fence does that
 (sinks/jetstream/publishing/atomic.py).
 """
 
@@ -134,7 +134,11 @@ class Ownership:
         try:
             self._lease = self._store.put(self._ours(self._lease))
         except LeaseLost:
-            self.lost.set()
+            now = self._store.get(self._name)
+            if now is None or now.owner != self.instance:
+                self.lost.set()
+            else:  # a renewal of ours, whose answer did not come
+                self._lease = now
 
     def _ours(self, lease: Lease) -> Lease:
         document = {

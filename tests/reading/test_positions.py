@@ -253,7 +253,23 @@ def test_a_write_whose_answer_was_lost_is_ours() -> None:
     store.late = False
     kept.verify()
     clock.now += 5
-    assert save(kept, THIRD, 1) == {SLOT: at(THIRD)}
+    assert save(kept, SECOND, 1) == {SLOT: at(SECOND)}  # to be acknowledged, without a new change
+    clock.now += 5
+    assert save(kept, SECOND, 1) == {}
+    assert save(kept, THIRD, 1, force=True) == {SLOT: at(THIRD)}
+
+
+def test_a_partition_is_forgotten_after_a_write_whose_answer_was_lost() -> None:
+    store, clock = Away(), Clock()
+    kept = positions(store, clock)
+    kept.load()
+    save(kept, FIRST, 1)
+    store.late = True
+    clock.now += 5
+    assert save(kept, SECOND, 1) == {}
+    store.late = False
+    kept.forget([SLOT])
+    assert positions(store, clock).load() == {}
 
 
 def test_a_write_of_another_instance_after_a_lost_one_is_not_ours() -> None:

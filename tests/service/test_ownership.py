@@ -221,5 +221,31 @@ def test_a_store_that_is_away_does_not_cost_the_lease(instances: Instances) -> N
     first.release()
 
 
+def test_a_renewal_whose_answer_was_lost_does_not_cost_the_lease(instances: Instances) -> None:
+    class Late(MemoryStore):
+        late = False
+
+        def put(self, lease: Lease) -> Lease:
+            written = super().put(lease)
+            if self.late:
+                raise Unavailable("the answer is lost")
+            return written
+
+    store = Late()
+    first = Ownership(store, "shop", instance="a", clock=instances.clock)
+    first.attempt()
+    store.late = True
+    with pytest.raises(Unavailable):
+        first.renew()
+    store.late = False
+    for _ in range(3):
+        first.renew()
+    assert first.held
+    first.release()
+    lease = store.get(NAME)
+    assert lease is not None
+    assert lease.owner == ""
+
+
 def test_names_of_instances_differ() -> None:
     assert len({instance_name() for _ in range(100)}) == 100
