@@ -115,7 +115,7 @@ class PartitionReader:
         except HistoryLost as lost:
             gap = lost.gap
             self._gaps.lost(self.partition, gap, resume)
-            if gap.policy == "fail":
+            if gap.policy != "continue":
                 raise PositionLost(lost.message, hint=lost.hint) from lost
         following = self._feed.follow(self.partition, resume, despite=gap)
         self._gaps.lost(self.partition, gap, resume, to=following.begins)

@@ -44,7 +44,7 @@ class Notices:
         self.log(board)
         for loss in self._losses(board):
             # Once its end is known, or will never be: each gap is announced once.
-            done = bool(loss.gap["to"]) or loss.gap["policy"] == "fail"
+            done = bool(loss.gap["to"]) or loss.gap["policy"] != "continue"
             if done and not loss.gap["announced"] and _identity(loss.gap) not in self._told:
                 if now < self._at:
                     return

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PositionLost
-from penstock.feeds import Following
+from penstock.feeds import Following, Gap, HistoryLost
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.handover.split import Split, bounded
 from penstock.leases.memory import MemoryStore
@@ -303,6 +303,16 @@ def test_a_lost_position_is_raised_to_the_trigger() -> None:
             raise PositionLost("the shard is trimmed")
 
     with made(Gone(MemoryFeedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
+        parts.planner.advance({})
+
+
+def test_a_policy_that_nobody_can_follow_yet_stops_the_partition() -> None:
+    class NeedsSnapshot(MemoryFeed):
+        def follow(self, *args: object, **more: object) -> Following:
+            raise HistoryLost(Gap(cause="c", after="", detail="trimmed", policy="resnapshot"))
+
+    feed = NeedsSnapshot(MemoryFeedSettings())
+    with made(feed) as parts, pytest.raises(PositionLost, match="trimmed"):
         parts.planner.advance({})
 
 

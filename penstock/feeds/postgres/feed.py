@@ -130,7 +130,7 @@ class PostgresFeed:
             else:
                 ensure_publication(connection, settings)
                 refuse_foreign(slot)
-                if settings.on_gap == "fail":
+                if settings.on_gap != "continue":
                     refuse_unusable(slot)
 
     def _make(self, connection: Ordinary) -> None:
