@@ -151,5 +151,11 @@ class MetricsLine(Closes):
 
     def run(self) -> None:
         """The loop; returns when stopped."""
+        log = structlog.get_logger("penstock")
         while not self._wait(self._interval):
-            structlog.get_logger("penstock").info("METRICS", **metrics_fields(self._status()))
+            try:
+                fields = metrics_fields(self._status())
+            except Exception:
+                log.exception("no METRICS now")
+            else:
+                log.info("METRICS", **fields)

@@ -73,7 +73,7 @@ class Epochs:
         self._saving = threading.Lock()
         self._lock = threading.Lock()  # of what follows; never held for long
         self._durable: dict[PartitionId, Bookmark] = {}
-        self._released = 0
+        self._released = 0  # guarded by `reservoir.wake`
         self._fresh = threading.Event()
         self._had_slots = False
 
@@ -172,7 +172,8 @@ class Epochs:
         with self._saving:
             self._fresh.clear()
             self._settled = self._clock()
-            released, self._released = self._released, 0
+            with self._reservoir.wake:
+                released, self._released = self._released, 0
             self._keeper.save(self.durable, released, force=force)
             for name in list(self._positions.lost):
                 self.revoke(name)
@@ -198,6 +199,8 @@ class Epochs:
             place = self._place(name)
             last = self._reservoir.bookmark(name, place) or Bookmark(place)
             with self._lock:
+                if self._durable.get(name, START).ended:  # another thread was faster
+                    continue
                 self._durable[name] = last._replace(ended=True)
             self._reservoir.close(name)
             self._fresh.set()

@@ -323,9 +323,12 @@ class Reservoir:
         with self.wake:
             self._turning.discard(part)
             self._held.pop(part, None)
+            if part in self._leaving:
+                self._leaving.discard(part)
+                return
             part.fail(failure)
             self.wake.notify_all()
-            if isinstance(failure, PositionLost) and part not in self._leaving:
+            if isinstance(failure, PositionLost):
                 self._plan(part, BLOCKED)
 
     def _plan(self, part: PartitionReader, wait: float) -> None:

@@ -147,7 +147,10 @@ class PageClient:
             release(self._ticket, connection)
 
     def close(self) -> None:
-        """The task is over; nothing of it runs on."""
+        """The task is over: a conversation that did not come to its end is broken off."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 def _key_of(ticket: Ticket) -> tuple[int, str, bytes]:
@@ -156,14 +159,28 @@ def _key_of(ticket: Ticket) -> tuple[int, str, bytes]:
 
 def release(ticket: Ticket, connection: Connection) -> None:
     """Keeps a connection whose conversation is over for the next task of this process."""
+    for key, kept in list(_idle.items()):
+        if _is_over(kept):
+            del _idle[key]
+            kept.close()
     _idle[_key_of(ticket)] = connection
+
+
+def _is_over(connection: Connection) -> bool:
+    """Of an idle one: the reader process is gone, or another has this descriptor."""
+    try:
+        return connection.poll()
+    except OSError:
+        return True
 
 
 def connected(ticket: Ticket) -> Connection:
     """A connection to the ticket's page server. Raises Unavailable."""
     kept = _idle.pop(_key_of(ticket), None)
     if kept is not None:
-        return kept
+        if not _is_over(kept):
+            return kept
+        kept.close()
     try:
         return connect(ticket.address, ticket.key)
     except (OSError, EOFError, AuthenticationError) as error:

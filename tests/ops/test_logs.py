@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import structlog
@@ -140,6 +141,15 @@ def test_a_metrics_line_comes_after_every_interval_until_stopped() -> None:
     MetricsLine(lambda: STATUS, interval=15, wait=wait).run()
     assert waited == [15, 15, 15, 15]
     assert out.getvalue().count("event=METRICS uptime=12 health=ok") == 3
+
+
+def test_a_status_that_fails_costs_one_metrics_line() -> None:
+    out = logged()
+    looks = iter([STATUS, None, STATUS])
+    rounds = iter([False, False, False, True])
+    MetricsLine(lambda: cast(Status, next(looks)), wait=lambda _: next(rounds)).run()
+    assert out.getvalue().count("event=METRICS") == 2
+    assert "AttributeError" in out.getvalue()
 
 
 def test_a_metrics_line_ends_with_its_service() -> None:

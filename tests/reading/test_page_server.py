@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Client
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 import pytest
 
+from penstock.connections import Server
 from penstock.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.feeds import Following, Gap
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.handover.conversation import END as END_OF_PAGES
 from penstock.handover.conversation import PAGE, RECORDED, FoundGap, Request
 from penstock.handover.split import Range
 from penstock.handover.ticket import Ticket, punch, tickets
@@ -21,7 +23,7 @@ from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place, Position
 from penstock.reading.draw import OpenDraw, PlannedDraw
 from penstock.reading.page_server import PageServer
-from penstock.tasks.page_client import PageClient
+from penstock.tasks.page_client import PageClient, _idle
 from tests.reading.made import P0, Made, until
 
 CHANGES = 500
@@ -289,6 +291,25 @@ def test_a_planner_that_is_gone_is_unavailable() -> None:
         ticket = served.ticket(until=END)
     with pytest.raises(Unavailable, match="can't be reached"):
         count(PageClient(replace(ticket, key=b"another process's door")))
+
+
+def test_a_connection_that_its_server_closed_is_not_used_again() -> None:
+    def serve_once(connection: Connection) -> None:
+        connection.recv_bytes()
+        connection.send_bytes(END_OF_PAGES)
+
+    server, other = Server("unix:", serve_once), Server("unix:", serve_once)
+    addresses = {}
+    for each in (server, server, other):
+        each.open()
+        addresses[each.address] = each
+        ranges = (Range(P0, None, END),)
+        ticket = replace(ANYWHERE, address=each.address, key=each.key, ranges=ranges)
+        assert count(PageClient(ticket)) == 0
+        (kept,) = [found for (_, address, _), found in _idle.items() if address in addresses]
+        until(kept.poll)
+    for each in (server, other):
+        each.close()
 
 
 def test_nobody_comes_in_without_the_key(tmp_path: Path) -> None:

@@ -212,7 +212,10 @@ class DynamodbFeed:
         self, partition: PartitionId, after: Place | None, cause: str
     ) -> HistoryLost | None:
         """What reading found; None if all of the shard was read before."""
-        described = self._client.describe(self._arns.get(partition.rpartition("/")[0], ""))
+        arn = self._arns.get(partition.rpartition("/")[0])
+        if arn is None:  # a look-up meanwhile did not have the stream any more
+            cause = "stream_gone"
+        described = None if arn is None else self._client.describe(arn)
         shards = ShardTree(described.shards).shards if described is not None else {}
         shard = shards.get(partition.rpartition("/")[2])
         last = None if shard is None else shard.last

@@ -70,6 +70,7 @@ def start_query(
         frame = _transformed(spark, pipeline, with_unread(frame)).select(*read)
     else:
         frame = _transformed(spark, pipeline, frame)
+    shutil.rmtree(run / f"checkpoint-{backend.name}-{attempt - 1}", ignore_errors=True)
     checkpoint = run / f"checkpoint-{backend.name}-{attempt}"
     trigger = pipeline.spark.trigger
     milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)

@@ -298,6 +298,23 @@ def lost_of_unknown(feed: DynamodbFeed) -> Gap:
     return error.value.gap
 
 
+def test_a_stream_that_goes_while_it_is_read_is_a_gap(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    expected = put(server, stream, shard, 3)
+    feed = feed_of(server)
+    following = feed.follow(name(stream, shard))
+    assert numbers(drain(following, 3)) == expected
+    with server.lock:
+        server.streams.clear()
+        server.stream("users").shard()
+    assert name(stream, shard) not in {each.partition for each in feed.partitions()}
+    with pytest.raises(HistoryLost) as caught:
+        drain(following, 1)
+    assert caught.value.gap.cause == "stream_gone"
+
+
 def test_an_empty_list_of_shards_is_no_end(server: StreamsServer, stream: Stream) -> None:
     shard = stream.shard()
     server.empty_describes = 1

@@ -223,8 +223,11 @@ def test_what_a_failed_attempt_left_in_its_depot_goes(spark: SparkSession, tmp_p
     left = tmp_path / "depot-default-6"
     left.mkdir()
     (left / "17-0").write_bytes(b"of a worker that was killed")
+    checkpoint = tmp_path / "checkpoint-default-6"
+    checkpoint.mkdir()
     start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=7, reports={}).stop()
     assert not left.exists()
+    assert not checkpoint.exists()
 
 
 @pytest.mark.spark
