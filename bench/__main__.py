@@ -51,8 +51,8 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
     default=["10000x100"],
     show_default=True,
     help="RATExROWS: rows a second in transactions of so many; RATExROWS:async with "
-    "PostgreSQL's synchronous_commit off; may be repeated. The goals name 10000x100, 10000x1 "
-    "and 100x1.",
+    "PostgreSQL's synchronous_commit off; may be repeated. bench/NOTES.md has figures for "
+    "10000x100, 10000x1 and 100x1.",
 )
 @click.option("--seconds", default=60, show_default=True, help="Of each load, and of the outage.")
 @click.option("--warm-up", default=10, show_default=True, help="Seconds that do not count.")

@@ -73,7 +73,7 @@ class SourceOptions(Settings):
     on_error: OnError = "stop"
     # How many hash partitions there are; with 1 the column `route` stays null.
     hash_partitions: int = Field(default=1, ge=1, le=1024)
-    # Bounds of one micro-batch and partition; at least one page always passes.
+    # Bounds of one micro-batch over all partitions; of each at least one page always passes.
     max_events: int = 50_000
     max_bytes: Size = 16 * 2**20
     # Bytes of the source held in memory; then the source keeps its log.

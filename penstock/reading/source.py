@@ -1,7 +1,7 @@
-"""The planner process's end of the source: offsets as JSON, positions saved, the service told.
+"""The source in the reader process: offsets as JSON, positions saved, reports to the service.
 
-A planner and its reservoirs live here, in the one Python process that Spark keeps for a streaming
-source. The service talks to it through a folder: the board's socket, and a stop file.
+The planner, the epochs and the reservoir live here, in the one Python process that Spark keeps for
+a streaming source. It reports to the service through a folder: the board's socket, and a stop file.
 """
 
 import logging

@@ -95,7 +95,7 @@ class Standby:
             return ()  # the start will say what is wrong, or wait
         before = self._ownership.predecessor
         if before is not None and holders:
-            # First the rows, without which its planner may not connect again.
+            # First the rows, without which its reader process may not connect again.
             self._claim(number)
         for holder in holders:
             if before is not None and before.readers.get(backend.name) == holder.reader:

@@ -71,11 +71,6 @@ class Template:
         return tuple(_JOINTS.findall(self.text))
 
     @property
-    def sharded(self) -> bool:
-        """True when each partition's changes have subjects that no other partition's have."""
-        return self.shard("a", "\x00") != self.wildcard and "source_partition" in self.fixed
-
-    @property
     def fixed(self) -> set[str]:
         """Which of `backend` and `source_partition` are in tokens without other fields: only there
         a wildcard can fix them."""

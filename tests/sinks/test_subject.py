@@ -107,27 +107,26 @@ def test_a_bad_template_is_a_settings_error_that_says_why(text: str, says: str) 
 
 
 @pytest.mark.parametrize(
-    ("text", "wildcard", "shard", "sharded"),
+    ("text", "wildcard", "shard"),
     [
-        ("cdc.{collection}.{operation}", "cdc.*.*", "cdc.*.*", False),
-        ("cdc.all", "cdc.all", "cdc.all", False),
-        ("cdc.{source_partition}.{collection}", "cdc.*.*", "cdc.p%2E1.*", True),
-        ("cdc.{backend}.{source_partition}.{collection}", "cdc.*.*.*", "cdc.b.p%2E1.*", True),
-        ("cdc.{backend}-{source_partition}.x", "cdc.*.x", "cdc.b-p%2E1.x", True),
+        ("cdc.{collection}.{operation}", "cdc.*.*", "cdc.*.*"),
+        ("cdc.all", "cdc.all", "cdc.all"),
+        ("cdc.{source_partition}.{collection}", "cdc.*.*", "cdc.p%2E1.*"),
+        ("cdc.{backend}.{source_partition}.{collection}", "cdc.*.*.*", "cdc.b.p%2E1.*"),
+        ("cdc.{backend}-{source_partition}.x", "cdc.*.x", "cdc.b-p%2E1.x"),
         # A wildcard is a whole token: a partition beside a collection cannot be fixed.
-        ("cdc.{source_partition}-{collection}", "cdc.*", "cdc.*", False),
-        ("cdc.{backend}.{collection}", "cdc.*.*", "cdc.b.*", False),
+        ("cdc.{source_partition}-{collection}", "cdc.*", "cdc.*"),
+        ("cdc.{backend}.{collection}", "cdc.*.*", "cdc.b.*"),
         # A hash partition has the changes of all of a source's partitions.
-        ("cdc.{backend}.{partition}", "cdc.*.*", "cdc.b.*", False),
-        ("cdc.{partition}.{source_partition}", "cdc.*.*", "cdc.*.p%2E1", True),
-        ("x-{collection}.y", "*.y", "*.y", False),
+        ("cdc.{backend}.{partition}", "cdc.*.*", "cdc.b.*"),
+        ("cdc.{partition}.{source_partition}", "cdc.*.*", "cdc.*.p%2E1"),
+        ("x-{collection}.y", "*.y", "*.y"),
     ],
 )
-def test_the_wildcards_of_a_template(text: str, wildcard: str, shard: str, sharded: bool) -> None:
+def test_the_wildcards_of_a_template(text: str, wildcard: str, shard: str) -> None:
     template = parse_template(text)
     assert template.wildcard == wildcard
     assert template.shard("b", "p.1") == shard
-    assert template.sharded is sharded
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(FIELDS, NAMES)))

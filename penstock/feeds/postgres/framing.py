@@ -1,7 +1,7 @@
 """Bytes of the replication stream -> pages. Sans-IO: bytes and times come in, pages go out.
 
-This is the planner's hot loop: one pass that looks at the head of every message (walk.py), and
-never at a row. It tells `Progress` what may be acknowledged. Rows are decoded elsewhere.
+This is the reader process's hot loop: one pass that looks at the head of every message (walk.py),
+and never at a row. `Progress` gets what may be acknowledged. Rows are decoded elsewhere.
 """
 
 import struct

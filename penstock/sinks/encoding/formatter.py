@@ -68,7 +68,7 @@ class Formatter:
         return pa.Array.from_buffers(BINARY, columns.rows, [None, ends, data], 0)
 
     def bytes(self, columns: Columns, first: int = 0) -> pa.Buffer:
-        """All rows, one behind the other. Raises LineBreak."""
+        """All rows, one after the other. Raises LineBreak."""
         formatted = self._run(columns, first)
         if formatted is None:
             plainly: pa.Buffer | None = plain.format_rows(self.pieces, columns, first).buffers()[2]

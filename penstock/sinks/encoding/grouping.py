@@ -11,9 +11,9 @@ that concerns a whole table (TRUNCATE, DROP) close every open message, so that n
 *The stream's last message says what is stored.* Its position is that of its last change, and the
 messages of interleaved tables overlap: with a1 b1 a2 b2, message (a1 a2) is stored first, and
 names a2, while b1 is still to come. A batch of messages therefore may only end where everything
-up to its last change is in it (`ends`): behind (b1 b2). Atomic batches are cut there and stored
+up to its last change is in it (`ends`): after (b1 b2). Atomic batches are cut there and stored
 whole, so whatever crashes, the stream holds a prefix of the changes, its last message names the
-prefix's end, and a restart that drops what is not behind that place neither loses nor repeats one.
+prefix's end, and a restart that drops what is not after that place neither loses nor repeats one.
 """
 
 from collections.abc import Hashable, Iterator, Sequence

@@ -56,11 +56,11 @@ class Layout(Protocol):
         ...
 
     def element(self) -> tuple[Piece | bytes, ...]:
-        """A change that is one of several in a body; behind the dialect's separator."""
+        """A change that is one of several in a body; after the dialect's separator."""
         ...
 
     def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the elements of one body."""
+        """What stands before and after the elements of one body."""
         ...
 
     def extras(

@@ -47,7 +47,7 @@ def format_rows(pieces: tuple[Piece, ...], columns: Columns, first: int) -> Colu
     """See `Formatter.run`; raises LineBreak."""
     formatted: list[Column] = []
     for piece in pieces:
-        if isinstance(piece, Size):  # of what comes behind it
+        if isinstance(piece, Size):  # of what comes after it
             formatted.append(None)
         else:
             formatted.append(_formatted(piece, columns, first))
@@ -104,7 +104,7 @@ def _converted(piece: RawPiece | TextPiece | Time | Strings, column: Column) -> 
 
 
 def _join(*pieces: Column) -> Column:
-    """Row by row, the pieces one behind the other: columns, or bytes that are the same for all."""
+    """Row by row, the pieces one after the other: columns, or bytes that are the same for all."""
     columns = [pa.scalar(piece, BINARY) if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(*columns, pa.scalar(b"", BINARY))
 

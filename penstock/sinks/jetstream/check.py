@@ -51,9 +51,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
                     "raise the account's max_streams, or name a stream that exists",
                 )  # fmt: skip
             yield _to_be_made(settings)
-            stream = TargetStream(
-                settings.stream, wanted(settings, template, connection.version), 0
-            )
+            stream = TargetStream(settings.stream, wanted(settings, template, connection.version))
         else:
             stream = TargetStream.of(info)
             yield _finding("ok", _name(settings), "exists")

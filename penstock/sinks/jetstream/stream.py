@@ -29,7 +29,6 @@ class TargetStream:
 
     name: str
     config: Mapping[str, Any]
-    last_sequence: int
     servers: tuple[str, ...] = ()  # that have a copy; known in a cluster only
 
     @classmethod
@@ -40,7 +39,6 @@ class TargetStream:
         return cls(
             info["config"]["name"],
             info["config"],
-            int(info["state"]["last_seq"]),
             tuple(str(name) for name in names if name),
         )
 

@@ -28,8 +28,8 @@ _ROWS = (Operation.INSERT, Operation.UPDATE, Operation.REPLACE, Operation.DELETE
 _IDENTIFIED: Any = pa.array([Operation.UPDATE, Operation.DELETE])
 _NO_KEY_TEXT = (
     "{} comes without a key and without its old row, so nobody can tell which row it is "
-    "(give the table a primary key, or REPLICA IDENTITY FULL; with publish_via_partition_root the "
-    "partitioned table itself)"
+    "(give the table a primary key, or have the source send whole old rows: see `no-key` in "
+    "docs/explanation/poison.md)"
 )
 
 

@@ -46,7 +46,7 @@ class Exercise(DataSource):
         return "row binary"
 
     def streamReader(self, schema: Any) -> "OneRow":
-        """The planner's side."""
+        """The reader process's side."""
         return OneRow()
 
     def streamWriter(self, schema: Any, overwrite: bool) -> "Drop":

@@ -28,7 +28,7 @@ def settings_for(*servers: str, **others: Any) -> JetStreamSettings:
 
 
 def stream_of(*servers: str, **config: Any) -> TargetStream:
-    return TargetStream("S", {"storage": "file", **config}, 0, servers)
+    return TargetStream("S", {"storage": "file", **config}, servers)
 
 
 def asking(**servers: Any) -> Any:

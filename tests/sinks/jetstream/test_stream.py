@@ -285,7 +285,7 @@ def test_check_counts_what_was_asked_for_and_cannot_be_as_an_error(
 
 
 def stream_of(**config: Any) -> TargetStream:
-    return TargetStream("S", {"allow_atomic": True, "retention": "limits", **config}, 0)
+    return TargetStream("S", {"allow_atomic": True, "retention": "limits", **config})
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class Individual:
 
     def _open(self) -> Connection:
         if self._connection is None:
-            raise Unavailable("not connected")
+            raise Unavailable("the sink has no connection to its server now")
         return self._connection
 
     def _await(self, connection: Connection) -> None:

@@ -64,7 +64,7 @@ class StoredPlaces:
 
     def _read(self, origins: list[Origin], queue: Queue) -> StreamState:
         if self.api is None:
-            raise Unavailable("not connected")
+            raise Unavailable("the sink has no connection to its server now")
         state = read_shards(self.api, self._stream, self._template, origins)
         for origin, shard in state.shards.items():
             if shard.place is not None:
