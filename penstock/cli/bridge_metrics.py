@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.ops.status import BackendStatus, Status
 
-__all__ = ["BRIDGE_SERIES", "bridge_metrics"]
+__all__ = ["BRIDGE_SERIES", "bridge_series"]
 
 # The bridge serves one slot and no labels. Its later versions renamed one series and replaced
 # another (`queue_usage_percent` for `last_processing_time_us`): both old names are served too.
@@ -33,7 +33,7 @@ BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
 )
 
 
-def bridge_metrics(status: Status) -> Iterator[Metric]:
+def bridge_series(status: Status) -> Iterator[Metric]:
     values = _bridge_values(status.backends, status)
     for name, kind, text in BRIDGE_SERIES:
         family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily

@@ -142,6 +142,8 @@ class Ops(Settings):
     stalled_after: Duration = Field(default=30.0, gt=0)
     # More unconfirmed log than this counts as "behind".
     lag_limit: Size = Field(default=64 * 2**20, ge=0)
+    # And so does a change in flight that is older than this, whatever the source counts.
+    lag_age: Duration = Field(default=300.0, gt=0)
 
 
 class Spark(Settings):
@@ -157,7 +159,7 @@ class Spark(Settings):
     standby: Literal["cold", "warm"] = "cold"
     # Python workers are forks of one process (on one machine); false: Spark starts each of them.
     fork_server: bool = True
-    # Bounds of a micro-batch with a planned end, per backend and partition; at least one page
+    # Bounds of a micro-batch with a planned end, per backend; of each partition at least one page
     # always passes. An open one has no need of them: it takes a page at a time.
     max_events: int = Field(default=50_000, ge=1)
     max_bytes: Size = Field(default=16 * 2**20, ge=1)

@@ -1,10 +1,10 @@
 """The status as Prometheus text, with HELP and TYPE. Tables, so that the manual can be held to
 them.
 
-Under `--bridge-metrics` also the series of the CDC bridge.
+A caller may add series of its own to them (`MoreMetrics`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -17,10 +17,17 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from penstock.ops.bridge_metrics import BRIDGE_SERIES, bridge_metrics
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
-__all__ = ["BRIDGE_SERIES", "CONTENT_TYPE", "HISTOGRAMS", "SERIES", "STATES", "metrics_text"]
+__all__ = [
+    "CONTENT_TYPE",
+    "HISTOGRAMS",
+    "SERIES",
+    "STATES",
+    "MoreMetrics",
+    "metrics_text",
+    "no_more_metrics",
+]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -132,9 +139,17 @@ STATES: tuple[_States, ...] = (
 )
 
 
-def metrics_text(status: Status, *, bridge: bool = False) -> bytes:
-    """The exposition of a status; with `bridge`, the bridge's series follow."""
-    return generate_latest(_Metrics(status, bridge=bridge))
+MoreMetrics = Callable[[Status], Iterable[Metric]]
+
+
+def no_more_metrics(status: Status) -> Iterable[Metric]:
+    """Only penstock's own series."""
+    return ()
+
+
+def metrics_text(status: Status, more: MoreMetrics = no_more_metrics) -> bytes:
+    """The exposition of a status; the series of `more` follow."""
+    return generate_latest(_Metrics(status, more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +157,7 @@ class _Metrics(Collector):
     """What `generate_latest` wants: something to collect from."""
 
     status: Status
-    bridge: bool
+    more: MoreMetrics
 
     def collect(self) -> Iterator[Metric]:
         yield from _pipeline(self.status)
@@ -158,8 +173,7 @@ class _Metrics(Collector):
             yield _histogram(histogram, self.status)
         yield _dead_letters(self.status.sinks)
         yield _suspended(self.status)
-        if self.bridge:
-            yield from bridge_metrics(self.status)
+        yield from self.more(self.status)
 
 
 def _pipeline(status: Status) -> Iterator[Metric]:

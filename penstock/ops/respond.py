@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.ops.metrics import CONTENT_TYPE, metrics_text
+from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
 from penstock.ops.status import Status
 
 __all__ = ["ENDPOINTS", "Response", "StreamInfo", "respond"]
@@ -36,7 +36,7 @@ def respond(
     status: Status,
     *,
     stream_info: StreamInfo | None = None,
-    bridge: bool = False,
+    more_metrics: MoreMetrics = no_more_metrics,
     origin: str | None = None,
 ) -> Response:
     """Answers one request; HEAD is a GET whose body the server keeps.
@@ -50,14 +50,14 @@ def respond(
     allowed = endpoint.method
     if method != allowed and (method, allowed) != ("HEAD", "GET"):
         return _json(405, {"error": f"{path} takes {allowed}"}, headers={"Allow": allowed})
-    return endpoint.answer(_Asked(status, query, stream_info, bridge, origin))
+    return endpoint.answer(_Asked(status, query, stream_info, more_metrics, origin))
 
 
 class _Asked(NamedTuple):
     status: Status
     query: Mapping[str, str]
     stream_info: StreamInfo | None
-    bridge: bool
+    more_metrics: MoreMetrics
     origin: str | None
 
 
@@ -84,7 +84,7 @@ def _status(asked: _Asked) -> Response:
 
 
 def _metrics(asked: _Asked) -> Response:
-    return _answer(200, CONTENT_TYPE, metrics_text(asked.status, bridge=asked.bridge))
+    return _answer(200, CONTENT_TYPE, metrics_text(asked.status, asked.more_metrics))
 
 
 def _stream(asked: _Asked) -> Response:

@@ -16,6 +16,7 @@ from penstock.handover.run_folder import BOARD
 from penstock.ops.board import Board
 from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
+from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
@@ -28,7 +29,7 @@ log = structlog.get_logger("penstock")
 
 
 def open_board(pipeline: Pipeline, run: Path) -> Board:
-    """The board that the planner and the tasks report to, in the run folder."""
+    """The board that the reader process and the tasks report to, in the run folder."""
     return Board(run / BOARD, bounds=_thresholds(pipeline).bounds)
 
 
@@ -45,13 +46,13 @@ class Operations(Closes):
         *,
         stop: Callable[[], None],
         standby: Callable[[], str | None],
-        bridge_metrics: bool,
+        more_metrics: MoreMetrics,
     ) -> None:
         self._pipeline = pipeline
         self._board = board
         self._stop = stop
         self._standby = standby
-        self._bridge_metrics = bridge_metrics
+        self._more_metrics = more_metrics
         sink = pipeline.sink.sink()
         self._stream_info = sink.stream_info if isinstance(sink, TellsOfStreams) else None
         self._open = ExitStack()
@@ -119,11 +120,13 @@ class Operations(Closes):
             query,
             self.status(None if query.get("partitions") == "all" else SHOWN),
             stream_info=self._stream_info,
-            bridge=self._bridge_metrics,
+            more_metrics=self._more_metrics,
             origin=origin,
         )
 
 
 def _thresholds(pipeline: Pipeline) -> Thresholds:
     ops = pipeline.ops
-    return Thresholds(stalled_after=ops.stalled_after, lag_bytes=ops.lag_limit)
+    return Thresholds(
+        stalled_after=ops.stalled_after, lag_bytes=ops.lag_limit, lag_seconds=ops.lag_age
+    )

@@ -20,6 +20,7 @@ from penstock.errors import LeaseLost
 from penstock.handover.run_folder import STOP, run_folder, write_owner
 from penstock.leases.open import open_store
 from penstock.ops.board import Board
+from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
 from penstock.service.ownership import Ownership, instance_name
@@ -45,9 +46,9 @@ log = structlog.get_logger("penstock")
 class Service:
     """Runs one pipeline until it is stopped."""
 
-    def __init__(self, pipeline: Pipeline, *, bridge_metrics: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, *, more_metrics: MoreMetrics = no_more_metrics) -> None:
         self._pipeline = pipeline
-        self._bridge_metrics = bridge_metrics
+        self._more_metrics = more_metrics
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -78,7 +79,7 @@ class Service:
                     board,
                     stop=self.stop,
                     standby=lambda: standby.reason,
-                    bridge_metrics=self._bridge_metrics,
+                    more_metrics=self._more_metrics,
                 )
             )
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))

@@ -14,11 +14,12 @@ from pydantic.fields import FieldInfo
 
 from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED
+from penstock.cli.bridge_metrics import BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.dynamodb.losses import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
 from penstock.ops.logs import metrics_fields
-from penstock.ops.metrics import BRIDGE_SERIES, HISTOGRAMS, SERIES, STATES
+from penstock.ops.metrics import HISTOGRAMS, SERIES, STATES
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.ops.metrics import BRIDGE_SERIES, SERIES, metrics_text
+from penstock.cli.bridge_metrics import BRIDGE_SERIES, bridge_series
+from penstock.ops.metrics import SERIES, metrics_text
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status, TableStatus
 
@@ -64,7 +65,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 def samples(status: Status = STATUS, *, bridge: bool = False) -> Samples:
-    text = metrics_text(status, bridge=bridge).decode()
+    text = metrics_text(status, *([bridge_series] if bridge else [])).decode()
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -73,7 +74,7 @@ def samples(status: Status = STATUS, *, bridge: bool = False) -> Samples:
 
 
 def test_every_series_has_help_and_type() -> None:
-    text = metrics_text(STATUS, bridge=True).decode()
+    text = metrics_text(STATUS, bridge_series).decode()
     families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     helped = {
         line.split()[2]

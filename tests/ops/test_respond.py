@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from penstock.cli.bridge_metrics import bridge_series
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.ops.health import Health
 from penstock.ops.respond import ENDPOINTS, Response, respond
@@ -57,7 +58,7 @@ def test_metrics_are_prometheus_text() -> None:
     found = ask("/metrics")
     assert found.content_type.startswith("text/plain; version=0.0.4")
     assert b"penstock_uptime_seconds 12.5" in found.body
-    assert b"bridge_uptime_seconds 12.0" in ask("/metrics", bridge=True).body
+    assert b"bridge_uptime_seconds 12.0" in ask("/metrics", more_metrics=bridge_series).body
 
 
 def test_stream_info_asks_the_sink() -> None:
