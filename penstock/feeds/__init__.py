@@ -15,13 +15,13 @@ from penstock.feeds.abilities import (
     BoundsDocuments,
     ChecksBookmarks,
     Collection,
+    EstimatesLag,
     GivesRecords,
     NativeRecord,
     PacesRetries,
     Polled,
     ReadsCollections,
     RecordReader,
-    TellsNewest,
     TellsOfTables,
 )
 from penstock.finding import Finding
@@ -34,6 +34,7 @@ __all__ = [
     "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
+    "EstimatesLag",
     "Feed",
     "FeedPlugin",
     "Following",
@@ -52,7 +53,6 @@ __all__ = [
     "RecordReader",
     "SharedConnection",
     "TellsItsReader",
-    "TellsNewest",
     "TellsOfTables",
 ]
 

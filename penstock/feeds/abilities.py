@@ -12,13 +12,13 @@ __all__ = [
     "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
+    "EstimatesLag",
     "GivesRecords",
     "NativeRecord",
     "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
-    "TellsNewest",
     "TellsOfTables",
 ]
 
@@ -63,8 +63,9 @@ class PacesRetries(Protocol):
 
 
 @runtime_checkable
-class TellsNewest(Protocol):
-    """A feed that knows how far a partition goes."""
+class EstimatesLag(Protocol):
+    """A feed that can ask how far a partition goes. Where the status of a following has `lag`, this
+    is not needed."""
 
     def newest(self, partition: PartitionId) -> Place | None:
         """The place of the last change there is. Does I/O; raises as `Following.read` does."""

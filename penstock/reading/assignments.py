@@ -23,7 +23,6 @@ class Assignments:
         self.ended: set[PartitionId] = set()
         # As a reservoir's: over all tasks, as they have reported it.
         self.counts = {"events": 0, "pages": 0, "reconnects": 0}
-        self.drawn = 0
         self._limit = limit
         self._open: dict[PartitionId, Bookmark] = {}
         # By number of groups: the group of each partition, which it keeps while it is open.
@@ -65,7 +64,11 @@ class Assignments:
             self._rows |= {name: row for name, row in reported.rows.items() if name in self._open}
             for name in self.counts:
                 self.counts[name] += reported.counts.get(name, 0)
-            self.drawn += reported.counts.get("drawn", 0)
+
+    @property
+    def drawn(self) -> int:
+        """How many changes tasks have taken."""
+        return self.counts["events"]
 
     @property
     def fill(self) -> float:

@@ -31,6 +31,7 @@ from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
 from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.positions import Positions
+from penstock.reading.remaining import Remaining
 from penstock.reading.roster import Roster
 from penstock.reading.save_reports import save_reports
 from penstock.reading.silences import Silences
@@ -103,11 +104,13 @@ class Source:
             if options.mode == "realtime" and positions is not None
             else None
         )
+        self._remaining = Remaining(feed, self._stored)
         reports.show(
             self._readers,
             gaps=self._gaps,
             silences=Silences(self._gaps, options.max_gap),
-            durable=lambda: self._epochs.durable if self._epochs else self._durable,
+            remaining=self._remaining,
+            durable=self._stored,
         )
         self._mode = options.mode
         self._late = bool(options.late)
@@ -147,6 +150,8 @@ class Source:
         stored bookmark would be a silent gap.
         """
         bookmarks = self._begun()
+        if self._runtime:
+            self._remaining.open()
         if self._epochs is not None:
             self._epochs.begin(bookmarks)
             return {_EPOCH: "0"}
@@ -210,6 +215,9 @@ class Source:
         shares = [ranges[first :: self._tasks] for first in range(self._tasks)]
         return [Ticket(address=address, key=key, ranges=tuple(share)) for share in shares if share]
 
+    def _stored(self) -> Bookmarks:
+        return self._epochs.durable if self._epochs else self._durable
+
     def _draw(self, request: Request) -> Draw:
         if self._epochs is not None:
             return self._epochs.draw(request.group, request.groups)
@@ -217,6 +225,7 @@ class Source:
 
     def stop(self) -> None:
         """Stops reading."""
+        self._remaining.close()
         self._server.close()
         self._reservoir.stop(STOPPING)
 

@@ -1,4 +1,4 @@
-"""What the reader process tells the service about a backend: sums, partitions, gaps, batches."""
+"""What the reader process reports of a backend to the service: sums, partitions, gaps, batches."""
 
 import threading
 import time
@@ -10,6 +10,7 @@ from penstock.ops.reporter import Reporter
 from penstock.position import Bookmark, Bookmarks
 from penstock.reading.assignments import Assignments
 from penstock.reading.gap_log import GapLog
+from penstock.reading.remaining import Remaining
 from penstock.reading.silences import Silences
 from penstock.reservoir.reservoir import Reservoir
 
@@ -20,8 +21,8 @@ REPORT = 0.5
 
 
 class SourceReports:
-    """Reports on `board`; None: nobody listens, and each call returns at once. `show` comes before
-    the first `report`. `readers` is what reads the partitions: the reservoir, or the tasks."""
+    """Reports on `board`; None: there is no service, and each call returns at once. `show` comes
+    before the first `report`. `readers` is what reads the partitions: the reservoir, or tasks."""
 
     def __init__(self, board: Reporter | None, backend: str) -> None:
         self._board, self._backend = board, backend
@@ -39,11 +40,13 @@ class SourceReports:
         *,
         gaps: GapLog,
         silences: Silences,
+        remaining: Remaining,
         durable: Callable[[], Bookmarks],
     ) -> None:
         """What is reported on."""
         self._readers = readers
-        self._gaps, self._silences, self._durable = gaps, silences, durable
+        self._gaps, self._silences = gaps, silences
+        self._remaining, self._durable = remaining, durable
 
     def report(self) -> None:
         """Reports if it is time to; reader threads do not wait for one another here."""
@@ -91,6 +94,7 @@ class SourceReports:
         rows: dict[str, Row] = {
             name: {
                 **row,
+                **self._remaining.of(name),
                 "state": READING if row["connected"] else DISCONNECTED,
                 "place": _place(durable.get(name)),
             }

@@ -59,6 +59,8 @@ class Follower:
         self._over = threading.Event()
         self._recorded = threading.Semaphore(0)
         self._failure: PenstockError | None = None
+        # What goes to the sink: what is read and not taken in time, the next task reads again.
+        self._counts: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()  # what was reported of it
         self._looked_at = time.monotonic()
 
@@ -90,7 +92,8 @@ class Follower:
                 for page in self._reservoir.beyond(name, taken.get(name) or self._places.get(name)):
                     pages.append(page)
                     taken[name] = page.last
-            self._reservoir.drawn += sum(page.count for page in pages)
+        self._counts["events"] += sum(page.count for page in pages)
+        self._counts["pages"] += len(pages)
         return pages
 
     def _check(self) -> None:
@@ -212,10 +215,9 @@ class Follower:
         self._report_rows()
 
     def _report_rows(self) -> None:
-        reservoir = self._reservoir
-        counts = Counter({**reservoir.counts, "drawn": reservoir.drawn})
-        self._send(Rows(reservoir.rows(), counts - self._counted).pack())
-        self._counted = counts
+        self._counts["reconnects"] = self._reservoir.counts["reconnects"]
+        self._send(Rows(self._reservoir.rows(), self._counts - self._counted).pack())
+        self._counted = Counter(self._counts)
 
     def _send(self, message: bytes) -> None:
         try:

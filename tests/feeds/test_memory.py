@@ -9,7 +9,7 @@ import pytest
 
 from penstock.change import schema
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.feeds import HistoryLost, TellsNewest
+from penstock.feeds import EstimatesLag, HistoryLost
 from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings, place_of
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
@@ -161,7 +161,7 @@ def test_it_begins_at_a_time() -> None:
 
 def test_it_says_how_much_remains() -> None:
     feed = _feed(changes=100)
-    assert isinstance(feed, TellsNewest)
+    assert isinstance(feed, EstimatesLag)
     newest = feed.newest(PartitionId("p0"))
     assert newest is not None
     assert feed.remaining(PartitionId("p0"), Bookmark()) == 100

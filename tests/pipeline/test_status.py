@@ -43,6 +43,7 @@ def test_the_rows_of_all_partitions_and_their_sums_arrive(tmp_path: Path, *, pol
         assert found["last_event_seconds"] is not None
         every = backend(run, "?partitions=all")["partitions"]
         assert {row["partition"] for row in every} == {f"p{n}" for n in range(PARTITIONS)}
+        eventually(lambda: backend(run)["lag"] == {"changes": 0}, run=run)
         eventually(lambda: run.get("/health")[0] == 200, run=run)
         where = 'penstock_partitions{backend="many",state="reading"}'
         assert f"{where} {PARTITIONS}.0" in run.get("/metrics")[1]

@@ -114,12 +114,12 @@ class MemoryFeed:
         }
 
     def newest(self, partition: PartitionId) -> Place | None:
-        """See `feeds.TellsNewest`."""
+        """See `feeds.EstimatesLag`."""
         changes = self.settings.changes
         return place_of(self.settings, partition, changes - 1) if changes else None
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
-        """See `feeds.TellsNewest`."""
+        """See `feeds.EstimatesLag`."""
         done = 0 if bookmark.place is None else number_of(self.settings, bookmark.place) + 1
         return self.settings.changes - done
 
