@@ -26,7 +26,8 @@ SLOT = "bench"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Rates in events a second; CPU in microseconds an event; memory in bytes.
+    """Rates in events a second; CPU in microseconds an event; memory in bytes;
+    threads are of our Python processes together.
 
     `events_per_second` counts from the first message stored to the last; `baseline_per_second` is
     what `baseline` reads alone; `first_event` is seconds from the start of the process to the first
@@ -45,6 +46,7 @@ class Drain:
     first_event: float
     peak_pss: int
     peak_rss: int
+    peak_threads: int
     busy: dict[str, Cpu]
     idle: float
     cpu: dict[str, float] = field(default_factory=dict)
@@ -150,6 +152,7 @@ def _figures(
         "first_event": first - running.started,
         "peak_pss": usage.peak_pss,
         "peak_rss": usage.peak_rss,
+        "peak_threads": usage.peak_threads,
         "cpu": {role: used.total * 1e6 / (rows - before) for role, used in spent.items()},
         "busy": {role: used.over(seconds) for role, used in spent.items()},
         "idle": max(0.0, 1 - usage.machine / (usage.cores * seconds)),

@@ -40,6 +40,7 @@ def show_drain(console: Console, one: Drain) -> None:
         table.add_row(f"{name}, rows/s", f"{rate:,.0f}")
         table.add_row(f"ratio to {name}", f"{one.events_per_second / rate:.2f}")
     table.add_row("start to the first event, s", f"{one.first_event:.1f}")
+    table.add_row("threads of our Python processes, at most", str(one.peak_threads))
     _memory(table, one)
     _cpu(table, one.cpu)
     for role, cores in sorted(one.busy.items()):

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from .dynamodb import DynamoDB
+from .memory import Memory
 from .mongodb import MongoDB
 
 __all__ = ["SOURCES", "PacedWriter", "Source", "open_source"]
@@ -63,7 +64,7 @@ class PacedWriter:
         self.rows += rows
 
 
-SOURCES = ("postgres", "mongodb", "dynamodb")
+SOURCES = ("postgres", "mongodb", "dynamodb", "memory")
 
 
 def open_source(kind: str, rows: int) -> AbstractContextManager[Source]:
@@ -71,5 +72,6 @@ def open_source(kind: str, rows: int) -> AbstractContextManager[Source]:
     kinds: Mapping[str, Callable[[int], AbstractContextManager[Source]]] = {
         "mongodb": MongoDB,
         "dynamodb": DynamoDB,
+        "memory": Memory,
     }
     return kinds[kind](rows)

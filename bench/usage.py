@@ -61,6 +61,7 @@ class Usage:
         self._found: list[tuple[psutil.Process, str]] = []
         self.peak_pss = 0
         self.peak_rss = 0
+        self.peak_threads = 0  # of our Python processes together
         self._roots = {"service": service, "source": source, "nats": nats}
         self._cpu: dict[int, tuple[str, Cpu]] = {}
         self._base: dict[int, Cpu] = {}
@@ -103,7 +104,7 @@ class Usage:
             self._sample()
 
     def _sample(self) -> None:
-        pss = rss = 0
+        pss = rss = threads = 0
         now = time.monotonic()
         look = now >= self._pss_at
         if look:
@@ -117,11 +118,14 @@ class Usage:
                 self._cpu[process.pid] = (role, Cpu(times.user, times.system))
                 if role in OURS:
                     rss += process.memory_info().rss
-                    pss += process.memory_full_info().pss if look else 0
+                    if look:
+                        pss += process.memory_full_info().pss
+                        threads += process.num_threads() if role != "jvm" else 0
             except psutil.Error:
                 continue
         self.peak_pss = max(self.peak_pss, pss)
         self.peak_rss = max(self.peak_rss, rss)
+        self.peak_threads = max(self.peak_threads, threads)
 
     def _find(self) -> Iterator[tuple[psutil.Process, str]]:
         """The processes under the roots, in one pass, and what they are."""
