@@ -21,7 +21,8 @@ class Memory(Closes):
     def __init__(self, rows: int) -> None:
         if rows % _PARTITIONS:
             raise ValueError(f"--rows must be a multiple of {_PARTITIONS}, the partitions")
-        self._settings = {"partitions": _PARTITIONS, "changes": rows // _PARTITIONS}
+        changes = rows // _PARTITIONS
+        self._settings = {"partitions": _PARTITIONS, "changes": changes, "page": 1000}
 
     def __enter__(self) -> Self:
         return self
