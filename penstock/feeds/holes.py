@@ -1,0 +1,23 @@
+"""A partition that descends from nothing known: what came before it is lost, and its first bookmark
+says so, wherever the bookmark goes (into a task, into the store), until a gap is on record.
+"""
+
+from penstock.feeds import Gap, GapPolicy, HistoryLost
+from penstock.position import Bookmark
+
+_HOLE = "hole"
+_HINT = "load the data anew; on_gap: continue goes on with what the source still has"
+
+
+def behind_hole(cause: str, detail: str) -> Bookmark:
+    """The first bookmark of a partition after a hole."""
+    return Bookmark(mark={_HOLE: {"cause": cause, "detail": detail}})
+
+
+def hole_before(bookmark: Bookmark, policy: GapPolicy) -> HistoryLost | None:
+    """The gap before a partition that begins with this bookmark, if there is one."""
+    hole = (bookmark.mark or {}).get(_HOLE) if bookmark.place is None else None
+    if hole is None:
+        return None
+    gap = Gap(cause=hole["cause"], after="", detail=hole["detail"], policy=policy)
+    return HistoryLost(gap, hint=_HINT)
