@@ -14,10 +14,15 @@ def behind_hole(cause: str, detail: str) -> Bookmark:
     return Bookmark(mark={_HOLE: {"cause": cause, "detail": detail}})
 
 
+def is_behind_hole(bookmark: Bookmark) -> bool:
+    """Whether it is such a bookmark."""
+    return bookmark.place is None and _HOLE in (bookmark.mark or {})
+
+
 def hole_before(bookmark: Bookmark, policy: GapPolicy) -> HistoryLost | None:
     """The gap before a partition that begins with this bookmark, if there is one."""
-    hole = (bookmark.mark or {}).get(_HOLE) if bookmark.place is None else None
-    if hole is None:
+    if not is_behind_hole(bookmark):
         return None
+    hole = (bookmark.mark or {})[_HOLE]
     gap = Gap(cause=hole["cause"], after="", detail=hole["detail"], policy=policy)
     return HistoryLost(gap, hint=_HINT)

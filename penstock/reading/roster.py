@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from penstock.backoff import delays
 from penstock.feeds import Feed, Lineage, Listing
-from penstock.feeds.holes import behind_hole
+from penstock.feeds.holes import behind_hole, is_behind_hole
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
 
 # Seconds between two look-ups while nothing ends.
@@ -32,8 +32,8 @@ MORE, FIRST = 120.0, 3600.0
 class Openings(NamedTuple):
     """What a look-up found. `ready`: the partitions that may be read and are not, with their
     bookmarks. `missing`: those that the listing leaves out although one with a bookmark, or a
-    child, is not done, and those that descend from nothing known. `forgotten`: those that are done,
-    and whose listed children are all known."""
+    child, is not done, and those that descend from nothing known. `forgotten`: those that are done
+    and not listed, and whose children are all known."""
 
     ready: dict[PartitionId, Bookmark]
     missing: set[PartitionId]
@@ -78,9 +78,12 @@ def openings(
 
 
 def _ancestors(lineages: Mapping[PartitionId, Lineage], known: Bookmarks) -> set[PartitionId]:
-    """Of known partitions: those that are not known any more."""
+    """Of known partitions: those that are not known any more. What is behind a hole that has not
+    been passed has no such ancestors: they were lost."""
     found: set[PartitionId] = set()
-    waiting = [name for name in known if name in lineages]
+    waiting = [
+        name for name, each in known.items() if name in lineages and not is_behind_hole(each)
+    ]
     while waiting:
         fresh = set(lineages[waiting.pop()].parents) - found - known.keys()
         found |= fresh
@@ -123,7 +126,10 @@ def _forgotten(
     return [
         name
         for name, bookmark in known.items()
-        if bookmark.ended and name in children and kept.issuperset(children[name])
+        if bookmark.ended
+        and name not in lineages
+        and name in children
+        and kept.issuperset(children[name])
     ]
 
 
