@@ -149,7 +149,8 @@ class Follower:
 
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
-        self._report(self._handed.rest())
+        self._handed.expect_none()
+        self._end()
         self._report_rows()
         with self._sending:  # nothing is sent after this: the next task has this connection
             connection, self._connection = self._connection, None

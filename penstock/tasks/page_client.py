@@ -21,8 +21,6 @@ from penstock.handover.ticket import Ticket, page_of
 from penstock.page import Page
 from penstock.position import PartitionId, Place, Position
 
-__all__ = ["LOST", "LOST_HINT", "Handed", "PageClient", "connected", "expect_end", "release"]
-
 LOST = "the reader process is gone"
 LOST_HINT = "the query starts again from the stored position"
 
@@ -67,9 +65,14 @@ class Handed:
         pages = dict(self._pages)  # one step, whatever the other thread does meanwhile
         return {name for name, each in pages.items() if each and each[0][1] is None}
 
-    def rest(self) -> dict[PartitionId, Place]:
-        """The ends of all pages that are left."""
-        return {name: pages[-1][0] for name, pages in self._pages.items() if pages}
+    def expect_none(self) -> None:
+        """Raises Malformed if anything is left: the sink returned without a place for it."""
+        for name, pages in self._pages.items():
+            if pages:
+                raise Malformed(
+                    f"the sink's write returned without a place for {name} up to {pages[-1][0]}",
+                    hint="a receipt's position has the last place of every partition",
+                )
 
     def forget(self, partition: PartitionId) -> None:
         """The partition is no longer this task's."""
@@ -124,10 +127,12 @@ class PageClient:
                 self._send(done, done=False)
 
     def finish(self) -> None:
-        """Everything that was handed on is stored; returns when the reader process knows."""
+        """Everything that was handed on is stored, and was reported; returns when the reader
+        process has it. Raises Malformed if it was not."""
         if self._connection is None or not self.is_open_ended:
             return
-        self._send(self._handed.rest(), done=True)
+        self._handed.expect_none()
+        self._send({}, done=True)
         try:
             expect_end(self._connection.recv_bytes())
         except (OSError, EOFError) as error:

@@ -21,7 +21,7 @@ from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
 from penstock.ops.poisoned import report_poison
 from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page
-from penstock.position import Place, position_from_json
+from penstock.position import Place, Position
 from penstock.sinks import Receipt, Sink
 from penstock.tasks.attempt import Attempt
 from penstock.tasks.follower import Follower
@@ -30,16 +30,6 @@ from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.measures import Measures
 from penstock.tasks.page_client import PageClient
 from penstock.wire.hash_partitions import hashing
-
-__all__ = [
-    "UNKNOWN_TYPES",
-    "commit_receipts",
-    "read_split",
-    "require_columns",
-    "settle_worker",
-    "tidied",
-    "write_changes",
-]
 
 # The board's entry whose fields are the types that were delivered as their text.
 UNKNOWN_TYPES = "unknown types"
@@ -57,7 +47,7 @@ _told: set[str] = set()
 
 
 @cache
-def settle_worker() -> None:
+def freeze_garbage() -> None:
     """Once in each of Spark's Python workers, after all imports.
 
     Not in the reader process, which is no worker and must collect its own garbage.
@@ -105,7 +95,7 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
     pickled, decoder, board = _source(frozenset(options.items()))
-    settle_worker()
+    freeze_garbage()
     depot = _depot(options, attempt)
     if isinstance(split, Ticket) and depot is None:
         yield punch(split, pickled)
@@ -139,21 +129,13 @@ def write_changes(
     receipt counts the rest only.
     """
     sink, name, board = _sink(frozenset(options.items()))
-    settle_worker()
+    freeze_garbage()
     clients: list[PageClient | Follower] = []
-    counted: Counter[str] = Counter()
-
-    def notify(told: Mapping[str, Any]) -> None:
-        position = position_from_json(told.get("position", {}))
-        for client in clients:
-            if client.is_open_ended and position:
-                client.stored(position)
-        if board is not None:
-            _report(board, name, told, counted)
-
+    progress = _Progress(clients, board, name)
     depot = _depot(options, attempt)
     try:
-        receipt = sink.write(_changes(batches, board, clients, depot), notify)
+        receipt = sink.write(_changes(batches, board, clients, depot), progress)
+        progress.stored(receipt.position)
         for client in clients:
             client.finish()
     finally:
@@ -163,24 +145,43 @@ def write_changes(
             depot.clear()
         if board is not None:
             board.flush()
+    counted = progress.counted
     return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
 
 
-def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
-    """Reports the fields of a sink to the board, and of its running totals what is new."""
-    told = report_poison(board, name, told)
-    rest = {key: value for key, value in told.items() if key not in (*_COUNTS, "counts")}
-    fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}
-    counted.update(fresh)
-    if told.get("connected", True):
-        board.report("sink", name, rest)
-    else:
-        board.report("sink", name, {**rest, "last_error": told.get("error", "")})
-        board.add("sink", name, {"errors": 1})
-    if any(fresh.values()):
-        board.add("sink", name, _totals(**fresh))
-    if "counts" in told:
-        board.add("sink", name, told["counts"])
+class _Progress:
+    """A sink's `Progress`: places go to the reader process, reports to the board. `counted` is what
+    was reported of the running totals."""
+
+    def __init__(
+        self, clients: Sequence[PageClient | Follower], board: Reporter | None, name: str
+    ) -> None:
+        self.counted: Counter[str] = Counter()
+        self._clients, self._board, self._name = clients, board, name
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`."""
+        for client in self._clients:
+            client.stored(position)
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`."""
+        board, name = self._board, self._name
+        if board is None:
+            return
+        status = report_poison(board, name, status)
+        rest = {key: value for key, value in status.items() if key not in (*_COUNTS, "counts")}
+        fresh = {key: status[key] - self.counted[key] for key in _COUNTS if key in status}
+        self.counted.update(fresh)
+        if status.get("connected", True):
+            board.report("sink", name, rest)
+        else:
+            board.report("sink", name, {**rest, "last_error": status.get("error", "")})
+            board.add("sink", name, {"errors": 1})
+        if any(fresh.values()):
+            board.add("sink", name, _totals(**fresh))
+        if "counts" in status:
+            board.add("sink", name, status["counts"])
 
 
 def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
