@@ -6,6 +6,7 @@ that only tickets carry opens it (multiprocessing's HMAC challenge); it listens 
 the private run folder, or where the cluster reaches the driver.
 """
 
+import os
 import pickle
 import threading
 import time
@@ -32,15 +33,22 @@ from penstock.handover.conversation import (
     read_bookmarks,
     read_stored,
 )
+from penstock.handover.options import SourceOptions
 from penstock.handover.ticket import messages_of
 from penstock.page import Page
 from penstock.position import Bookmarks, Position
 from penstock.reading.draw import Draw
 
-__all__ = ["PageServer"]
+# Seconds that the clock is not read while no page comes.
+PAUSE = 0.1
 
-# Seconds between looks at the clock while no page comes.
-LOOK = 0.1
+
+def address_of(options: SourceOptions) -> str:
+    """Where a source's page server listens: on the host that executors reach, or in the private run
+    folder of this machine."""
+    if options.pages.host:
+        return f"tcp:{options.pages.host}"
+    return f"unix:{options.runtime}/pages-{os.getpid()}" if options.runtime else "unix:"
 
 
 class PageServer:
@@ -94,17 +102,17 @@ class PageServer:
             return
         self._server.open()
         self._is_open = True
-        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._run_watch, daemon=True).start()
 
     def close(self) -> None:
         """Takes no more tasks; nothing depends on it."""
         self._is_open = False
         self._server.close()
 
-    def _look(self) -> None:
+    def _run_watch(self) -> None:
         while self._watch is not None and self._is_open:
             try:
-                self._watch(LOOK)
+                self._watch(PAUSE)
             except Exception as error:
                 self._failure = PenstockError.of(error, "saving positions")
                 return
@@ -157,7 +165,7 @@ class PageServer:
         is_open, over = not request.ranges, False
         with closing(self._draw(request)) as draw:
             while not over and not line.is_closed:
-                wait = max(0.0, min(LOOK, deadline - time.monotonic())) if is_open else LOOK
+                wait = max(0.0, min(PAUSE, deadline - time.monotonic())) if is_open else PAUSE
                 drawn, over = draw.next(wait)
                 for each in drawn:
                     if isinstance(each, Page):
