@@ -17,7 +17,7 @@ from typing import Protocol
 from penstock.errors import Unavailable
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.reading.assignments import AssignmentDraw, Assignments
-from penstock.reading.draw import OpenDraw
+from penstock.reading.draw import Draw, OpenDraw
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
@@ -143,6 +143,10 @@ class Epochs:
     def is_cut_short(self) -> bool:
         """Whether the open epoch must end now; see `Lengths`."""
         return self._lengths.is_cut_short()
+
+    def draw(self, group: int, groups: int) -> Draw:
+        """What the task of one ticket gets."""
+        raise NotImplementedError
 
     def watch(self, timeout: float = 0.0) -> None:
         """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.

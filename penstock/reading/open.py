@@ -6,80 +6,55 @@ from typing import Any
 
 from penstock.feeds import Feed
 from penstock.handover.options import SourceOptions
+from penstock.handover.run_folder import is_stopping
 from penstock.handover.ticket import Ticket
 from penstock.position import Bookmarks
 from penstock.reading.assignments import Assignments
 from penstock.reading.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.reading.gap_log import GapLog
-from penstock.reading.page_server import PageServer, address_of
+from penstock.reading.page_server import PageServer
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from penstock.reading.source_reports import ReaderStatus
 from penstock.reservoir.reservoir import Reservoir
 
 Json = dict[str, Any]
+Report = Callable[[], None]
 
 # The one key of an offset: which epoch.
 _EPOCH = "epoch"
 
 
 def buffered(
-    feed: Feed,
-    options: SourceOptions,
-    positions: Positions,
-    *,
-    gaps: GapLog,
-    report: Callable[[], None],
-    slots: Callable[[], int | None],
-    stopping: Callable[[], bool],
+    feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Report
 ) -> "OpenReading":
     """Pages are read here, and written by one task, so that one chain orders the sink's writes."""
     reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
-    lengths = Lengths(options.epoch, slots)
+    lengths = Lengths(options.epoch, options.live_slots)
     epochs = BufferedEpochs(reservoir, Roster(feed), positions, lengths)
-    server = PageServer(
-        address_of(options),
-        lambda request: epochs.draw(request.group, request.groups),
-        stored=epochs.stored,
-        stopping=lambda: stopping() or epochs.is_cut_short(),
-        watch=epochs.watch,
-        bind=options.pages.bind,
-        port=options.pages.port,
-    )
-    return OpenReading(reservoir, epochs, server, stop=reservoir.stop)
+    reading = OpenReading(options, reservoir, epochs, report, stored=epochs.stored)
+    reading.stop_reading = reservoir.stop
+    return reading
 
 
 def assigned(
-    feed: Feed,
-    options: SourceOptions,
-    positions: Positions,
-    *,
-    gaps: GapLog,
-    report: Callable[[], None],
-    slots: Callable[[], int | None],
-    stopping: Callable[[], bool],
+    feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Report
 ) -> "OpenReading":
     """Tasks read the source by themselves: as many as may run at a time."""
     assignments = Assignments(options.buffer)
-    lengths = Lengths(options.epoch, slots, groups=lambda: slots() or 1)
+    lengths = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
     epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths)
-
-    def watch(timeout: float) -> None:
-        epochs.watch(timeout)
-        report()
-
-    server = PageServer(
-        address_of(options),
-        lambda request: epochs.draw(request.group, request.groups),
+    reading = OpenReading(
+        options,
+        assignments,
+        epochs,
+        report,
         marked=epochs.stored,
         lost=lambda found: gaps.lost(found.partition, found.gap, found.bookmark, to=found.to),
         status=assignments.report_rows,
-        stopping=lambda: stopping() or epochs.is_cut_short(),
-        watch=watch,
-        bind=options.pages.bind,
-        port=options.pages.port,
     )
-    return OpenReading(assignments, epochs, server, feed=pickle.dumps(feed), buffer=options.buffer)
+    reading.feed, reading.buffer = pickle.dumps(feed), options.buffer
+    return reading
 
 
 class OpenReading:
@@ -88,20 +63,28 @@ class OpenReading:
 
     def __init__(
         self,
+        options: SourceOptions,
         reader: ReaderStatus,
         epochs: Epochs,
-        server: PageServer,
-        *,
-        feed: bytes = b"",
-        buffer: int = 0,
-        stop: Callable[[float], object] = lambda _: None,
+        report: Report,
+        **reports: Callable[[Any], None],
     ) -> None:
         self.reader = reader
+        self.feed, self.buffer = b"", 0
+        self.stop_reading: Callable[[float], object] = lambda _: None
         self._epochs = epochs
-        self._server = server
-        self._feed = feed
-        self._buffer = buffer
-        self._stop = stop
+
+        def watch(timeout: float) -> None:
+            epochs.watch(timeout)
+            report()
+
+        self._server = PageServer.of(
+            options,
+            lambda request: epochs.draw(request.group, request.groups),
+            stopping=lambda: is_stopping(options.runtime) or epochs.is_cut_short(),
+            watch=watch,
+            **reports,
+        )
 
     @property
     def durable(self) -> Bookmarks:
@@ -131,8 +114,8 @@ class OpenReading:
                 groups=epoch.groups,
                 seconds=epoch.seconds,
                 most=epoch.most,
-                feed=self._feed,
-                buffer=self._buffer // epoch.groups,
+                feed=self.feed,
+                buffer=self.buffer // epoch.groups,
             )
             for epoch in self._epochs.plan(int(end[_EPOCH]))
         ]
@@ -144,4 +127,4 @@ class OpenReading:
     def stop(self, timeout: float) -> None:
         """See `Reading`."""
         self._server.close()
-        self._stop(timeout)
+        self.stop_reading(timeout)

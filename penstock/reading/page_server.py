@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
+from typing import Any
 
 from penstock.connections import Server
 from penstock.errors import PenstockError
@@ -41,14 +42,6 @@ from penstock.reading.draw import Draw
 
 # Seconds that the clock is not read while no page comes.
 PAUSE = 0.1
-
-
-def address_of(options: SourceOptions) -> str:
-    """Where a source's page server listens: on the host that executors reach, or in the private run
-    folder of this machine."""
-    if options.pages.host:
-        return f"tcp:{options.pages.host}"
-    return f"unix:{options.runtime}/pages-{os.getpid()}" if options.runtime else "unix:"
 
 
 class PageServer:
@@ -85,6 +78,17 @@ class PageServer:
         self._failure: PenstockError | None = None
         self._server = Server(address, self._attend, bind=bind, port=port)
         self._is_open = False
+
+    @classmethod
+    def of(
+        cls, options: SourceOptions, draw: Callable[[Request], Draw], **more: Any
+    ) -> "PageServer":
+        """A source's: on the host that executors reach, or in the private run folder."""
+        pages, runtime = options.pages, options.runtime
+        address = f"tcp:{pages.host}" if pages.host else "unix:"
+        if runtime and not pages.host:
+            address = f"unix:{runtime}/pages-{os.getpid()}"
+        return cls(address, draw, bind=pages.bind, port=pages.port, **more)
 
     @property
     def address(self) -> str:

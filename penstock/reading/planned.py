@@ -22,7 +22,7 @@ from penstock.position import (
 )
 from penstock.reading.draw import PlannedDraw
 from penstock.reading.gap_log import GapLog
-from penstock.reading.page_server import PageServer, address_of
+from penstock.reading.page_server import PageServer
 from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
@@ -52,17 +52,15 @@ def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
 
 class PlannedReading:
     """A `source.Reading`. Pages go to tasks in splits, or, where tasks make stubs (`late`), through
-    the page server. `slots` is how many tasks may run at a time now."""
+    the page server."""
 
     def __init__(
         self,
         feed: Feed,
         options: SourceOptions,
         positions: Positions | None,
-        *,
         gaps: GapLog,
         report: Callable[[], None],
-        slots: Callable[[], int | None],
     ) -> None:
         reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
         self.reader = self._reservoir = reservoir
@@ -71,19 +69,13 @@ class PlannedReading:
             events=options.max_events, bytes=options.max_bytes, patience=options.patience
         )
         self._planner = Planner(reservoir, Roster(feed), limits=limits, positions=positions)
-        self._slots = slots
+        self._slots = options.live_slots
         self._initial: Json | None = None  # where a query began whose offsets are the record
         self._is_record = positions is None
-        self._server = (
-            PageServer(
-                address_of(options),
-                lambda request: PlannedDraw(reservoir, request.ranges),
-                bind=options.pages.bind,
-                port=options.pages.port,
-            )
-            if options.late
-            else None
+        self._server = PageServer.of(
+            options, lambda request: PlannedDraw(reservoir, request.ranges)
         )
+        self._is_served = bool(options.late)
 
     def begin(self, bookmarks: Bookmarks) -> Json:
         """See `Reading`."""
@@ -106,7 +98,7 @@ class PlannedReading:
         """See `Reading`."""
         tasks = max(1, self._slots() or 1)
         between = bookmarks_of(start_of(end, start)), bookmarks_of(end)
-        if self._server is None:
+        if not self._is_served:
             return self._planner.splits(*between, most=tasks)
         self._server.open()
         ranges = self._planner.ranges(*between)
@@ -120,6 +112,5 @@ class PlannedReading:
 
     def stop(self, timeout: float) -> None:
         """See `Reading`."""
-        if self._server is not None:
-            self._server.close()
+        self._server.close()
         self._reservoir.stop(timeout)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from penstock.errors import Unavailable
 from penstock.feeds import Feed, Polled
 from penstock.handover.options import SourceOptions, read_source
-from penstock.handover.run_folder import BOARD, STOP, read_owner, read_task_slots
+from penstock.handover.run_folder import BOARD, is_stopping, read_owner
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
 from penstock.ops.reporter import Reporter
@@ -27,7 +27,7 @@ from penstock.reading.planned import PlannedReading
 from penstock.reading.positions import Positions
 from penstock.reading.remaining import Remaining
 from penstock.reading.silences import Silences
-from penstock.reading.source_reports import Reported, SourceReports
+from penstock.reading.source_reports import ReaderStatus, SourceReports
 
 log = logging.getLogger("penstock")
 
@@ -37,8 +37,18 @@ LAST_SAVE = STOPPING = 5.0
 Json = dict[str, Any]
 
 
-class Reading(Reported, Protocol):
+class Reading(Protocol):
     """One of the ways to read a feed: for open micro-batches, or for planned ones."""
+
+    @property
+    def reader(self) -> ReaderStatus:
+        """Whoever reads."""
+        ...
+
+    @property
+    def durable(self) -> Bookmarks:
+        """Everything up to here is in the sink."""
+        ...
 
     def begin(self, bookmarks: Bookmarks) -> Json:
         """The first offset. Everything up to `bookmarks` is durable."""
@@ -73,40 +83,25 @@ class Source:
         self._positions = positions
         self._give_up: float | None = None  # when a stop ends without a save, once one has failed
         self._runtime = options.runtime
-        folder = Path(options.runtime) if options.runtime else None
-        self._stop_file = folder / STOP if folder else None
-        board = Reporter(folder / BOARD) if folder else None
-        self._reports = SourceReports(board, feed.backend)
+        board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None
+        self._reports = reports = SourceReports(board, feed.backend)
         if positions is not None:
-            positions.on_write = self._reports.saved
-        gaps = GapLog(positions, report=self._reports.report_now)
-        self._reading = self._reading_of(options, gaps)
+            positions.on_write = reports.saved
+        gaps = GapLog(positions, report=reports.report_now)
+        self._reading: Reading
+        if options.mode == "rows" or positions is None:
+            self._reading = PlannedReading(feed, options, positions, gaps, reports.report)
+        else:
+            # Tasks of open micro-batches read what anyone may read; all else is read here.
+            make = assigned if isinstance(feed, Polled) and feed.polled else buffered
+            self._reading = make(feed, options, positions, gaps, reports.report)
         self._remaining = Remaining(feed, lambda: self._reading.durable)
-        self._reports.show(
-            self._reading,
+        reports.show(
+            self._reading.reader,
             gaps=gaps,
             silences=Silences(gaps, options.max_gap),
             remaining=self._remaining,
-        )
-
-    def _reading_of(self, options: SourceOptions, gaps: GapLog) -> Reading:
-        def slots() -> int | None:
-            live = read_task_slots(options.runtime)
-            return live if live is not None else options.slots
-
-        feed, positions, report = self._feed, self._positions, self._reports.report
-        if options.mode == "rows" or positions is None:
-            return PlannedReading(feed, options, positions, gaps=gaps, report=report, slots=slots)
-        # Tasks of open micro-batches read what anyone may read; all else is read here.
-        make = assigned if isinstance(feed, Polled) and feed.polled else buffered
-        return make(
-            feed,
-            options,
-            positions,
-            gaps=gaps,
-            report=report,
-            slots=slots,
-            stopping=self._is_stopping,
+            durable=lambda: self._reading.durable,
         )
 
     @classmethod
@@ -151,7 +146,7 @@ class Source:
         everything up to `start` is saved and acknowledged."""
         self._reading.reached(start)
         self._reports.batch_ended(start)
-        if self._is_stopping():
+        if is_stopping(self._runtime):
             self._finish()
             return start
         end = self._reading.next(start)
@@ -167,9 +162,6 @@ class Source:
         """Stops reading."""
         self._remaining.close()
         self._reading.stop(STOPPING)
-
-    def _is_stopping(self) -> bool:
-        return self._stop_file is not None and self._stop_file.exists()
 
     def _finish(self) -> None:
         if self._reports.stopped:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from penstock.histograms import observed
@@ -38,20 +38,6 @@ class ReaderStatus(Protocol):
         ...
 
 
-class Reported(Protocol):
-    """The reading that is reported."""
-
-    @property
-    def reader(self) -> ReaderStatus:
-        """Whoever reads."""
-        ...
-
-    @property
-    def durable(self) -> Bookmarks:
-        """Everything up to here is in the sink."""
-        ...
-
-
 class SourceReports:
     """Reports on `board`; None: there is no service, and each call returns at once. `show` comes
     before the first `report`. `batches` counts micro-batches; with `stopped`, everything is saved
@@ -68,10 +54,16 @@ class SourceReports:
         self._drawn = 0  # changes up to there
 
     def show(
-        self, reading: Reported, *, gaps: GapLog, silences: Silences, remaining: Remaining
+        self,
+        reader: ReaderStatus,
+        *,
+        gaps: GapLog,
+        silences: Silences,
+        remaining: Remaining,
+        durable: Callable[[], Bookmarks],
     ) -> None:
         """What is reported on."""
-        self._reading = reading
+        self._reader, self._durable = reader, durable
         self._gaps, self._silences, self._remaining = gaps, silences, remaining
 
     def saved(self, seconds: float, error: str) -> None:
@@ -96,7 +88,7 @@ class SourceReports:
         """Reports, once, how many changes the micro-batch had that ended at this offset."""
         if start == self._ended:
             return
-        drawn, self._drawn, self._ended = self._drawn, self._reading.reader.drawn, start
+        drawn, self._drawn, self._ended = self._drawn, self._reader.drawn, start
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
@@ -116,8 +108,8 @@ class SourceReports:
         rows = self._silences.look(self._rows())
         status = {
             **summed(rows),
-            **self._reading.reader.counts,
-            "buffer_percent": self._reading.reader.fill,
+            **self._reader.counts,
+            "buffer_percent": self._reader.fill,
             "batches": self.batches,
             "stopped": self.stopped,
         }
@@ -126,7 +118,7 @@ class SourceReports:
         partitions.send(rows)
 
     def _rows(self) -> dict[str, Row]:
-        durable = self._reading.durable
+        durable = self._durable()
         rows: dict[str, Row] = {
             name: {
                 **row,
@@ -134,7 +126,7 @@ class SourceReports:
                 "state": READING if row["connected"] else DISCONNECTED,
                 "place": _place(durable.get(name)),
             }
-            for name, row in self._reading.reader.rows().items()
+            for name, row in self._reader.rows().items()
         }
         ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
         return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}

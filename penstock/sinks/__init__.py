@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from penstock.change import Images
 from penstock.finding import Finding
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Position
@@ -105,8 +106,8 @@ class SetsAside(Protocol):
     """A sink that keeps what it cannot store, and suspends tables. Everything is plain JSON;
     everything raises Unavailable and SettingsError.
 
-    An ERROR change, and one that cannot be encoded or is too large, is a dead letter, durable
-    before the position passes it; see docs/explanation/poison.md.
+    Its settings have `on_error`. An ERROR change, and one that cannot be encoded or is too large,
+    is a dead letter, durable before the position passes it; see docs/explanation/poison.md.
     """
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
@@ -130,6 +131,16 @@ class SetsAside(Protocol):
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """The table (`schema.table`) is followed again from its next change on."""
+        ...
+
+
+@runtime_checkable
+class PrefersImages(Protocol):
+    """A sink that stores images in one encoding; any other sink gets JSON text."""
+
+    @property
+    def images(self) -> Images:
+        """The encoding."""
         ...
 
 

@@ -30,7 +30,7 @@ from penstock.handover.ticket import TICKETS, Ticket
 from penstock.reading.source import Source
 from penstock.sinks import Receipt
 from penstock.spark.quiet import end_quietly
-from penstock.tasks.attempt import Attempt
+from penstock.tasks.late import Attempt
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.task import (
     commit_receipts,

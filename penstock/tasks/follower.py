@@ -43,8 +43,6 @@ IDLE = 2.0
 class Follower:
     """Does for a ticket with a feed what a `PageClient` does for one without."""
 
-    is_open_ended = True
-
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
         self._feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process

@@ -88,11 +88,6 @@ class PageClient:
         self._handed = Handed()
         self._reporting = threading.Lock()
 
-    @property
-    def is_open_ended(self) -> bool:
-        """Whether the reader process wants reports of what is stored while it goes on."""
-        return self._ticket.is_open
-
     def pages(self) -> Iterator[Page]:
         """In order, as they come, until the ticket ends.
 
@@ -110,13 +105,10 @@ class PageClient:
                 yield page_of(message[1:], connection.recv_bytes)
         except (OSError, EOFError) as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
-        if not self.is_open_ended:
-            self._release()
 
     def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""
-        if self.is_open_ended:
-            self._handed.note(page, batches)
+        self._handed.note(page, batches)
 
     def stored(self, position: Position) -> None:
         """Everything up to `position` is stored: reports the pages that are done to the reader
@@ -129,7 +121,7 @@ class PageClient:
     def finish(self) -> None:
         """Everything that was handed on is stored, and was reported; returns when the reader
         process has it. Raises Malformed if it was not."""
-        if self._connection is None or not self.is_open_ended:
+        if self._connection is None:
             return
         self._handed.expect_none()
         self._send({}, done=True)
@@ -137,7 +129,7 @@ class PageClient:
             expect_end(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
-        self._release()
+        self.release()
 
     def _send(self, position: Position, *, done: bool) -> None:
         assert self._connection is not None
@@ -146,7 +138,8 @@ class PageClient:
         except OSError as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """The conversation is over: its connection is kept for the next task of this process."""
         connection, self._connection = self._connection, None
         if connection is not None:
             release(self._ticket, connection)

@@ -6,6 +6,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,8 +24,8 @@ from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page
 from penstock.position import Place, Position
 from penstock.sinks import Receipt, Sink
-from penstock.tasks.attempt import Attempt
 from penstock.tasks.follower import Follower
+from penstock.tasks.late import Attempt
 from penstock.tasks.late.depot import Depot, as_changes
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.measures import Measures
@@ -112,8 +113,10 @@ def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, 
     """Pages, each with the places between which its changes are meant."""
     if isinstance(split, Ticket):
         bounds = {each.partition: (each.after, each.until) for each in split.ranges}
-        for page in PageClient(split).pages():
-            yield page, *bounds.get(page.partition, (None, None))
+        with closing(PageClient(split)) as client:
+            for page in client.pages():
+                yield page, *bounds[page.partition]
+            client.release()
     else:
         for pages, after, until in split.parts:
             for page in pages:
@@ -219,7 +222,7 @@ def _changes(
             for ticket, decoder in tickets(batch):
                 client = Follower(ticket) if ticket.feed else PageClient(ticket)
                 clients.append(client)
-                yield from _from_pages(ticket, client, _decoder(decoder), board)
+                yield from _from_pages(client, _decoder(decoder), board)
         elif batch.num_rows:
             yield from [as_changes(batch)] if depot is None else depot.restore(batch)
     if depot is not None:
@@ -227,17 +230,15 @@ def _changes(
 
 
 def _from_pages(
-    ticket: Ticket, client: PageClient | Follower, decoder: Decoder, board: Reporter | None
+    client: PageClient | Follower, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
-    bounds = {each.partition: (each.after, each.until) for each in ticket.ranges}
     measures = Measures(board)
     for page in tidied(client.pages()):
-        decoded = _decoded(decoder, page, board)
-        meant = list(bounded(page, decoded, *bounds.get(page.partition, (None, None))))
-        client.handed_on(page, meant)
-        measures.page(meant)
-        yield from meant
-        if not any(batch.num_rows for batch in meant):
+        changes = list(_decoded(decoder, page, board))
+        client.handed_on(page, changes)
+        measures.page(changes)
+        yield from changes
+        if not any(batch.num_rows for batch in changes):
             client.stored({})  # the sink never reports a page of which it gets nothing
         measures.report()  # not while the page waits
     measures.report_now()

@@ -22,7 +22,7 @@ from penstock.reading.roster import Roster
 from penstock.sinks import Progress, Receipt, ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings
 from penstock.tasks import task as module
-from penstock.tasks.attempt import Attempt
+from penstock.tasks.late import Attempt
 from penstock.tasks.task import tidied, write_changes
 from tests.reading.made import P0, Made, feed_of, made, place, positions_of, until
 

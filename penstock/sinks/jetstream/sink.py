@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.change import Images
 from penstock.finding import Finding
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
@@ -35,6 +36,11 @@ class JetStreamSink:
         """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
             return Write(session, progress).run(changes)
+
+    @property
+    def images(self) -> Images:
+        """See `PrefersImages`."""
+        return "json" if self.settings.encoding == "json" else "msgpack"
 
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """Nothing to do: what `write` returned for is stored."""
