@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.file_store import FileStore
 from penstock.demo.etcd import Etcd
 from penstock.demo.servers import Database, Nats
 from penstock.errors import LeaseLost
@@ -21,6 +22,7 @@ from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
+    "file": lambda folder: FileStore(f"jsonfile://{folder}/leases.json"),
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "leases.db"),
 }
