@@ -19,11 +19,11 @@ import psutil
 import pyarrow as pa
 
 from penstock.change import event_id, schema
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import PenstockError
 from penstock.position import Place
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.settings import Delivery
+from tests.servers import Nats, free_port
 
 __all__ = ["DELIVERIES", "Row", "deliveries"]
 

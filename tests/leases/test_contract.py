@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from examples.file_store import FileStore
-from penstock.demo.etcd import Etcd
-from penstock.demo.servers import Database, Nats
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.etcd import EtcdStore
@@ -20,6 +18,7 @@ from penstock.leases.mongodb import MongoStore
 from penstock.leases.nats import NatsStore
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
+from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
     "file": lambda folder: FileStore(f"jsonfile://{folder}/leases.json"),

@@ -16,7 +16,6 @@ import psutil
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from tests.cluster import Cluster
 from tests.pipeline.running import (
@@ -30,6 +29,7 @@ from tests.pipeline.running import (
     send,
     tree,
 )
+from tests.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

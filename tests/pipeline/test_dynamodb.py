@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 import penstock
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.dynamodb.server import StreamsServer
 from tests.dynamodb.streams import Stream
 from tests.pipeline.running import Run, count, eventually, messages, running, send, tree
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

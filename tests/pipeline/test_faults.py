@@ -15,9 +15,9 @@ import psutil
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.pipeline.running import Run, count, document, eventually, messages, running, send
 from tests.pipeline.truth import Truth, assert_same
+from tests.servers import Database, Nats, Postgres
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import Run, count, document, eventually, messages
+from tests.servers import Database, Nats
 from tests.wire.test_hash_partitions import VECTORS, by_the_book
 
 pytestmark = [

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.pipeline.running import Run, document, eventually, messages, running, send, tree
+from tests.servers import Database, Nats, Postgres
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import (
     Run,
     assert_none_is_left,
@@ -22,6 +21,7 @@ from tests.pipeline.running import (
     slot_of,
     tree,
 )
+from tests.servers import Database, Nats
 from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]

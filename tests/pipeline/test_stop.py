@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.etcd import Etcd, etcd_program
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from penstock.leases.open import open_store
 from tests.pipeline.running import (
@@ -22,6 +20,7 @@ from tests.pipeline.running import (
     running,
     tree,
 )
+from tests.servers import Database, Etcd, Nats, etcd_program
 
 pytestmark = [
     pytest.mark.live,

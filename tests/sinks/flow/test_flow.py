@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import Unavailable
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.settings import PressureSettings
+from tests.servers import Nats, free_port
 
 SURE = ["exactly-once", "deduplicated"]
 

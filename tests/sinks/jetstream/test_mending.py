@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import ERROR
-from penstock.demo.servers import Nats
 from penstock.errors import Malformed, Rejected, SettingsError
 from penstock.page import Page
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.demo.programs import nats_server
-from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import ERROR
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.poison.cleaning import now
 from penstock.sinks.poison.dead_letter import Letter, row_of
 from penstock.sinks.poison.suspension import Event, Suspension, Table
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 
 from penstock.closing import Closes
 from penstock.demo.ledger import Ledger
-from penstock.demo.servers import Postgres
+from penstock.demo.postgres import Postgres
 from penstock.demo.sources.postgres import shop
 from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.verdict import TableRows

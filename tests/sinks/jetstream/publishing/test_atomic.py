@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import LeaseLost, SettingsError
 from penstock.nats.api import JetStream
 from penstock.position import PartitionId, Place
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
