@@ -1,18 +1,20 @@
 """The demo's sources: one folder each, with an embedded server, a shop that writes to it, and what
-the shop's tables hold in the end, read with the source's own client. The contract is here."""
+the shop's tables hold in the end, read with the source's own client. The contract is here.
+
+A source is a module of this package, with `DEMO`: a `DemoSource`'s class.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
+from importlib.metadata import metadata
+from pkgutil import iter_modules
 from typing import Any, Protocol, Self
 
-from penstock.demo import SOURCES
 from penstock.demo.ledger import Ledger
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 from penstock.errors import SettingsError
-
-__all__ = ["DemoSource", "source"]
 
 
 class DemoSource(Protocol):
@@ -69,16 +71,20 @@ class DemoSource(Protocol):
         ...
 
 
+SOURCES = tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
 def source(kind: str) -> DemoSource:
     """The demo's source of a kind, to be entered; raises SettingsError naming the extra where its
     packages are missing."""
     try:
-        found: Callable[[], DemoSource] = import_module(SOURCES[kind]).DEMO
+        found: Callable[[], DemoSource] = import_module(f"{__name__}.{kind}").DEMO
     except ImportError as error:
+        # What most demos need is in `demo`; `demo-KIND` has that and more.
+        extras = metadata("penstock").get_all("Provides-Extra") or ()
+        extra = f"demo-{kind}" if f"demo-{kind}" in extras else "demo"
         raise SettingsError(
             f"the demo of {kind} needs the package {error.name}",
-            hint=f"pip install 'penstock[demo-{kind}]'"
-            if kind != "postgres"
-            else "pip install 'penstock[demo]'",
+            hint=f"pip install 'penstock[{extra}]'",
         ) from error
     return found()
