@@ -115,7 +115,13 @@ def writing(server: StreamsServer, stream: Stream) -> Iterator[threading.Thread]
         thread.join()
 
 
-@pytest.mark.parametrize("polled", [False, True], ids=["read by one", "read by tasks"])
+@pytest.mark.parametrize(
+    "polled",
+    [
+        pytest.param(False, id="read by one", marks=pytest.mark.thorough),
+        pytest.param(True, id="read by tasks"),
+    ],
+)
 def test_splits_under_load_are_exact_under_kill_9(
     tmp_path: Path, nats: Nats, stream: str, polled: bool
 ) -> None:

@@ -90,7 +90,7 @@ def stored_all(nats: Nats, stream: str, changes: int) -> bool:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [SEED, SEED + 1])  # two halves, for two workers
+@pytest.mark.parametrize("seed", [SEED, pytest.param(SEED + 1, marks=pytest.mark.thorough)])
 def test_kill_9_of_the_pipeline_at_random_moments(
     database: Database, nats: Nats, stream: str, tmp_path: Path, seed: int
 ) -> None:
@@ -132,7 +132,7 @@ PLANNER, WORKERS = "source_runner", "worker"
     [
         ({}, [PLANNER, WORKERS, "java"]),
         ({"mode": "packed"}, [PLANNER, WORKERS]),
-        ({"fork_server": False}, [PLANNER, WORKERS]),
+        pytest.param({"fork_server": False}, [PLANNER, WORKERS], marks=pytest.mark.thorough),
     ],
     ids=["auto", "packed", "without the fork server"],
 )

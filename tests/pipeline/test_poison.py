@@ -301,7 +301,11 @@ JOINED = (
     " ON c.collection = wanted.name WHERE c.operation <> 'ERROR'"
 )
 WAYS: list[list[dict[str, str]]] = [[], [{"sql": BLIND}], [{"sql": JOINED}]]
-every_way = pytest.mark.parametrize("transform", WAYS, ids=["default", "transform", "join"])
+every_way = pytest.mark.parametrize(
+    "transform",
+    [*WAYS[:2], pytest.param(WAYS[2], marks=pytest.mark.thorough)],
+    ids=["default", "transform", "join"],
+)
 
 
 @pytest.mark.spark

@@ -60,7 +60,14 @@ def items(database: Database) -> Database:
     return database
 
 
-@pytest.mark.parametrize("stop", [twice_by_signal, twice_by_request, by_both])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        by_both,
+        pytest.param(twice_by_signal, marks=pytest.mark.thorough),
+        pytest.param(twice_by_request, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_second_stop_changes_nothing(
     stop: Callable[[Run], None], items: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
