@@ -3,7 +3,8 @@ of the store. No partition is read twice, and none begins anywhere but where its
 
 import json
 from builtins import list as List  # `list` is a method here
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,9 +13,9 @@ from penstock.errors import LeaseLost
 from penstock.feeds import Lineage
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, PartitionId
+from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
-from penstock.reading.roster import lease_changes, openings
+from penstock.reading.roster import openings
 from tests.reading.made import Clock, place
 
 PREFIX = "shop/default/"
@@ -60,7 +61,35 @@ class Source:
 
     def __init__(self, random: Random) -> None:
         self.random = random
+        self.left: set[PartitionId] = set()
         self.listed = [Lineage(partition=PartitionId(f"p{n}"), parents=()) for n in range(3)]
+
+    def listing(self, known: Bookmarks) -> List[Lineage]:
+        """What has not left the listing, with children's first bookmarks."""
+        return [
+            replace(
+                each,
+                first=Bookmark(
+                    mark={"parents": {p: known[p].to_json() for p in each.parents if p in known}}
+                ),
+            )
+            if each.parents
+            else each
+            for each in self.listed
+            if each.partition not in self.left
+        ]
+
+    def age(self, first: Collection[str], known: Collection[str]) -> None:
+        """A partition whose children are known leaves the listing: days after its parents did,
+        whose rows are gone by then."""
+        old = [
+            each.partition
+            for each in self.listed
+            if (children := self.children(each.partition))
+            and children <= set(first)
+            and not set(each.parents) & set(known)
+        ]
+        self.left |= set(self.random.sample(old, min(len(old), 1)))
 
     def children(self, name: str) -> set[str]:
         return {each.partition for each in self.listed if name in each.parents}
@@ -82,13 +111,11 @@ def host(name: str, store: Store, source: Source, random: Random) -> Iterator[No
     while True:
         known = store.known()
         yield
-        listed = list(source.listed)
+        found = openings(source.listing(known), known, ())
         yield
-        changes = lease_changes(listed, known)
-        ready = openings(listed, known, ()).ready
-        kept.make({child: ready[child] for child in changes.made})
+        kept.make({name: first for name, first in found.ready.items() if name not in known})
         yield
-        kept.forget(changes.dropped)
+        kept.forget(found.forgotten)
         yield
         reading = {each: mark for each, mark in kept.load().items() if not mark.ended}
         for partition in random.sample(sorted(reading), min(len(reading), 2)):
@@ -115,6 +142,8 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
     for step in range(3000):
         if step < 1500 and random.random() < 0.01:
             source.grow()
+        if step < 2500 and random.random() < 0.05:
+            source.age(store.first, store.known())
         next(random.choice(hosts))
     assert len(source.listed) > 10
     assert store.first.keys() == {each.partition for each in source.listed}
@@ -122,5 +151,5 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
         if each.parents:
             parents = {parent: store.last[parent].to_json() for parent in each.parents}
             assert store.first[each.partition].mark == {"parents": parents}
-    leaves = {each.partition for each in source.listed if not source.children(each.partition)}
-    assert store.known().keys() == leaves, "what is done, and has children, keeps no row"
+    kept = {each.partition for each in source.listed} - source.left
+    assert store.known().keys() == kept, "what has left the listing keeps no row"
