@@ -10,8 +10,7 @@ from penstock.handover.conversation import Join, Leave
 from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
-from penstock.reservoir.arrivals import Arrivals
-from penstock.reservoir.reservoir import Reservoir
+from penstock.reservoir.reservoir import Arrivals, Reservoir
 
 __all__ = ["Draw", "OpenDraw", "PlannedDraw", "group_of"]
 

@@ -28,8 +28,7 @@ from penstock.handover.conversation import (
 from penstock.handover.ticket import Ticket
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place, Position
-from penstock.reservoir.arrivals import Arrivals
-from penstock.reservoir.reservoir import Reservoir
+from penstock.reservoir.reservoir import Arrivals, Reservoir
 from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 
 __all__ = ["Follower"]
@@ -195,8 +194,7 @@ class Follower:
             ]
             for name in ended:
                 place = self._places.get(name)
-                last = self._reservoir.bookmark(name, place) or Bookmark(place)
-                found[name] = last._replace(ended=True)
+                found[name] = self._reservoir.last_bookmark(name, place)
                 self._close(name)
         if found:
             self._send(bookmarks_message(found))

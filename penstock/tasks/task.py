@@ -20,7 +20,7 @@ from penstock.handover.split import Split, bounded
 from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
 from penstock.ops.poisoned import report_poison
 from penstock.ops.reporter import Reporter
-from penstock.page import Decoder, Page
+from penstock.page import Decoder, Page, fetched
 from penstock.position import Place, position_from_json
 from penstock.sinks import Receipt, Sink
 from penstock.tasks.attempt import Attempt
@@ -253,8 +253,7 @@ def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
 
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
-    fetch: Any = getattr(decoder, "fetch", None)  # see `page.Fetches`
-    batches = decoder.decode(page if fetch is None else fetch(page))
+    batches = decoder.decode(fetched(decoder, page))
     for name in decoder.unknown_types - _told:
         _told.add(name)
         if board is None:

@@ -65,7 +65,7 @@ class Pipe:
             **{"on_error": "dead-letter", **sink},
         )
         self.sink = JetStreamSink(self.settings)
-        self.following = self.feed.follow(self.feed.partitions()[0].partition)
+        self.following = self.feed.follow(next(iter(self.feed.partitions())).partition)
         self.told: list[Any] = []
 
     def move(self, count: int, on_error: Any = "dead-letter") -> None:

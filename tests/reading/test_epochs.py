@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.feeds import Lineage
+from penstock.feeds import Listing
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import replace
 from penstock.leases.memory import MemoryStore
@@ -261,11 +262,12 @@ def test_children_that_the_source_lists_late_are_looked_for_again() -> None:
     class Late(MemoryFeed):
         looks = 0
 
-        def partitions(self) -> list[Lineage]:
+        def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
             self.looks += 1
             if self.looks == 2:
                 raise Unavailable("it does not answer now")
-            return list(super().partitions())[: 1 if self.looks < 5 else 2]
+            listed = list(super().partitions(known))[: 1 if self.looks < 5 else 2]
+            return Listing(lineages=listed)
 
     feed = Late(MemoryFeedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
     with made(feed, positions=saving()) as parts:

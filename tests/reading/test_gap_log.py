@@ -22,13 +22,13 @@ class Lossy(MemoryFeed):
     def __init__(self, policy: GapPolicy, *, before: Callable[[], None] = lambda: None) -> None:
         super().__init__(MemoryFeedSettings(changes=30, page=10))
         self.gap = Gap(cause="slot_missing", after="", detail="gone", policy=policy)
-        self.despite: Gap | None = None
+        self.despite: Sequence[Gap] = ()
         self._before = before
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
-        if despite is None:
+        if not despite:
             raise HistoryLost(self.gap, hint="load it anew")
         self._before()
         self.despite = despite
@@ -175,7 +175,7 @@ def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
     with pytest.raises(PositionLost, match="gone") as caught:
         failure(reservoir)
     assert caught.value.hint == "load it anew"
-    assert feed.despite is None
+    assert feed.despite == ()
     assert ledger.rows()["p0"]["gaps"][0]["policy"] == "fail"
     reservoir.stop(5)
 

@@ -1,6 +1,6 @@
 """What is saved is a place with its own mark, also while the source is away."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -33,7 +33,7 @@ class Knowing(MemoryFollowing):
             return None
         if _is_before(read_to, place):
             return None
-        if not self.is_connected:
+        if not self._connected:
             return super().bookmark(place)
         if _is_before(place, self._least):
             return None
@@ -60,7 +60,7 @@ class AwayFeed(MemoryFeed):
         return place(number - 1) if number else None
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
         if self.followed and self.is_away:
             raise Unavailable("the source is away")
@@ -143,5 +143,5 @@ def test_followings_that_are_not_needed_are_dropped(number: int) -> None:
     feed = AwayFeed()
     with read(feed, 30) as (reservoir, keeper, store):
         assert saved(keeper, store, number) == at(number)
-        past = reservoir._parts[P0]._past
+        past = reservoir._parts[P0].reader._past
         assert len(past._closed) == (0 if number >= 19 else 1)

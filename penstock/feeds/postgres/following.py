@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.feeds import HistoryLost
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Errands, Ordinary
@@ -64,14 +65,14 @@ class PostgresFollowing:
         begin: Beginning,
         *,
         on_server_defect: Callable[[], None] = lambda: None,
-        on_diverged: Callable[[], None] = lambda: None,
+        diverged: Callable[[], HistoryLost],
     ) -> None:
         slot, after = begin.slot, begin.after
         self._settings = settings
         self._slot = slot
         self._begin = begin
         self._on_server_defect = on_server_defect
-        self._on_diverged = on_diverged
+        self._diverged = diverged
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
         self._connected = True
@@ -119,7 +120,7 @@ class PostgresFollowing:
             if is_internal(error):
                 self._on_server_defect()
             if isinstance(error, Diverged):
-                self._on_diverged()
+                raise self._diverged() from error
             raise
 
     def _read(self, deadline: float) -> list[Page]:
