@@ -4,6 +4,7 @@ of the store. No partition is read twice, and none begins anywhere but where its
 import json
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,9 +13,9 @@ from penstock.errors import LeaseLost
 from penstock.feeds import Lineage
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, PartitionId
+from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
-from penstock.reading.roster import lease_changes, openings
+from penstock.reading.roster import openings
 from tests.reading.made import Clock, place
 
 PREFIX = "shop/default/"
@@ -62,6 +63,13 @@ class Source:
         self.random = random
         self.listed = [Lineage(partition=PartitionId(f"p{n}"), parents=()) for n in range(3)]
 
+    def partitions(self, known: Bookmarks) -> List[Lineage]:
+        return [replace(each, first=self.first(each, known)) for each in self.listed]
+
+    def first(self, lineage: Lineage, known: Bookmarks) -> Bookmark:
+        parents = [name for name in lineage.parents if name in known]
+        return Bookmark(mark={"parents": {name: known[name].to_json() for name in parents}})
+
     def children(self, name: str) -> set[str]:
         return {each.partition for each in self.listed if name in each.parents}
 
@@ -82,13 +90,11 @@ def host(name: str, store: Store, source: Source, random: Random) -> Iterator[No
     while True:
         known = store.known()
         yield
-        listed = list(source.listed)
+        found = openings(source.partitions(known), known, known)
         yield
-        changes = lease_changes(listed, known)
-        ready = openings(listed, known, ()).ready
-        kept.make({child: ready[child] for child in changes.made})
+        kept.make(found.ready)
         yield
-        kept.forget(changes.dropped)
+        kept.forget(found.forgotten)
         yield
         reading = {each: mark for each, mark in kept.load().items() if not mark.ended}
         for partition in random.sample(sorted(reading), min(len(reading), 2)):
