@@ -12,8 +12,6 @@ from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.reservoir.reservoir import Arrivals, Reservoir
 
-__all__ = ["Draw", "OpenDraw", "PlannedDraw", "group_of"]
-
 # Bytes that are drawn at once: of all partitions, and of each while others have pages.
 _AT_ONCE, _OF_EACH = 4 << 20, 1 << 20
 

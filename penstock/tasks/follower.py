@@ -42,8 +42,6 @@ IDLE = 2.0
 class Follower:
     """Does for a ticket with a feed what a `PageClient` does for one without."""
 
-    is_open_ended = True
-
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
         self._feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
@@ -148,7 +146,8 @@ class Follower:
 
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
-        self._report(self._handed.rest())
+        self._handed.expect_none()
+        self._end()
         self._report_rows()
         with self._sending:  # nothing is sent after this: the next task has this connection
             connection, self._connection = self._connection, None

@@ -19,6 +19,7 @@ from penstock.demo.secantus import Secantus
 from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from penstock.feeds import Following
+from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
 
 pytestmark = pytest.mark.live
@@ -50,7 +51,7 @@ class Delivery:
         while changes > 0:
             assert time.monotonic() < deadline
             for page in self._following.read(0.5):
-                self._sink.write(list(self._decoder.decode(page)), lambda _: None)
+                self._sink.write(list(self._decoder.decode(page)), ignore)
                 changes -= page.count
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.pipeline.running import Run, document, eventually, messages, running, send, tree
+from tests.progress import Noted
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
@@ -76,7 +77,7 @@ class Pipe:
             assert time.monotonic() < deadline, f"{count} changes did not come"
             for page in self.following.read(0.5):
                 count -= page.count
-                self.sink.write(decoder.decode(page), self.told.append)
+                self.sink.write(decoder.decode(page), Noted(self.told.append))
 
 
 @pytest.fixture

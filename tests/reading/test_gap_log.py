@@ -200,9 +200,9 @@ def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
     """It moved the slot as well: what looks lost was delivered."""
     store = MemoryStore()
     ours, theirs = positions(store), positions(store)
-    ours.save(lambda: {P0: Bookmark(Place("0A", 0), {})}, 1)
+    ours.save({P0: Bookmark(Place("0A", 0), {})})
     theirs.load()
-    theirs.save(lambda: {P0: Bookmark(Place("0B", 0), {})}, 1, force=True)
+    theirs.save({P0: Bookmark(Place("0B", 0), {})}, force=True)
     reservoir = filled(Lossy("continue"), GapLog(ours))
     with pytest.raises(LeaseLost):
         failure(reservoir)

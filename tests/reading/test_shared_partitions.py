@@ -57,14 +57,16 @@ def bookmark_of(row: Lease) -> Bookmark:
 
 
 class Source:
-    """Partitions that split and merge."""
+    """Partitions that split and merge, and are trimmed some time after they were read."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
         self.listed = [Lineage(partition=PartitionId(f"p{n}"), parents=()) for n in range(3)]
+        self.trimmed: set[str] = set()
 
     def partitions(self, known: Bookmarks) -> List[Lineage]:
-        return [replace(each, first=self.first(each, known)) for each in self.listed]
+        left = [each for each in self.listed if each.partition not in self.trimmed]
+        return [replace(each, first=self.first(each, known)) for each in left]
 
     def first(self, lineage: Lineage, known: Bookmarks) -> Bookmark:
         parents = [name for name in lineage.parents if name in known]
@@ -79,6 +81,15 @@ class Source:
         for _ in range(1 if len(chosen) > 1 else 2):
             name = PartitionId(f"p{len(self.listed)}")
             self.listed.append(Lineage(partition=name, parents=chosen))
+
+    def trim(self, store: Store, share: float) -> None:
+        """The oldest first, as long as its child is listed: else nobody knows its descendants."""
+        rows = store.known()
+        for each in self.listed:
+            bookmark = rows.get(each.partition)
+            is_over = bookmark is not None and bookmark.ended
+            if is_over and rows.keys().isdisjoint(each.parents) and self.random.random() < share:
+                self.trimmed.add(each.partition)
 
 
 def host(name: str, store: Store, source: Source, random: Random) -> Iterator[None]:
@@ -107,7 +118,7 @@ def host(name: str, store: Store, source: Source, random: Random) -> Iterator[No
 
 
 def keep(kept: Positions, partition: PartitionId, bookmark: Bookmark) -> None:
-    kept.save(lambda: {partition: bookmark}, 1, force=True)
+    kept.save({partition: bookmark}, force=True)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -118,9 +129,11 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
     source = Source(random)
     store = Store(source)
     hosts = [host(name, store, source, random) for name in "abc"]
-    for step in range(3000):
+    for step in range(4000):
         if step < 1500 and random.random() < 0.01:
             source.grow()
+        if step % 100 == 0:
+            source.trim(store, 0.2 if step < 3000 else 1.0)
         next(random.choice(hosts))
     assert len(source.listed) > 10
     assert store.first.keys() == {each.partition for each in source.listed}
@@ -129,4 +142,4 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
             parents = {parent: store.last[parent].to_json() for parent in each.parents}
             assert store.first[each.partition].mark == {"parents": parents}
     leaves = {each.partition for each in source.listed if not source.children(each.partition)}
-    assert store.known().keys() == leaves, "what is done, and has children, keeps no row"
+    assert store.known().keys() == leaves, "what is done and trimmed, keeps no row"

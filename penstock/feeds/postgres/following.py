@@ -14,7 +14,7 @@ from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
 from penstock.feeds.postgres.history import KnownHistory, known_of
-from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.ripening import Ripening
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
@@ -38,7 +38,7 @@ class Beginning:
     """Where a following begins, and on which history; `connection` is for replication and free.
 
     `lsn` is the commit of the transaction that `after` is in, because the rest of it may be needed;
-    0 for where the slot is. `allowed`: see `Progress`. `despite`: there is a hole after `after`.
+    0 for where the slot is. `allowed`: see `LogProgress`. `despite`: there is a hole after `after`.
     `anchored`: the log is expected to have the transaction that `after` is in.
     """
 
@@ -83,7 +83,7 @@ class PostgresFollowing:
         self._heard_at = now
         self._asked_at: float | None = None  # the first question since, which has no answer yet
         self._ripening = Ripening(settings.page_wait, now)
-        self._progress = Progress(
+        self._progress = LogProgress(
             durable=slot.confirmed,
             after=None if after is None else (after, begin.lsn),
             allowed=begin.allowed,
