@@ -19,13 +19,13 @@ import psutil
 import pyarrow as pa
 
 from penstock.change import event_id, schema
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import PenstockError
 from penstock.position import Place
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.settings import Delivery
 from tests.progress import Noted
+from tests.servers import Nats, free_port
 
 __all__ = ["DELIVERIES", "Row", "deliveries"]
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.decode import page
-from penstock.demo.servers import Nats
 from penstock.native import describe
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from tests.servers import Nats
 
 _SHARES = (50, 90, 99)
 _WARM_UP = 100  # pages that do not count

@@ -179,8 +179,8 @@ class Positions:
             stored = self._stored.get(name, _NOTHING)
             # Without a mark: none that is newer than the stored one.
             bookmark = newest if newest.mark is not None else newest._replace(mark=stored.mark)
-            # A first bookmark is stored even where it says nothing: what descends from the
-            # partition descends from something known.
+            # A first bookmark is stored even where it says nothing: what descends from it descends
+            # from something known.
             if (name not in self._stored or bookmark != stored) and name not in self.lost:
                 fresh[name] = bookmark
         self._write(fresh)

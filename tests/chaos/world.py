@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import psycopg
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.chaos.proxy import Proxy
 from tests.pipeline.running import Run, document
 from tests.pipeline.truth import Truth
+from tests.servers import Database, Nats, Postgres
 
 __all__ = ["PIPELINES", "STREAM", "Load", "World", "world"]
 

@@ -14,13 +14,11 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.config import load_pipeline
-from penstock.demo.moto import Moto
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from penstock.feeds import Following
 from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
+from tests.servers import Database, Moto, Nats, Secantus
 
 pytestmark = pytest.mark.live
 

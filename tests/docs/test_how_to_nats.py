@@ -9,7 +9,6 @@ import pytest
 
 from penstock.change import ERROR
 from penstock.config import parse_pipeline
-from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
@@ -18,6 +17,7 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.tail.reader import TailReader
 from tests.docs.pages import DOCS, blocks
+from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch, batch_of
 
 __all__ = ["batch_of"]

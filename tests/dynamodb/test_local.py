@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.moto import Moto
 from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from tests.dynamodb.local import DynamodbLocal, Table
+from tests.servers import Moto
 
 pytestmark = pytest.mark.live
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import At, Feed, Following
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
@@ -29,6 +28,7 @@ from penstock.position import (
 from penstock.settings import Settings
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
+from tests.servers import Postgres
 
 Change = tuple[str, ...]
 

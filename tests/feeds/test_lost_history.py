@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import Feed, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
@@ -23,6 +22,7 @@ from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.mongo import mongodb, shop_on
 from tests.reading.made import Clock
+from tests.servers import Postgres
 from tests.slots import drop_slot
 
 

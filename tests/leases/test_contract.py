@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.etcd import Etcd
-from penstock.demo.servers import Database, Nats
+from examples.file_store import FileStore
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.etcd import EtcdStore
@@ -21,8 +20,10 @@ from penstock.leases.nats import NatsStore
 from penstock.leases.owned import OwnedRows
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
+from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
+    "file": lambda folder: FileStore(f"jsonfile://{folder}/leases.json"),
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "leases.db"),
 }

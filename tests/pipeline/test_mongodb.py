@@ -14,10 +14,9 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import PyMongoError, WriteError
 
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Nats
 from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
+from tests.servers import Nats, Secantus
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.pipeline.running import Run, document, eventually, messages, running, send, tree
 from tests.progress import Noted
+from tests.servers import Database, Nats, Postgres
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
@@ -302,7 +302,11 @@ JOINED = (
     " ON c.collection = wanted.name WHERE c.operation <> 'ERROR'"
 )
 WAYS: list[list[dict[str, str]]] = [[], [{"sql": BLIND}], [{"sql": JOINED}]]
-every_way = pytest.mark.parametrize("transform", WAYS, ids=["default", "transform", "join"])
+every_way = pytest.mark.parametrize(
+    "transform",
+    [*WAYS[:2], pytest.param(WAYS[2], marks=pytest.mark.thorough)],
+    ids=["default", "transform", "join"],
+)
 
 
 @pytest.mark.spark

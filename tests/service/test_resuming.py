@@ -9,7 +9,6 @@ import pytest
 import structlog
 
 from penstock.config import parse_pipeline
-from penstock.demo.servers import Database, Nats
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.position import Bookmark, PartitionId, Place
@@ -17,6 +16,7 @@ from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Database, Nats
 from tests.sinks.jetstream.raw import Raw
 from tests.slots import drop_slot
 

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.demo.servers import Database
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
@@ -19,6 +18,7 @@ from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.standby import Standby
+from tests.servers import Database
 
 pytestmark = pytest.mark.live
 

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
-from penstock.demo.servers import Nats
 from penstock.position import Bookmark, PartitionId, Place, Position
 from penstock.sinks import Receipt, Record, Sink, TellsPlaces, ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.tail.bodies import changes_of
 from tests.progress import Noted
+from tests.servers import Nats
 
 # The ways in which messages differ, all stored exactly once.
 SHAPES: dict[str, dict[str, Any]] = {

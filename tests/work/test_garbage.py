@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats
 from tests.work.scenarios import changes, decoding, framing
 
 BATCHES = 40

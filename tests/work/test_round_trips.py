@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats, free_port
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats, free_port
 from tests.work.scenarios import changes
 
 pytestmark = pytest.mark.live

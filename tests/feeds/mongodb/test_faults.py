@@ -9,7 +9,6 @@ from typing import Any
 import pymongo
 import pytest
 
-from penstock.demo.secantus import Secantus
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Gap, HistoryLost
 from penstock.feeds.mongodb import MongoFeed
@@ -18,6 +17,7 @@ from penstock.feeds.mongodb.feed import PARTITION
 from penstock.position import Bookmark, Place
 from tests.chaos.proxy import Proxy, Weather
 from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
+from tests.servers import Secantus
 
 on_stand_in = pytest.mark.skipif(bool(REAL), reason="needs a server of its own, with fail points")
 on_a_real_one = pytest.mark.skipif(

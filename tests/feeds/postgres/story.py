@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import Unavailable
 from penstock.feeds import Following, Gap, HistoryLost, Mark
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.position import Bookmark, PartitionId, Place
+from tests.servers import Postgres
 
 __all__ = ["FAST", "SLOT", "TABLE", "Story", "feed_of", "insert", "patiently", "started"]
 

@@ -3,7 +3,6 @@
 import psycopg
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.failures import (
@@ -13,6 +12,7 @@ from penstock.feeds.postgres.failures import (
     translated,
     translating,
 )
+from tests.servers import Postgres
 
 STATES = sorted(
     kind.sqlstate

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.programs import postgres_bin
-from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.position import Bookmark, Place
@@ -24,6 +22,7 @@ from tests.feeds.postgres.story import (
     patiently,
     started,
 )
+from tests.servers import Postgres, postgres_bin
 
 pytestmark = pytest.mark.live
 

@@ -8,7 +8,6 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
 from penstock.sinks import ignore
@@ -21,6 +20,7 @@ from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

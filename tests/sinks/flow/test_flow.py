@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
@@ -22,6 +21,7 @@ from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.settings import PressureSettings
 from tests.progress import Noted
+from tests.servers import Nats, free_port
 
 SURE = ["exactly-once", "deduplicated"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream import JetStreamSettings
 from tests.progress import Noted
+from tests.servers import Nats
 
 __all__ = ["Raw", "mending", "reload"]
 

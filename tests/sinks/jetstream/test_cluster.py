@@ -11,12 +11,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats, free_port
 from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]

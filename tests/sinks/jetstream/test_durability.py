@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import PenstockError, SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.stream import TargetStream
 from tests.progress import Noted
+from tests.servers import Nats, free_port
 
 ALWAYS = {"sync_always": True, "sync_interval": 120_000_000_000}
 USUAL = {"sync_interval": 120_000_000_000}

@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.chaos.proxy import Proxy, Weather
 from tests.progress import Noted
+from tests.servers import Nats
 from tests.sinks.jetstream.raw import Raw, mending, reload
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 

@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

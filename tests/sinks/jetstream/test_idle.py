@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.position import PartitionId
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.progress import Noted
+from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch
 
 pytestmark = pytest.mark.live

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import ERROR
-from penstock.demo.servers import Nats
 from penstock.errors import Malformed, Rejected, SettingsError
 from penstock.page import Page
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

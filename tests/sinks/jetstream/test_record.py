@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks import Record, TellsPlaces, ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live

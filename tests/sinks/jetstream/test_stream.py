@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.finding import Finding
 from penstock.nats.api import ApiError, JetStream, error_of
@@ -15,6 +14,7 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.stream import TargetStream, choose, wanted
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 TEMPLATE = parse_template("cdc.{collection}.{operation}")

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.demo.programs import nats_server
-from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 

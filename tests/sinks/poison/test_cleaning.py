@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import ERROR
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
@@ -21,6 +20,7 @@ from penstock.sinks.poison.cleaning import now
 from penstock.sinks.poison.dead_letter import Letter, row_of
 from penstock.sinks.poison.suspension import Event, Suspension, Table
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

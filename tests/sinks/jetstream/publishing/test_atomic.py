@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import LeaseLost, SettingsError
 from penstock.nats.api import JetStream
 from penstock.position import PartitionId, Place
@@ -16,6 +15,7 @@ from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

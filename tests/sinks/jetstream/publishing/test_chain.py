@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected
 from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.publishing.chain import SyncPace
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

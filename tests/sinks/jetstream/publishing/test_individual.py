@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
@@ -16,6 +15,7 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

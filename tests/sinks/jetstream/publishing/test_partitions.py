@@ -9,7 +9,6 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.position import PartitionId, Place
@@ -20,6 +19,7 @@ from penstock.sinks.jetstream.new_publisher import new_publisher
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
 from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
