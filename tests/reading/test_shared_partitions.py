@@ -3,7 +3,7 @@ of the store. No partition is read twice, and none begins anywhere but where its
 
 import json
 from builtins import list as List  # `list` is a method here
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -57,39 +57,20 @@ def bookmark_of(row: Lease) -> Bookmark:
 
 
 class Source:
-    """Partitions that split and merge."""
+    """Partitions that split and merge, and are trimmed some time after they were read."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.left: set[PartitionId] = set()
         self.listed = [Lineage(partition=PartitionId(f"p{n}"), parents=()) for n in range(3)]
+        self.trimmed: set[str] = set()
 
-    def listing(self, known: Bookmarks) -> List[Lineage]:
-        """What has not left the listing, with children's first bookmarks."""
-        return [
-            replace(
-                each,
-                first=Bookmark(
-                    mark={"parents": {p: known[p].to_json() for p in each.parents if p in known}}
-                ),
-            )
-            if each.parents
-            else each
-            for each in self.listed
-            if each.partition not in self.left
-        ]
+    def partitions(self, known: Bookmarks) -> List[Lineage]:
+        left = [each for each in self.listed if each.partition not in self.trimmed]
+        return [replace(each, first=self.first(each, known)) for each in left]
 
-    def age(self, first: Collection[str], known: Collection[str]) -> None:
-        """A partition whose children are known leaves the listing: days after its parents did,
-        whose rows are gone by then."""
-        old = [
-            each.partition
-            for each in self.listed
-            if (children := self.children(each.partition))
-            and children <= set(first)
-            and not set(each.parents) & set(known)
-        ]
-        self.left |= set(self.random.sample(old, min(len(old), 1)))
+    def first(self, lineage: Lineage, known: Bookmarks) -> Bookmark:
+        parents = [name for name in lineage.parents if name in known]
+        return Bookmark(mark={"parents": {name: known[name].to_json() for name in parents}})
 
     def children(self, name: str) -> set[str]:
         return {each.partition for each in self.listed if name in each.parents}
@@ -101,6 +82,15 @@ class Source:
             name = PartitionId(f"p{len(self.listed)}")
             self.listed.append(Lineage(partition=name, parents=chosen))
 
+    def trim(self, store: Store, share: float) -> None:
+        """The oldest first, as long as its child is listed: else nobody knows its descendants."""
+        rows = store.known()
+        for each in self.listed:
+            bookmark = rows.get(each.partition)
+            is_over = bookmark is not None and bookmark.ended
+            if is_over and rows.keys().isdisjoint(each.parents) and self.random.random() < share:
+                self.trimmed.add(each.partition)
+
 
 def host(name: str, store: Store, source: Source, random: Random) -> Iterator[None]:
     """One owner: makes rows and removes them as a listing says, and reads what nobody else has. A
@@ -111,9 +101,9 @@ def host(name: str, store: Store, source: Source, random: Random) -> Iterator[No
     while True:
         known = store.known()
         yield
-        found = openings(source.listing(known), known, ())
+        found = openings(source.partitions(known), known, known)
         yield
-        kept.make({name: first for name, first in found.ready.items() if name not in known})
+        kept.make(found.ready)
         yield
         kept.forget(found.forgotten)
         yield
@@ -139,11 +129,11 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
     source = Source(random)
     store = Store(source)
     hosts = [host(name, store, source, random) for name in "abc"]
-    for step in range(3000):
+    for step in range(4000):
         if step < 1500 and random.random() < 0.01:
             source.grow()
-        if step < 2500 and random.random() < 0.05:
-            source.age(store.first, store.known())
+        if step % 100 == 0:
+            source.trim(store, 0.2 if step < 3000 else 1.0)
         next(random.choice(hosts))
     assert len(source.listed) > 10
     assert store.first.keys() == {each.partition for each in source.listed}
@@ -151,5 +141,5 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
         if each.parents:
             parents = {parent: store.last[parent].to_json() for parent in each.parents}
             assert store.first[each.partition].mark == {"parents": parents}
-    kept = {each.partition for each in source.listed} - source.left
-    assert store.known().keys() == kept, "what has left the listing keeps no row"
+    leaves = {each.partition for each in source.listed if not source.children(each.partition)}
+    assert store.known().keys() == leaves, "what is done and trimmed, keeps no row"
