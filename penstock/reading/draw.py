@@ -10,10 +10,7 @@ from penstock.handover.conversation import Join, Leave
 from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
-from penstock.reservoir.arrivals import Arrivals
-from penstock.reservoir.reservoir import Reservoir
-
-__all__ = ["Draw", "OpenDraw", "PlannedDraw", "group_of"]
+from penstock.reservoir.reservoir import Arrivals, Reservoir
 
 # Bytes that are drawn at once: of all partitions, and of each while others have pages.
 _AT_ONCE, _OF_EACH = 4 << 20, 1 << 20

@@ -131,39 +131,46 @@ class Positions:
         self.load()
         self._write({name: b for name, b in bookmarks.items() if name not in self._stored})
 
-    def save(
-        self, durable: Callable[[], Bookmarks], changes: int, *, force: bool = False
-    ) -> Bookmarks:
-        """Writes what `durable` gives when it is time to, and returns what was written. `changes`:
-        how many came since the last call.
+    def is_due(self, changes: int) -> bool:
+        """Whether it is time to save; `changes`: how many came since the last call. After a pause
+        it looks first whether the rows are still ours: raises LeaseLost."""
+        self._changes += changes
+        now = self._clock()
+        if self.error and now < self._next:
+            return False
+        if now - self._looked_at >= PAUSE:
+            try:
+                self.verify()
+            except Unavailable as error:
+                self._failed(now, error)
+                return False
+        self._looked_at = now
+        return self._changes >= self._event_count or now >= self._next
+
+    def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
+        """Writes those of the bookmarks that are new; returns what was written.
 
         Raises LeaseLost if another process wrote meanwhile, and Unavailable only with `force`.
         """
-        self._changes += changes
         now = self._clock()
         try:
-            return self._save(durable, now, force=force)
+            return self._save(newest, now)
         except Unavailable as error:
             self._failed(now, error)
             if force:
                 raise
             return {}
 
-    def _save(self, durable: Callable[[], Bookmarks], now: float, *, force: bool) -> Bookmarks:
-        if self.error and now < self._next and not force:
-            return {}
-        if now - self._looked_at >= PAUSE:
-            self.verify()
-        self._looked_at = now
-        if not (force or self._changes >= self._event_count or now >= self._next):
-            return {}
+    def _save(self, bookmarks: Bookmarks, now: float) -> Bookmarks:
         self._resolve()
         fresh = {}
-        for name, newest in durable().items():
+        for name, newest in bookmarks.items():
             stored = self._stored.get(name, _NOTHING)
             # Without a mark: none that is newer than the stored one.
             bookmark = newest if newest.mark is not None else newest._replace(mark=stored.mark)
-            if bookmark != stored and name not in self.lost:
+            # A first bookmark is stored even where it says nothing: what descends from the partition
+            # descends from something known.
+            if (name not in self._stored or bookmark != stored) and name not in self.lost:
                 fresh[name] = bookmark
         self._write(fresh)
         if self.error:

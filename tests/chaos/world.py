@@ -28,7 +28,7 @@ CREATE PUBLICATION pub FOR TABLE items
 # What is added to the pipeline file: the ways through Spark.
 PIPELINES: dict[str, dict[str, Any]] = {
     "default": {},
-    "packed": {"spark": {"mode": "packed"}},
+    "interval": {"spark": {"trigger": "200ms"}},
     "rows": {"transform": [{"sql": "SELECT * FROM changes WHERE collection <> 'audit'"}]},
 }
 

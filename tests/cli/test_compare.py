@@ -16,6 +16,7 @@ from penstock import cli
 from penstock.config import load_pipeline
 from penstock.errors import Unavailable
 from penstock.feeds import Following
+from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
 from tests.servers import Database, Moto, Nats, Secantus
 
@@ -48,7 +49,7 @@ class Delivery:
         while changes > 0:
             assert time.monotonic() < deadline
             for page in self._following.read(0.5):
-                self._sink.write(list(self._decoder.decode(page)), lambda _: None)
+                self._sink.write(list(self._decoder.decode(page)), ignore)
                 changes -= page.count
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ def test_a_stream_that_is_enabled_again_is_a_gap(table: Table) -> None:
     with pytest.raises(HistoryLost) as error:
         feed.follow(new, child)
     assert error.value.gap.cause == "stream_replaced"
-    after = feed.follow(new, child, despite=error.value.gap)
+    after = feed.follow(new, child, despite=[error.value.gap])
     assert [row["document_id"] for row in rows(feed, after.read(5.0))] == [
         f"r{n}" for n in range(50, 55)
     ]

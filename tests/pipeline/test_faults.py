@@ -131,10 +131,10 @@ PLANNER, WORKERS = "source_runner", "worker"
     ("spark", "victims"),
     [
         ({}, [PLANNER, WORKERS, "java"]),
-        ({"mode": "packed"}, [PLANNER, WORKERS]),
+        ({"trigger": "100ms"}, [PLANNER, WORKERS]),
         pytest.param({"fork_server": False}, [PLANNER, WORKERS], marks=pytest.mark.thorough),
     ],
-    ids=["auto", "packed", "without the fork server"],
+    ids=["auto", "an interval", "without the fork server"],
 )
 def test_kill_9_of_the_parts_of_a_pipeline(
     database: Database,

@@ -165,7 +165,7 @@ def test_the_positions_are_claimed_before_a_reader_is_ended(
     store.put(Lease(name="owner:shop", owner="there", continuation=text))
     pipeline = pipeline_of(tmp_path, database)
     planner = Positions.of(pipeline.positions, "shop", "b0", pipeline.checkpoint, owner="there")
-    planner.save(lambda: {PartitionId("p0"): Bookmark(Place("0A", 0))}, 1, force=True)
+    planner.save({PartitionId("p0"): Bookmark(Place("0A", 0))}, force=True)
     planner.verify()
     with Waiting(pipeline, Ownership(store, "shop", instance="us", clock=clock)) as waiting:
         waiting.waits_for()

@@ -18,6 +18,7 @@ from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
+from penstock.sinks import PrefersImages, SetsAside
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
@@ -30,21 +31,20 @@ _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """How changes go through Spark: as rows if a transform must see them, else as tickets.
-    Micro-batches of tickets stay open, unless the trigger is an interval."""
+    """How changes go through Spark: as tickets in micro-batches that stay open, unless a transform
+    must see rows, or the trigger is an interval."""
     spark = pipeline.spark
-    if pipeline.transform or spark.mode == "rows":
+    if pipeline.transform or spark.mode == "rows" or spark.trigger not in (0, "realtime"):
         return "rows"
-    is_open = spark.trigger == "realtime" or (spark.trigger == 0 and spark.mode == "auto")
-    return "realtime" if is_open else "packed"
+    return "realtime"
 
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
     reads them (the columns `late` go around the transforms)."""
-    packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
     unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
-    return "msgpack" if packed and unseen else "json"
+    sink = pipeline.sink.sink()
+    return sink.images if unseen and isinstance(sink, PrefersImages) else "json"
 
 
 def start_query(
@@ -147,8 +147,7 @@ def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[st
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """The backend's `on_error` for a sink that has the setting."""
-    known = "on_error" in type(pipeline.sink.settings).model_fields
-    return {"on_error": backend.on_error} if known else {}
+    return {"on_error": backend.on_error} if isinstance(pipeline.sink.sink(), SetsAside) else {}
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:

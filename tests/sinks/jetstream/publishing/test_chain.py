@@ -8,6 +8,7 @@ import pytest
 
 from penstock.errors import Rejected
 from penstock.nats.api import JetStream
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.publishing.chain import SyncPace
 from tests.servers import Nats
@@ -33,7 +34,7 @@ def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
     sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
 ) -> None:
     batches = [batch_of(3, 1), batch_of(2, 2)]
-    sink.write(batches)
+    sink.write(batches, ignore)
     ids = ids_of(*batches)
     found = headers(nats, stream, read)
     assert all(BATCH not in one for one in found)
@@ -47,7 +48,7 @@ def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
 def test_the_first_of_the_next_chain_names_both(
     sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
 ) -> None:
-    sink.write([batch_of(1000, 1), batch_of(1000, 2)])
+    sink.write([batch_of(1000, 1), batch_of(1000, 2)], ignore)
     first = headers(nats, stream, read)[1000]
     assert (first[SEQUENCE], first[BEFORE]) == ("1000", ids_of(batch_of(1000, 1))[-1])
 
@@ -67,7 +68,7 @@ def test_a_foreign_message_before_a_chain_keeps_it_out_and_is_left_alone(
         api._connection.request(f"{stream}x", b"{}")
         yield batch_of(5, 2)
 
-    assert sink.write(disturbed()).published == 10
+    assert sink.write(disturbed(), ignore).published == 10
     found = [one.get("Nats-Msg-Id") for one in headers(nats, stream, read)]
     assert found == [*ids_of(batch_of(5, 1)), None, *ids_of(batch_of(5, 2))]
 
@@ -88,7 +89,7 @@ def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
         yield whole.to_batches()[0]
 
     with pytest.raises(Rejected, match="10054"):
-        sink.write(shrunk())
+        sink.write(shrunk(), ignore)
     assert stored() == ids_of(batch_of(1, 0), small)
 
 
