@@ -204,6 +204,7 @@ def test_dynamodb_local_is_delivered_exactly_once(tmp_path: Path, nats: Nats, st
         assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_while_it_is_read_costs_nothing(
     tmp_path: Path, nats: Nats, stream: str
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
         assert copy_of(found) == expected
 
 
+@pytest.mark.thorough
 def test_one_of_two_servers_is_killed_and_comes_back(
     nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ def more(database: Database, what: str) -> None:
     database.execute("INSERT INTO audit (what) SELECT %s FROM generate_series(1, 100)", (what,))
 
 
+@pytest.mark.thorough
 def test_a_sql_transform_sees_rows_without_the_fork_server(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """The demo's sources: one folder each, with an embedded server, a shop that writes to it, and what
 the shop's tables hold in the end, read with the source's own client. The contract is here.
 
-A source is a module of this package, with a class `Demo`.
+A source is a module of this package, with `DEMO`, a class.
 """
 
 from abc import abstractmethod
@@ -80,7 +80,7 @@ def source(kind: str) -> DemoSource:
     """The demo's source of a kind, to be entered; raises SettingsError naming the extra where its
     packages are missing."""
     try:
-        found: Callable[[], DemoSource] = import_module(f"{__name__}.{kind}").Demo
+        found: Callable[[], DemoSource] = import_module(f"{__name__}.{kind}").DEMO
     except ImportError as error:
         # What most demos need is in `demo`; `demo-KIND` has that and more.
         extras = metadata("penstock").get_all("Provides-Extra") or ()

@@ -26,7 +26,7 @@ _LOGIN = {
 }
 
 
-class Demo(DemoSource):
+class DynamoDemo(DemoSource):
     """DynamoDB's stand-in."""
 
     title = "moto's DynamoDB"
@@ -120,3 +120,6 @@ def _number(value: Decimal) -> int | float | Decimal:
     if value == whole and abs(whole) < _EXACT:
         return whole
     return near if Decimal(repr(near)) == value and value != whole else value
+
+
+DEMO = DynamoDemo

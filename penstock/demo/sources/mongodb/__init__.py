@@ -19,7 +19,7 @@ _DATABASE = "shop"
 _EXACT = 2**53
 
 
-class Demo(DemoSource):
+class MongoDemo(DemoSource):
     """MongoDB's stand-in."""
 
     title = "SecantusDB"
@@ -75,3 +75,6 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case _:
             return value
+
+
+DEMO = MongoDemo

@@ -19,7 +19,7 @@ from penstock.demo.workload import Writer
 _DATABASE = "shop"
 
 
-class Demo(DemoSource):
+class PostgresDemo(DemoSource):
     """PostgreSQL."""
 
     title = "PostgreSQL"
@@ -80,3 +80,6 @@ class Demo(DemoSource):
 
     def hints(self) -> Sequence[str]:
         return (f"{self._server.bin}/psql {self._url}",)
+
+
+DEMO = PostgresDemo
