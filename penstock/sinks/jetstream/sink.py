@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.finding import Finding
+from penstock.leases import LeaseStore
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.page import Page
@@ -16,6 +17,7 @@ from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.mending import Mending
+from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
@@ -87,6 +89,10 @@ class JetStreamSink:
                 for origin, shard in state.shards.items()
             }
             return {**dict.fromkeys(partitions, Record()), **found}
+
+    def leases(self) -> LeaseStore:
+        """See `KeepsLeases`."""
+        return OwnersStore(self.settings)
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `TellsOfStreams`; raises Unavailable."""
