@@ -46,6 +46,13 @@ class _Series(NamedTuple):
 # What has no value yet (a lag before the first connection) has no sample.
 SERIES: tuple[_Series, ...] = (
     _Series("backend", "gauge", "connected", "1 while the source is connected.", "connected"),
+    _Series(
+        "backend",
+        "gauge",
+        "source_ok",
+        "0 while the source is disabled or throttled, or may soon lose changes.",
+        "source_ok",
+    ),
     _Series("backend", "gauge", "lag_bytes", "Log that is not confirmed yet.", "lag_bytes"),
     _Series(
         "backend", "gauge", "lag_seconds", "Age of the oldest change in flight.", "lag_seconds"

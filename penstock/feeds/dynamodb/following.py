@@ -231,6 +231,7 @@ class DynamodbFollowing:
             "current": None if self._after is None else str(self._after),
             "confirmed": None if self._acknowledged is None else str(self._acknowledged),
             "lag_seconds": round(behind, 3),
+            "throttled": self._pace.is_throttled,
             "details": {"shard": self._shard, "tip_reached": tip, "last_record": last},
         }
 

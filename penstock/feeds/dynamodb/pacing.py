@@ -23,7 +23,7 @@ class ShardPace:
         self._not_before = 0.0
         self._empty_pages = 0
         self._waits = delays(first=0.5)
-        self.is_tip_reached = False
+        self.is_tip_reached = self.is_throttled = False
 
     @property
     def seeks_the_tip(self) -> bool:
@@ -41,6 +41,7 @@ class ShardPace:
 
     def found(self, count: int, now: float) -> None:
         """The call brought so many records."""
+        self.is_throttled = False
         self._waits = delays(first=0.5)
         self._empty_pages += not count
         self.is_tip_reached = not count and not self.seeks_the_tip
@@ -48,4 +49,5 @@ class ShardPace:
 
     def throttled(self, now: float) -> None:
         """The service refused the call: fewer, for a while."""
+        self.is_throttled = True
         self._not_before = now + next(self._waits)
