@@ -19,8 +19,6 @@ from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 
-__all__ = ["TICKETS", "Ticket", "messages_of", "page_of", "punch", "tickets"]
-
 # The row that a split becomes: the pickled decoder that reads the pages, and the pickled ticket.
 _COLUMNS: list["pa.Field[Any]"] = [
     pa.field("decoder", pa.binary(), nullable=False),

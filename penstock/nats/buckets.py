@@ -39,12 +39,14 @@ class KeyValue:
 
 class Bucket:
     """One bucket, over an open connection; owned by one thread. Everything raises Unavailable,
-    SettingsError. Keys are of letters, digits and `-/_=.`."""
+    SettingsError. Keys are of letters, digits and `-/_=.`. With a `prefix` of subjects, `name` is
+    the stream's: such a bucket is ours alone, other clients do not know it as one."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, *, prefix: str = "") -> None:
         self._connection, self._api = connection, JetStream(connection)
         self.name = name
-        self.stream = f"KV_{name}"
+        self.stream = name if prefix else f"KV_{name}"
+        self._prefix = prefix or f"$KV.{name}."
 
     def create(self, *, history: int = 1, replicas: int = 1, storage: str = "file") -> None:
         """Makes the bucket, unless it exists; one that exists stays as it is."""
@@ -108,6 +110,15 @@ class Bucket:
         found = self._read(self._consumer(keys, {"deliver_policy": "last_per_subject"}))
         return [entry for entry in found if entry.value is not None]
 
+    def scan(self) -> Iterator[KeyValue]:
+        """As `entries`, of a few keys: a question for each, and no consumer, which users with
+        narrow permissions may not make."""
+        sequence = 0
+        while found := self._api.next(self.stream, self._subject(">"), sequence + 1):
+            sequence, entry = found.sequence, self._entry(found)
+            if entry.value is not None:
+                yield entry
+
     def history(self, key: str) -> list[KeyValue]:
         """The revisions of a key that the bucket keeps, the oldest first."""
         return self._read(self._consumer(key, {"deliver_policy": "all"}))
@@ -128,7 +139,7 @@ class Bucket:
             yield from self._read(consumer)
 
     def _subject(self, key: str) -> str:
-        return f"$KV.{self.name}.{key}"
+        return self._prefix + key
 
     def _entry(self, found: Stored) -> KeyValue:
         deleted = found.headers.get(_OPERATION) in ("DEL", "PURGE")

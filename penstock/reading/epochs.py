@@ -229,8 +229,8 @@ class BufferedEpochs(Epochs):
         self._count = 0  # of changes since the last save; guarded by `reservoir.wake`
 
     def draw(self, group: int, groups: int) -> OpenDraw:
-        """The pages of one ticket, from where its partitions are durable."""
-        return OpenDraw(self._reservoir, group, groups, self._place)
+        """The pages of all partitions, which are one group, from where they are durable."""
+        return OpenDraw(self._reservoir, self._place)
 
     def stored(self, places: Position) -> None:
         """A task reports that everything up to `places` is durable: releases the pages, and wakes

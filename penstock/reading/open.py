@@ -96,9 +96,6 @@ class OpenReading:
         self._epochs.begin(bookmarks)
         return {_EPOCH: "0"}
 
-    def reached(self, start: Json) -> None:
-        """See `Reading`: what tasks reported goes further."""
-
     def next(self, start: Json) -> Json:
         """See `Reading`."""
         return {_EPOCH: str(int(start[_EPOCH]) + 1)}
@@ -120,8 +117,8 @@ class OpenReading:
             for epoch in self._epochs.plan(int(end[_EPOCH]))
         ]
 
-    def save(self) -> None:
-        """See `Reading`."""
+    def save(self, start: Json) -> None:
+        """See `Reading`: what tasks reported goes further than `start`."""
         self._epochs.save()
 
     def stop(self, timeout: float) -> None:

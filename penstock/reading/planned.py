@@ -83,12 +83,9 @@ class PlannedReading:
         self._initial = begun if self._is_record else None
         return begun
 
-    def reached(self, start: Json) -> None:
-        """See `Reading`."""
-        self.durable = bookmarks_of(start)
-
     def next(self, start: Json) -> Json:
         """See `Reading`."""
+        self.durable = bookmarks_of(start)
         found = self._planner.advance(self.durable)
         if start == self._initial:
             return with_beginning(bookmarks_to_json(found), start)
@@ -106,8 +103,9 @@ class PlannedReading:
         address, key = self._server.address, self._server.key
         return [Ticket(address=address, key=key, ranges=share) for share in shares if share]
 
-    def save(self) -> None:
+    def save(self, start: Json) -> None:
         """See `Reading`."""
+        self.durable = bookmarks_of(start)
         self._planner.save(self.durable, force=True)
 
     def stop(self, timeout: float) -> None:

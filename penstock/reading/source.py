@@ -54,20 +54,18 @@ class Reading(Protocol):
         """The first offset. Everything up to `bookmarks` is durable."""
         ...
 
-    def reached(self, start: Json) -> None:
-        """Everything up to the offset is durable."""
-        ...
-
     def next(self, start: Json) -> Json:
-        """The end of the micro-batch after `start`; `start` itself if there is nothing."""
+        """The end of the micro-batch after `start`, up to which everything is durable; `start`
+        itself if there is nothing."""
         ...
 
     def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
         """What the tasks of a micro-batch get."""
         ...
 
-    def save(self) -> None:
-        """Saves and acknowledges what is durable, now. Raises Unavailable, LeaseLost."""
+    def save(self, start: Json) -> None:
+        """Saves and acknowledges what is durable, up to `start` at least, now. Raises Unavailable,
+        LeaseLost."""
         ...
 
     def stop(self, timeout: float) -> None:
@@ -144,10 +142,9 @@ class Source:
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
-        self._reading.reached(start)
         self._reports.batch_ended(start)
         if is_stopping(self._runtime):
-            self._finish()
+            self._finish(start)
             return start
         end = self._reading.next(start)
         self._reports.batches += end != start
@@ -163,13 +160,13 @@ class Source:
         self._remaining.close()
         self._reading.stop(STOPPING)
 
-    def _finish(self) -> None:
+    def _finish(self, start: Json) -> None:
         if self._reports.stopped:
             self._reports.report()  # again, or else a report that was dropped would be waited for
             time.sleep(0.05)  # Spark triggers again at once until the service stops the query
             return
         try:
-            self._reading.save()
+            self._reading.save(start)
         except Unavailable as error:
             if self._give_up is None:
                 self._give_up = time.monotonic() + LAST_SAVE

@@ -13,7 +13,7 @@ from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import replace
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.draw import OpenDraw, group_of
+from penstock.reading.draw import OpenDraw
 from penstock.reading.epochs import SAVE, SHORT, WARM_UP, BufferedEpochs
 from penstock.reading.positions import Positions
 from tests.reading.made import P0, P1, Clock, Made, feed_of, made, place, until
@@ -86,19 +86,6 @@ def drawn(draw: OpenDraw, count: int) -> list[str]:
         more, _ = draw.next(1.0)
         pages += more
     return [str(page.last) for page in pages]
-
-
-def test_groups_share_the_partitions() -> None:
-    with made(feed_of(partitions=30), positions=saving()) as parts:
-        epochs = parts.epochs(groups=3)
-        epochs.plan(1)
-        seen: list[set[str]] = []
-        for group in range(3):
-            mine = [f"p{n}" for n in range(30) if group_of(PartitionId(f"p{n}"), 3) == group]
-            found = drawn(epochs.draw(group, 3), 100 * len(mine))
-            seen.append({each.partition("-")[0] for each in found})
-            assert seen[-1] == set(mine)
-        assert len(set.union(*seen)) == 30
 
 
 def test_an_epoch_begins_after_what_is_stored() -> None:

@@ -49,7 +49,7 @@ class Served:
         reservoir = self.parts.reservoir
         if request.ranges:
             return PlannedDraw(reservoir, request.ranges)
-        return OpenDraw(reservoir, request.group, request.groups, lambda _: None)
+        return OpenDraw(reservoir, lambda _: None)
 
     def hear(self, position: Position) -> None:
         if self.failure is not None:

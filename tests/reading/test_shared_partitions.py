@@ -4,6 +4,7 @@ of the store. No partition is read twice, and none begins anywhere but where its
 import json
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,9 +13,9 @@ from penstock.errors import LeaseLost
 from penstock.feeds import Lineage
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, PartitionId
+from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
-from penstock.reading.roster import lease_changes, openings
+from penstock.reading.roster import openings
 from tests.reading.made import Clock, place
 
 PREFIX = "shop/default/"
@@ -56,11 +57,20 @@ def bookmark_of(row: Lease) -> Bookmark:
 
 
 class Source:
-    """Partitions that split and merge."""
+    """Partitions that split and merge, and are trimmed some time after they were read."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
         self.listed = [Lineage(partition=PartitionId(f"p{n}"), parents=()) for n in range(3)]
+        self.trimmed: set[str] = set()
+
+    def partitions(self, known: Bookmarks) -> List[Lineage]:
+        left = [each for each in self.listed if each.partition not in self.trimmed]
+        return [replace(each, first=self.first(each, known)) for each in left]
+
+    def first(self, lineage: Lineage, known: Bookmarks) -> Bookmark:
+        parents = [name for name in lineage.parents if name in known]
+        return Bookmark(mark={"parents": {name: known[name].to_json() for name in parents}})
 
     def children(self, name: str) -> set[str]:
         return {each.partition for each in self.listed if name in each.parents}
@@ -72,6 +82,15 @@ class Source:
             name = PartitionId(f"p{len(self.listed)}")
             self.listed.append(Lineage(partition=name, parents=chosen))
 
+    def trim(self, store: Store, share: float) -> None:
+        """The oldest first, as long as its child is listed: else nobody knows its descendants."""
+        rows = store.known()
+        for each in self.listed:
+            bookmark = rows.get(each.partition)
+            is_over = bookmark is not None and bookmark.ended
+            if is_over and rows.keys().isdisjoint(each.parents) and self.random.random() < share:
+                self.trimmed.add(each.partition)
+
 
 def host(name: str, store: Store, source: Source, random: Random) -> Iterator[None]:
     """One owner: makes rows and removes them as a listing says, and reads what nobody else has. A
@@ -82,13 +101,11 @@ def host(name: str, store: Store, source: Source, random: Random) -> Iterator[No
     while True:
         known = store.known()
         yield
-        listed = list(source.listed)
+        found = openings(source.partitions(known), known, known)
         yield
-        changes = lease_changes(listed, known)
-        ready = openings(listed, known, ()).ready
-        kept.make({child: ready[child] for child in changes.made})
+        kept.make(found.ready)
         yield
-        kept.forget(changes.dropped)
+        kept.forget(found.forgotten)
         yield
         reading = {each: mark for each, mark in kept.load().items() if not mark.ended}
         for partition in random.sample(sorted(reading), min(len(reading), 2)):
@@ -112,9 +129,11 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
     source = Source(random)
     store = Store(source)
     hosts = [host(name, store, source, random) for name in "abc"]
-    for step in range(3000):
+    for step in range(4000):
         if step < 1500 and random.random() < 0.01:
             source.grow()
+        if step % 100 == 0:
+            source.trim(store, 0.2 if step < 3000 else 1.0)
         next(random.choice(hosts))
     assert len(source.listed) > 10
     assert store.first.keys() == {each.partition for each in source.listed}
@@ -123,4 +142,4 @@ def test_partitions_that_hosts_divide_are_read_once_and_children_after_their_par
             parents = {parent: store.last[parent].to_json() for parent in each.parents}
             assert store.first[each.partition].mark == {"parents": parents}
     leaves = {each.partition for each in source.listed if not source.children(each.partition)}
-    assert store.known().keys() == leaves, "what is done, and has children, keeps no row"
+    assert store.known().keys() == leaves, "what is done and trimmed, keeps no row"
