@@ -25,7 +25,7 @@ class MemoryStore:
     def of_url(cls, url: str) -> "MemoryStore":
         """Of `memory:`; raises SettingsError."""
         if url not in ("memory:", "memory://"):
-            raise SettingsError("memory has no names", hint="write positions: 'memory:'")
+            raise SettingsError("a store in memory has no name", hint="write `memory:`")
         return cls()
 
     def get(self, name: str) -> Lease | None:
