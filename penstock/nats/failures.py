@@ -19,7 +19,7 @@ def error_of(text: str, address: str) -> PenstockError:
     if any(lower.startswith(word) for word in _REFUSED):
         return SettingsError(
             f"{address} refuses our credentials: {text}",
-            hint="check user and password (or token, nkey, credentials) of the sink",
+            hint="check user and password (or token, nkey, credentials)",
         )
     return Unavailable(f"{address} ended the connection: {text}")
 

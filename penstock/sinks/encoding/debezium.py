@@ -13,13 +13,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock import __version__
 from penstock.change import IMAGES
 from penstock.sinks.encoding.columns import BINARY, Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.layout import is_document, milliseconds, numbered, schema_of
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.routes import Route, Routed
+from penstock.version import __version__
 
 __all__ = ["UNAVAILABLE", "Debezium"]
 
