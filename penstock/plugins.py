@@ -1,4 +1,4 @@
-"""Feeds and sinks are values found by name through an entry point; ours use the same door."""
+"""Feeds, sinks and layouts are found by name through an entry point; ours use the same door."""
 
 from difflib import get_close_matches
 from functools import cache
@@ -11,7 +11,7 @@ __all__ = ["known", "plugin"]
 
 
 def known(kind: str) -> list[str]:
-    """The names of all installed plug-ins of a kind: `feeds` or `sinks`."""
+    """The names of all installed plug-ins of a kind: `feeds`, `sinks` or `layouts`."""
     return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
 
 

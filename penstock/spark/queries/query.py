@@ -18,6 +18,7 @@ from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
+from penstock.plugins import plugin
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
@@ -146,9 +147,11 @@ def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[st
 
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
-    """The backend's `on_error` for a sink that has the setting."""
-    known = "on_error" in type(pipeline.sink.settings).model_fields
-    return {"on_error": backend.on_error} if known else {}
+    """What a sink gets of the backend, as far as it has the settings."""
+    connector = plugin("feeds", backend.type).connector or backend.type
+    policy = {"on_error": backend.on_error, "connector": connector}
+    known = type(pipeline.sink.settings).model_fields
+    return {name: value for name, value in policy.items() if name in known}
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:
