@@ -1,4 +1,4 @@
-"""Feeds, sinks and stores are found by name through entry points; ours use the same door."""
+"""Plug-ins (feeds, sinks, layouts, stores), found by name through entry points, ours as well."""
 
 import re
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ __all__ = ["known", "plugin"]
 
 
 def known(kind: str) -> list[str]:
-    """The names of all installed plug-ins of a kind: `feeds`, `sinks` or `stores`."""
+    """The names of all installed plug-ins of a kind: `feeds`, `sinks`, `layouts` or `stores`."""
     return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
 
 

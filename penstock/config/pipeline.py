@@ -121,6 +121,8 @@ class SinkChoice(Settings):
     def _no_policy(cls, settings: Settings) -> Settings:
         if "on_error" in settings.model_fields_set:
             raise ValueError("on_error belongs to each backend: backends[].on_error")
+        if "connector" in settings.model_fields_set:
+            raise ValueError("connector is set by each backend's type: leave it out")
         return settings
 
     def sink(self) -> Sink:

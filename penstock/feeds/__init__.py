@@ -289,8 +289,10 @@ class TellsItsReader(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:
     """What a feed's entry point names: its settings and how to build it. `tells_clock`: the status
-    of its followings has `clock` and `token`, so that `max_gap` can be set."""
+    of its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what
+    Debezium calls the source; empty: by the plug-in's name."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
     tells_clock: bool = False
+    connector: str = ""

@@ -1,8 +1,8 @@
 """The compiled kernels, where there are any: `library()` or None.
 
-Everything works without them, byte for byte the same, only slower. A kernel is plain C behind
-ctypes (which releases the GIL, unless it is asked not to): no Python object ever crosses, only
-buffers and numbers.
+Everything works without them, only slower: message bodies are equal in value, all else is the same
+byte for byte. A kernel is plain C behind ctypes (which releases the GIL, unless it is asked not
+to): no Python object ever crosses, only buffers and numbers.
 PENSTOCK_NATIVE=off turns them off; PENSTOCK_NATIVE=/some/file.so takes another build.
 """
 

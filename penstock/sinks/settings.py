@@ -5,21 +5,12 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from penstock.change import OnError
+from penstock.errors import SettingsError
+from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
-
-__all__ = [
-    "BatchSettings",
-    "BreakerSettings",
-    "Encoding",
-    "LayoutName",
-    "Packing",
-    "PressureSettings",
-    "SinkSettings",
-]
 
 Encoding = Literal["msgpack", "json", "arrow"]
 Packing = Literal["change", "batch"]
-LayoutName = Literal["penstock", "debezium", "cloudevents", "puller"]
 
 
 class BatchSettings(Settings):
@@ -61,12 +52,14 @@ class SinkSettings(Settings):
     """What the shelf of a sink that sends messages understands."""
 
     encoding: Encoding = "msgpack"
-    layout: LayoutName = "penstock"
+    layout: str = "penstock"  # a plug-in
     messages: Packing = "change"  # what a message is: a change, or several of one route
     batch: BatchSettings = BatchSettings()
     pressure: PressureSettings = PressureSettings()
     breaker: BreakerSettings = BreakerSettings()
 
+    # What Debezium calls the source (`source.connector`); `penstock run` sets it by the feed.
+    connector: str = ""
     # What becomes of a change that cannot be encoded or stored, or came as an ERROR; `penstock run`
     # has one for each backend instead.
     on_error: OnError = "stop"
@@ -75,8 +68,15 @@ class SinkSettings(Settings):
 
     @model_validator(mode="after")
     def _body(self) -> "SinkSettings":
-        if self.layout != "penstock" and self.encoding != "json":
-            raise ValueError(f"layout {self.layout} is JSON: set encoding: json")
+        try:
+            encodings = plugin("layouts", self.layout).encodings
+        except SettingsError as error:
+            raise ValueError(str(error)) from None
+        if self.encoding not in encodings:
+            raise ValueError(
+                f"layout {self.layout} has no {self.encoding}: set encoding: "
+                + " or ".join(encodings)
+            )
         if self.encoding == "arrow" and self.messages != "batch":
             raise ValueError("encoding arrow is for several changes: set messages: batch")
         return self

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from penstock.change import schema
 from penstock.nats.protocol import headers_of
+from penstock.plugins import known
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.settings import Encoding, LayoutName, Packing
+from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "messages.md").read_text()
@@ -55,7 +56,7 @@ def headers(**fields: Any) -> dict[str, str]:
 
 def test_every_combination_is_documented_or_refused() -> None:
     documented = {tuple(row[:3]): row[3] for row in table("Messages")}
-    for chosen in product(get_args(Packing), get_args(LayoutName), get_args(Encoding)):
+    for chosen in product(get_args(Packing), known("layouts"), get_args(Encoding)):
         fields = dict(zip(("messages", "layout", "encoding"), chosen, strict=True))
         if chosen in documented:
             assert headers(**fields)["Content-Type"] == documented[chosen]

@@ -15,8 +15,8 @@ from typing import Any
 import nkeys
 import orjson
 import pytest
-from penstock.demo.servers import Nats, free_port
 
+from penstock.demo.programs import free_port
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses

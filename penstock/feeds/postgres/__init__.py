@@ -6,4 +6,6 @@ from penstock.feeds.postgres.settings import PostgresSettings
 
 __all__ = ["PLUGIN", "PostgresFeed", "PostgresSettings"]
 
-PLUGIN = FeedPlugin(settings=PostgresSettings, build=PostgresFeed, tells_clock=True)
+PLUGIN = FeedPlugin(
+    settings=PostgresSettings, build=PostgresFeed, tells_clock=True, connector="postgresql"
+)

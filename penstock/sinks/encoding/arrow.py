@@ -13,14 +13,12 @@ import pyarrow as pa
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.encode import fitting
 from penstock.sinks.encoding.grouping import Group, Sizes, grouped, lined_up
-from penstock.sinks.encoding.layout import SHARED, schema_of
+from penstock.sinks.encoding.layout import SHARED
 from penstock.sinks.encoding.message import Headers, Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.routes import Routes
 from penstock.sinks.encoding.several import collected, largest_body
 from penstock.sinks.subject import Template
-
-__all__ = ["COLUMNS", "Tabular"]
 
 VERSION = b"1"
 CONTENT_TYPE = b"application/vnd.apache.arrow.stream"
@@ -83,9 +81,8 @@ class Tabular:
         if key not in self._schemas:
             if len(self._schemas) >= _CACHED:
                 self._schemas.clear()
-            shared = {**values, "schema": schema_of(values)}
-            said = {name: str(shared[name]) for name in SHARED if shared[name] is not None}
-            schema = shown.schema.with_metadata({**said, "images": images})
+            shared = {name: str(values[name]) for name in SHARED if values[name] is not None}
+            schema = shown.schema.with_metadata({**shared, "images": images})
             self._schemas[key] = schema.serialize().to_pybytes()
         return self._schemas[key]
 

@@ -3,7 +3,7 @@
 `data` is the body of the layout `penstock`; the attributes are for who routes without reading it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,63 +11,64 @@ import orjson
 
 from penstock.sinks.encoding.columns import Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
-from penstock.sinks.encoding.layout import Penstock, schema_of
+from penstock.sinks.encoding.layout import Layout, PenstockColumns
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, TextPiece, Time
-from penstock.sinks.encoding.routes import Route, Routed
-
-__all__ = ["CloudEvents"]
+from penstock.sinks.encoding.routes import Routed
 
 
-class CloudEvents:
-    """A `Layout`, of JSON only."""
+class CloudEvents(Layout):
+    """See the module."""
 
-    version = b"cloudevents-1"
+    def content_type(self, dialect: Dialect, *, many: bool) -> bytes:
+        """See Layout."""
+        return b"application/cloudevents-batch+json" if many else b"application/cloudevents+json"
+
+    def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
+        """See Layout."""
+        return [event["data"] for event in (body if isinstance(body, list) else [body])]
+
+    def columnar(self, dialect: Dialect, connector: str) -> "CloudEventColumns":
+        """See Layout."""
+        return CloudEventColumns(dialect)
+
+
+class CloudEventColumns:
+    """See `Columnar`."""
+
     extra_names: tuple[str, ...] = ("_attributes",)
 
-    def __init__(self, dialect: Dialect, *, many: bool) -> None:
-        self.dialect = dialect
-        self.content_type = (
-            b"application/cloudevents-batch+json" if many else b"application/cloudevents+json"
-        )
-        self._data = Penstock(dialect)
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect, self._data = dialect, PenstockColumns(dialect)
+        self.shared = self._data.shared
 
-    def shared(self, route: Mapping[str, Any]) -> bytes:
-        """See Layout: of `data`."""
-        return self._data.shared(route)
-
-    def change(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
-        form, nil = self.dialect.form, self.dialect.nil
+    def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
+        """See Columnar."""
+        form, nil = self._dialect.form, self._dialect.nil
         return (
             b'{"id":', TextPiece("event_id", form, nil), Pick("kind", "_attributes"),
             b',"time":', Time("committed_at", form, nil),
             b',"partitionkey":', TextPiece("document_id", form, nil),
             b',"sequence":', PlacePiece("cursor", "ordinal", form),
-            b',"data":', *self._data.change(), b"}",
+            b',"data":', *self._data.pieces(element=False), b"}",
         )  # fmt: skip
-
-    def element(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
-        return self.change()
-
-    def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """See Layout."""
-        return self.dialect.list_start(count), self.dialect.list_end
 
     def extras(
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
-        """See Layout."""
-        return {"_attributes": Values([_attributes(route.values) for route in routed.routes])}
+        """See Columnar."""
+        said = (orjson.dumps(_attributes(route.values)) for route in routed.routes)
+        return {"_attributes": Values([b"," + one[1:-1] for one in said])}
 
 
-def _attributes(route: Mapping[str, Any]) -> bytes:
-    parts = (route["backend"], route["database"], schema_of(route))
-    said = {
+def _attributes(route: Mapping[str, Any]) -> dict[str, Any]:
+    parts = (route["backend"], route["database"], route["schema"])
+    return {
         "specversion": "1.0",
         "type": f"penstock.{route['operation'].lower()}",
         "source": "/" + "/".join(quote(part, safe="") for part in parts if part),
         "subject": route["collection"],
         "datacontenttype": "application/json",
     }
-    return b"," + orjson.dumps(said)[1:-1]
+
+
+PLUGIN = CloudEvents()

@@ -5,7 +5,7 @@ docs/reference/messages.md.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,29 +16,38 @@ import pyarrow.compute as pc
 from penstock.change import IMAGES
 from penstock.sinks.encoding.columns import BINARY, Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
-from penstock.sinks.encoding.layout import is_document, milliseconds, numbered, schema_of
+from penstock.sinks.encoding.layout import Layout, milliseconds, numbered, of_milliseconds
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
-from penstock.sinks.encoding.routes import Route, Routed
+from penstock.sinks.encoding.routes import Routed, is_document
 from penstock.version import __version__
 
-__all__ = ["UNAVAILABLE", "Debezium"]
-
 # What Debezium sends for a column that the source did not send.
-UNAVAILABLE = "__debezium_unavailable_value"
-_OPERATIONS = {
+_UNAVAILABLE = "__debezium_unavailable_value"
+_LETTERS = {
     "INSERT": "c", "UPDATE": "u", "REPLACE": "u", "DELETE": "d", "READ": "r", "TRUNCATE": "t",
 }  # fmt: skip
+_OPERATIONS = {letter: name for name, letter in _LETTERS.items() if name != "REPLACE"}
 _LSN = re.compile(r"([0-9A-F]{8})/([0-9A-F]{8})")
 # Written once for each distinct value: the column `NAME` numbers them, `NAMEs` are they.
 _FEW = ("source_ms", "ms", "transaction", "lsn", "image")
 _NULL = b"null"
 
 
-class Debezium:
-    """A `Layout`, of JSON only. Several changes are an array of envelopes."""
+class Debezium(Layout):
+    """Several changes are an array of envelopes."""
 
-    content_type = b"application/json"
-    version = b"debezium-1"
+    def columnar(self, dialect: Dialect, connector: str) -> "DebeziumColumns":
+        """See Layout."""
+        return DebeziumColumns(connector)
+
+    def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
+        """See Layout."""
+        return [_change(one) for one in (body if isinstance(body, list) else [body])]
+
+
+class DebeziumColumns:
+    """See `Columnar`."""
+
     extra_names = (
         *(each for name in _FEW for each in (f"_{name}", f"_{name}s")),
         "_old",
@@ -46,26 +55,26 @@ class Debezium:
         "_delta",
     )
 
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
+    def __init__(self, connector: str) -> None:
+        self._connector = connector
 
     def shared(self, route: Mapping[str, Any]) -> bytes:
-        """See Layout."""
+        """See Columnar."""
         source = {
             "version": __version__,
-            "connector": "mongodb" if is_document(route) else "postgresql",
+            "connector": self._connector or _guessed(route),
             "name": route["backend"],
             "snapshot": "true" if route["operation"] == "READ" else "false",
             "db": route["database"],
-            "schema": schema_of(route) or "",
+            "schema": route["schema"] or "",
             "table": route["collection"] or "",
             "xmin": None,
         }
-        operation = _OPERATIONS.get(route["operation"], "m")  # SUSPEND is said in words, too
+        operation = _LETTERS.get(route["operation"], "m")  # SUSPEND is a message, too
         return b'"op":"%b","source":%b,' % (operation.encode(), orjson.dumps(source)[:-1])
 
-    def change(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
+    def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
+        """See Columnar."""
         return (
             b"{", Pick("kind", "fields"),
             b'"sequence":', PlacePiece("cursor", "ordinal", "json"),
@@ -77,20 +86,12 @@ class Debezium:
             b',"ts_ms":', _few("ms"), b',"transaction":null}',
         )  # fmt: skip
 
-    def element(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
-        return self.change()
-
-    def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """See Layout."""
-        return self.dialect.list_start(count), self.dialect.list_end
-
     def extras(
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
-        """See Layout."""
+        """See Columnar."""
         operations = [route.values["operation"] for route in routed.routes]
-        keys = [b'"after":' if one in _OPERATIONS else b'"message":' for one in operations]
+        keys = [b'"after":' if one in _LETTERS else b'"message":' for one in operations]
         deleted = np.array([one == "DELETE" for one in operations])[routed.kinds]
         found = {
             "source_ms": numbered(columns["committed_at"].cast(pa.int64()), milliseconds),
@@ -109,6 +110,13 @@ class Debezium:
             "_new": _new(image["after"], columns["unchanged"]),
             "_delta": _described(image["delta"]),
         }
+
+
+def _guessed(route: Mapping[str, Any]) -> str:
+    """The connector, for a sink that was not given it."""
+    if not is_document(route):
+        return "postgresql"
+    return "mongodb" if route["database"] else "unknown"
 
 
 def _few(name: str) -> Pick:
@@ -149,13 +157,13 @@ def _described(delta: Column) -> Column:
 
 
 def _description(delta: bytes) -> bytes:
-    said = orjson.loads(delta)
+    found = orjson.loads(delta)
     truncated = [
-        {"field": one["field"], "size": one["new_size"]} for one in said.get("truncated") or ()
+        {"field": one["field"], "size": one["new_size"]} for one in found.get("truncated") or ()
     ]
     description = {
-        "removedFields": said.get("removed") or None,
-        "updatedFields": orjson.dumps(said.get("updated") or {}).decode(),
+        "removedFields": found.get("removed") or None,
+        "updatedFields": orjson.dumps(found.get("updated") or {}).decode(),
         "truncatedArrays": truncated or None,
     }
     return b',"updateDescription":' + orjson.dumps(description)
@@ -165,5 +173,45 @@ def _completed(image: bytes | None, names: list[str] | None) -> bytes | None:
     """An image with a placeholder for each column that was not sent."""
     if image is None or not names:
         return image
-    added = orjson.dumps(dict.fromkeys(names, UNAVAILABLE))
+    added = orjson.dumps(dict.fromkeys(names, _UNAVAILABLE))
     return added if image == b"{}" else image[:-1] + b"," + added[1:]
+
+
+def _change(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    source, data = body["source"], body["message"] if body["op"] == "m" else body["after"]
+    unchanged = [name for name, value in (data or {}).items() if value == _UNAVAILABLE]
+    transaction = source["txId"]
+    return {
+        "event_id": f"{source['name']}:{source['sequence']}",
+        "backend": source["name"],
+        "tenant": None,
+        "database": source["db"],
+        "schema": source["schema"] or None,
+        "collection": source["table"] or None,
+        "operation": _OPERATIONS.get(body["op"], "MESSAGE"),
+        "relation_id": None,
+        "document_id": None,
+        "key": None,
+        "data": data and {name: data[name] for name in data if name not in unchanged},
+        "before": body["before"],
+        "unchanged": unchanged,
+        "position": source["sequence"],
+        "transaction": None if transaction is None else str(transaction),
+        "committed_at": of_milliseconds(source["ts_ms"]),
+        "captured_at": of_milliseconds(body["ts_ms"]),
+        "delta": _delta(body.get("updateDescription")),
+    }
+
+
+def _delta(description: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if description is None:
+        return None
+    truncated = description["truncatedArrays"] or ()
+    return {
+        "updated": orjson.loads(description["updatedFields"]),
+        "removed": description["removedFields"] or [],
+        "truncated": [{"field": one["field"], "new_size": one["size"]} for one in truncated],
+    }
+
+
+PLUGIN = Debezium()

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.errors import SettingsError
-from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
+from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values, hashes_of
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
@@ -14,8 +13,6 @@ from penstock.sinks.encoding.pieces import Pick, Piece
 from penstock.sinks.encoding.routes import Route, Routed
 from penstock.sinks.subject import Template, escape
 from penstock.wire.hash_partitions import MOST
-
-__all__ = ["HASHES", "Destinations", "Subjects", "destinations", "hashes_of"]
 
 # The numbers of all hash partitions, as text.
 HASHES = Values([b"%d" % number for number in range(MOST)])
@@ -54,21 +51,6 @@ class Subjects:
 
 # By which numbers, of which values.
 _PICKED = {"source_partition": ("owner", "partitions"), "partition": ("hash", "hashes")}
-
-
-def hashes_of(column: Column) -> Numbers:
-    """Each row's hash partition, of the column `route`; 0 where none is set. Raises
-    SettingsError."""
-    if column.null_count == len(column):
-        return np.zeros(len(column), np.int32)
-    numbers: Numbers = np.asarray(column.fill_null(0) if column.null_count else column, np.int32)
-    if numbers.view(np.uint32).max() >= MOST:  # negative ones are large there
-        wrong = next(number for number in numbers.tolist() if not 0 <= number < MOST)
-        raise SettingsError(
-            f"a change has the hash partition {wrong}",
-            hint=f"keep the column `route` between 0 and {MOST - 1} in the transform",
-        )
-    return numbers
 
 
 class Destinations(NamedTuple):

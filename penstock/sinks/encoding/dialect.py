@@ -1,17 +1,12 @@
-"""The two encodings of a message body: MessagePack and JSON.
+"""The two encodings of a message body that are made change by change: MessagePack and JSON."""
 
-A body is made of pieces of columns; no row is a Python object.
-"""
-
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import orjson
 import ormsgpack
 
 from penstock.change import Images
 from penstock.sinks.encoding.pieces import Form
-
-__all__ = ["Dialect", "dialect"]
 
 
 class Dialect(Protocol):
@@ -42,6 +37,10 @@ class Dialect(Protocol):
         """Any plain value."""
         ...
 
+    def image(self, image: bytes) -> Any:
+        """A row image as a part of a plain value."""
+        ...
+
 
 class _MessagePack:
     content_type = b"application/msgpack"
@@ -60,7 +59,10 @@ class _MessagePack:
         return ormsgpack.packb(name)
 
     def value(self, value: Any) -> bytes:
-        return ormsgpack.packb(value)
+        return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
+
+    def image(self, image: bytes) -> Any:
+        return ormsgpack.unpackb(image, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
 class _Json:
@@ -84,10 +86,13 @@ class _Json:
     def value(self, value: Any) -> bytes:
         return orjson.dumps(value)
 
+    def image(self, image: bytes) -> Any:
+        return orjson.Fragment(image)  # numbers keep their digits
+
 
 _DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
 
 
-def dialect(encoding: Literal["msgpack", "json"]) -> Dialect:
+def dialect(encoding: str) -> Dialect:
     """The dialect of an encoding of values."""
     return _DIALECTS[encoding]

@@ -1,26 +1,22 @@
 """A batch of changes -> messages, one for each change, column by column."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from penstock.change import IMAGES, Images, images_of
 from penstock.errors import Rejected
-from penstock.sinks.encoding.columns import Column, Columns
+from penstock.sinks.encoding.columns import Column, Columns, binary
 from penstock.sinks.encoding.convert import Unconvertible, converted
 from penstock.sinks.encoding.destinations import Subjects
+from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, Sizes
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.encoding.plain import change_maps
 from penstock.sinks.encoding.routes import Routed, Routes
 from penstock.sinks.subject import Template
-
-__all__ = [
-    "Encoder", "Singles", "body_formatters", "fitting", "routed_columns", "routes_of", "sizes_of",
-]  # fmt: skip
-
-_ROUTED = ("kind", "fields")
 
 
 class Encoder(Protocol):
@@ -31,24 +27,50 @@ class Encoder(Protocol):
         ...
 
 
+class Bodies:
+    """Formats changes as a layout has them, each as a body, or (`element`) as one of several, after
+    the dialect's separator. `routes` finds the routes that it needs."""
+
+    def __init__(
+        self, layout: Layout, dialect: Dialect, connector: str, template: Template, *, element: bool
+    ) -> None:
+        self._layout, self._dialect, self._connector = layout, dialect, connector
+        self._separator = dialect.separator if element else b""
+        self._columnar = columnar = layout.columnar(dialect, connector)
+        self._formatters: dict[bool, Formatter] = {}  # by whether images are converted
+        if columnar is not None:
+            names = ("kind", "fields", *columnar.extra_names)
+            pieces = self._separator, *columnar.pieces(element=element)
+            self._formatters[False] = Formatter(pieces, names)
+            self._formatters[True] = Formatter(pieces, (*names, *IMAGES))
+        shared = columnar.shared if columnar is not None else lambda _: b""
+        self.routes = Routes(template.segments, shared)
+
+    def of(self, columns: Columns, routed: Routed) -> Column:
+        """The bytes of each change. Raises Rejected."""
+        images = _with_images(columns, self._dialect.images)
+        if self._columnar is not None:
+            extras = self._columnar.extras(columns, routed, images)
+            extras = {"kind": routed.kinds, "fields": routed.fields, **extras, **images}
+            return self._formatters[bool(images)].run(columns.with_extras(**extras))
+        columns = columns.with_extras(**images)
+        layout, write = self._layout, self._dialect.value
+        maps = change_maps(columns, routed, layout.fields, self._dialect, self._connector)
+        return binary(self._separator + write(layout.body(change)) for change in maps)
+
+
 class Singles:
     """An `Encoder`: each change is one message. Keeps what repeats from batch to batch: routes."""
 
-    def __init__(self, template: Template, layout: Layout, *, ids: bool, limit: int) -> None:
-        self._layout, self._limit = layout, limit
-        self._routes = routes_of(template, layout)
-        self._headers = Headers(
-            ids=ids, version=layout.version, content_type=layout.content_type, counted=False
-        )
+    def __init__(self, template: Template, bodies: Bodies, headers: Headers, *, limit: int) -> None:
+        self._bodies, self._headers, self._limit = bodies, headers, limit
         self._subjects = Subjects(template)
-        self._bodies = body_formatters(layout, layout.change())
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
         batch, columns = part.batch, part.columns
-        headers, routed = self._headers.of(part.runs, columns), self._routes.of(columns)
-        columns, images = routed_columns(columns, routed, self._layout)
-        bodies = self._bodies[images].run(columns)
+        headers, routed = self._headers.of(part.runs, columns), self._bodies.routes.of(columns)
+        bodies = self._bodies.of(columns, routed)
         messages = Messages(
             part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
             self._subjects.of(part, routed), headers, bodies, sizes_of(headers) + sizes_of(bodies),
@@ -73,25 +95,6 @@ def _too_large(messages: Messages, index: int, limit: int) -> Rejected:
         f"message; the server takes {limit}",
         hint="raise max_payload of nats-server, or leave the large column out",
     )
-
-
-def routes_of(template: Template, layout: Layout) -> Routes:
-    """Routes whose subjects are the template's and whose fields are the layout's."""
-    return Routes(template.segments, layout.shared)
-
-
-def body_formatters(layout: Layout, pieces: Any) -> dict[bool, Formatter]:
-    """The formatter of a layout's pieces, by whether images have to be converted."""
-    names = (*_ROUTED, *layout.extra_names)
-    return {False: Formatter(pieces, names), True: Formatter(pieces, (*names, *IMAGES))}
-
-
-def routed_columns(columns: Columns, routed: Routed, layout: Layout) -> tuple[Columns, bool]:
-    """The columns with what the layout's pieces need; whether images were converted."""
-    extras: dict[str, Any] = {"kind": routed.kinds, "fields": routed.fields}
-    images = _with_images(columns, layout.dialect.images)
-    extras |= layout.extras(columns, routed, images)
-    return columns.with_extras(**extras, **images), bool(images)
 
 
 def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:

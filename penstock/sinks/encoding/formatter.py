@@ -1,7 +1,7 @@
 """Rows of bytes out of columns, the same pieces in every row, in one pass.
 
 A `Formatter` is made once and run often: over all rows of some `Columns`, by the compiled kernel,
-or by `plain` where there is none. The bytes are the same.
+or by `plain` where there is none.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding import plain
-from penstock.sinks.encoding.columns import BINARY, Column, Columns, items_slot, slot
+from penstock.sinks.encoding.columns import BINARY, Column, Columns, binary, items_slot, slot
 from penstock.sinks.encoding.kernel import UNKNOWN, NativePiece
 from penstock.sinks.encoding.pieces import (
     Behind,
@@ -29,8 +29,6 @@ from penstock.sinks.encoding.pieces import (
     merged,
 )
 from penstock.sinks.encoding.plain import LineBreak
-
-__all__ = ["Formatter", "LineBreak"]
 
 # The enumerations of format.c.
 _KINDS = (Const, RawPiece, TextPiece, Pick, Time, PlacePiece, Strings, Size, Count, Edge, Behind)
@@ -63,7 +61,7 @@ class Formatter:
         """A binary column. `Count` is `first` in its first row. Raises LineBreak."""
         formatted = self._run(columns, first)
         if formatted is None:
-            return plain.format_rows(self.pieces, columns, first)
+            return binary(plain.lines(self.pieces, columns, first))
         ends, data, _ = formatted
         return pa.Array.from_buffers(BINARY, columns.rows, [None, ends, data], 0)
 
@@ -71,8 +69,10 @@ class Formatter:
         """All rows, one after the other. Raises LineBreak."""
         formatted = self._run(columns, first)
         if formatted is None:
-            plainly: pa.Buffer | None = plain.format_rows(self.pieces, columns, first).buffers()[2]
-            return pa.py_buffer(b"") if plainly is None else plainly
+            plainly = bytearray()
+            for row in plain.lines(self.pieces, columns, first):
+                plainly += row
+            return pa.py_buffer(plainly)
         _, data, size = formatted
         return data.slice(0, size)
 

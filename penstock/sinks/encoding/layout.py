@@ -1,9 +1,10 @@
-"""What a body looks like: which pieces of a change, under which names.
+"""What a body looks like: layouts, which are plug-ins (group `penstock.layouts`), and `penstock`.
 
-`penstock` is here; others have modules of their own. docs/reference/messages.md has every field.
+docs/reference/messages.md has every field.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,12 +20,7 @@ from penstock.sinks.encoding.pieces import (
     TextPiece,
     Time,
 )
-from penstock.sinks.encoding.routes import Route, Routed
-
-__all__ = [
-    "EACH", "FIELDS", "SHARED", "Layout", "Penstock", "is_document", "milliseconds", "numbered",
-    "schema_of",
-]  # fmt: skip
+from penstock.sinks.encoding.routes import Routed
 
 # What changes of one route have in common, and what each has of its own.
 SHARED = ("backend", "tenant", "database", "schema", "collection", "operation", "relation_id")
@@ -35,32 +31,20 @@ EACH = (
 FIELDS = (EACH[0], *SHARED, *EACH[1:])
 
 
-class Layout(Protocol):
-    """How a change, and how several of one route, are a body.
+class Columnar(Protocol):
+    """Bodies as pieces of columns: a thousand changes at once, without a map for each.
 
-    `version` goes up when a field goes or changes its meaning. The pieces may use the change's
-    columns, `kind` and `fields` (`shared` of each route), and the `extras`.
+    They may use the change's columns, `kind` and `fields` (`shared` of each route), and `extras`.
     """
 
-    dialect: Dialect
-    content_type: bytes
-    version: bytes
     extra_names: tuple[str, ...]
 
     def shared(self, route: Mapping[str, Any]) -> bytes:
         """What a route determines of each of its changes."""
         ...
 
-    def change(self) -> tuple[Piece | bytes, ...]:
-        """A change that is a body."""
-        ...
-
-    def element(self) -> tuple[Piece | bytes, ...]:
-        """A change that is one of several in a body; after the dialect's separator."""
-        ...
-
-    def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """What stands before and after the elements of one body."""
+    def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
+        """A change that is a body, or one of several in a body."""
         ...
 
     def extras(
@@ -72,21 +56,79 @@ class Layout(Protocol):
         ...
 
 
-class Penstock:
-    """A `Layout`: one map with every field of the change."""
+class Layout:
+    """How a change, and how several of one route, are a body; and how they are read back.
 
-    content_type: bytes
-    version = b"1"
+    A layout of one's own has at least `body` and `changes`; an instance of the class is named by
+    an entry point of the group `penstock.layouts`, and has no state. `version` goes up when a field
+    goes or changes its meaning. `encodings` are those of `sink.encoding` that it can have.
+
+    `fields` are what `body` gets of a change: any of the layout `penstock`, and `cursor`,
+    `ordinal`, `partition`, `namespace`, `mark`, `hash_partition`, `connector` (what Debezium calls
+    the source; empty if that is not known), `committed_ms`, `captured_ms` (since 1970). Images
+    (`key`, `data`, `before`, `delta`) are values of MessagePack; in JSON, where numbers keep their
+    digits, each is an `orjson.Fragment` with its text as `contents`.
+    """
+
+    version = 1
+    encodings: tuple[str, ...] = ("json",)
+    fields: tuple[str, ...] = FIELDS
+
+    def content_type(self, dialect: Dialect, *, many: bool) -> bytes:
+        """The header `Content-Type`; `many`: of messages with several changes."""
+        return dialect.content_type
+
+    def body(self, change: Mapping[str, Any]) -> Any:
+        """A change as a value that the encoding can write. Of several in a message: an element."""
+        raise NotImplementedError
+
+    def around(self, route: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What a body of several changes has beside its field `changes`, with the values that they
+        share (`SHARED`). None: such a body is an array of elements."""
+        return None
+
+    def columnar(self, dialect: Dialect, connector: str) -> Columnar | None:
+        """The same as `body` for many changes at once; None: `body` makes them."""
+        return None
+
+    def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
+        """The changes of a decoded body, each with the fields of the layout `penstock`. May raise
+        ValueError, LookupError, TypeError or AttributeError when the body is no such body."""
+        raise NotImplementedError
+
+
+class Penstock(Layout):
+    """One map with every field of the change."""
+
+    encodings = ("msgpack", "json", "arrow")
+
+    def around(self, route: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """See Layout. Elements are the values alone, in the order of `fields`."""
+        return {name: route[name] for name in SHARED} | {"fields": EACH}
+
+    def columnar(self, dialect: Dialect, connector: str) -> Columnar:
+        """See Layout."""
+        return PenstockColumns(dialect)
+
+    def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
+        """See Layout."""
+        if not isinstance(body, dict) or "changes" not in body:
+            return body if isinstance(body, list) else [body]
+        shared = {name: body[name] for name in SHARED}
+        names = body["fields"]
+        return [shared | dict(zip(names, one, strict=True)) for one in body["changes"]]
+
+
+class PenstockColumns:
+    """See `Columnar`."""
+
     extra_names: tuple[str, ...] = ()
 
     def __init__(self, dialect: Dialect) -> None:
-        self.dialect, self.content_type = dialect, dialect.content_type
+        self._dialect = dialect
         self._names = {name: dialect.name(name, first=name == FIELDS[0]) for name in FIELDS}
-        self._values: dict[str, Piece] = self._pieces()
-
-    def _pieces(self) -> dict[str, Piece]:
-        form, nil = self.dialect.form, self.dialect.nil
-        return {
+        form, nil = dialect.form, dialect.nil
+        self._values: dict[str, Piece] = {
             "event_id": TextPiece("event_id", form, nil),
             "document_id": TextPiece("document_id", form, nil),
             "key": RawPiece("key", null=nil),
@@ -101,64 +143,47 @@ class Penstock:
         }
 
     def shared(self, route: Mapping[str, Any]) -> bytes:
-        """See Layout."""
-        values = {**route, "schema": schema_of(route)}
-        return b"".join(self._names[name] + self.dialect.value(values[name]) for name in SHARED)
+        """See Columnar."""
+        return b"".join(self._names[name] + self._dialect.value(route[name]) for name in SHARED)
 
-    def change(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
-        each = [part for name in EACH for part in (self._names[name], self._values[name])]
-        # The event id, then what is shared, then the rest: the order of FIELDS.
-        return (
-            self.dialect.start(len(FIELDS)), *each[:2], Pick("kind", "fields"), *each[2:],
-            self.dialect.end,
-        )  # fmt: skip
-
-    def element(self) -> tuple[Piece | bytes, ...]:
-        """See Layout. The values alone, in the order that the body's `fields` states."""
-        say = self.dialect
-        parts: list[Piece | bytes] = [say.list_start(len(EACH))]
+    def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
+        """See Columnar."""
+        say, parts = self._dialect, list[Piece | bytes]()
+        if element:
+            for name in EACH:
+                parts += [self._values[name], say.separator]
+            return say.list_start(len(EACH)), *parts[:-1], say.list_end
         for name in EACH:
-            parts += [self._values[name], say.separator]
-        return *parts[:-1], say.list_end
-
-    def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """See Layout."""
-        say = self.dialect
-        values = {**route.values, "schema": schema_of(route.values)}
-        head = say.start(len(SHARED) + 2)
-        head += b"".join(
-            say.name(name, first=name == SHARED[0]) + say.value(values[name]) for name in SHARED
-        )
-        head += say.name("fields") + say.value(EACH) + say.name("changes") + say.list_start(count)
-        return head, say.list_end + say.end
+            parts += [self._names[name], self._values[name]]
+        # The event id, then what is shared, then the rest: the order of FIELDS.
+        return say.start(len(FIELDS)), *parts[:2], Pick("kind", "fields"), *parts[2:], say.end
 
     def extras(
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
-        """See Layout."""
+        """See Columnar."""
         return {}
 
 
-def schema_of(route: Mapping[str, Any]) -> Any:
-    """The schema of a route. A document database's namespace is its database; it has no schema,
-    and no relation ids."""
-    return None if is_document(route) else route["namespace"]
-
-
-def is_document(route: Mapping[str, Any]) -> bool:
-    """Whether a route is of a source without schemas: a document database."""
-    return route["relation_id"] is None and route["namespace"] == route["database"]
-
-
-def numbered(column: Column, say: Callable[[Any], bytes]) -> tuple[Numbers, Values]:
+def numbered(column: Column, write: Callable[[Any], bytes]) -> tuple[Numbers, Values]:
     """A column of few different values, for a `Pick`: each row's number, and the values as
-    `say` writes them; `null` for nulls."""
+    `write` has them; `null` for nulls."""
     encoded = column.dictionary_encode(null_encoding="encode")
-    values = [b"null" if one is None else say(one) for one in encoded.dictionary.to_pylist()]
+    values = [b"null" if one is None else write(one) for one in encoded.dictionary.to_pylist()]
     return np.asarray(encoded.indices, np.int32), Values(values)
 
 
 def milliseconds(micros: int) -> bytes:
     """Microseconds as milliseconds, in decimal."""
     return b"%d" % (micros // 1000)
+
+
+def of_milliseconds(count: int | None) -> str | None:
+    """A time as the layout `penstock` has it, from milliseconds since 1970."""
+    if count is None:
+        return None
+    when = datetime(1970, 1, 1) + timedelta(milliseconds=count)
+    return when.isoformat(timespec="microseconds") + "Z"
+
+
+PLUGIN = Penstock()

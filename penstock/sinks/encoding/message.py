@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from penstock.errors import Malformed, Rejected
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks.encoding.columns import Column, Columns, Values
-from penstock.sinks.encoding.formatter import Formatter, LineBreak
+from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
+from penstock.sinks.encoding.plain import LineBreak
 from penstock.sinks.subject import escape, unescape
 
 __all__ = [

@@ -1,17 +1,17 @@
-"""Formatting with pyarrow alone: the reference that the compiled kernel is compared with, and what
-runs where there is none."""
+"""Row by row in Python: the formatter where there is no compiled kernel, and the maps that layouts
+of one's own make bodies of."""
 
-import re
-from collections.abc import Callable
-from typing import Any, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
 
-import numpy as np
 import orjson
 import ormsgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sinks.encoding.columns import BINARY, Column, Columns
+from penstock.sinks.encoding.columns import BINARY, Column, Columns, hashes_of
+from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.pieces import (
     Behind,
     Const,
@@ -27,12 +27,11 @@ from penstock.sinks.encoding.pieces import (
     TextPiece,
     Time,
 )
+from penstock.sinks.encoding.routes import Routed
 
-__all__ = ["LineBreak", "format_rows"]
-
-_ESCAPED_IN_JSON = re.compile(rb'["\\\x00-\x1f]')
-_LINE_BREAK = re.compile(rb"[\r\n]")
-_SHORT = pa.array([bytes([0xA0 | n]) if n < 32 else bytes([0xD9, n]) for n in range(256)], BINARY)
+_IMAGES = {"key": "key", "data": "after", "before": "before", "delta": "delta"}
+_ZONE = pa.scalar("Z", pa.string())
+_EMPTY = pa.scalar("", pa.string())
 
 
 class LineBreak(Exception):
@@ -43,150 +42,141 @@ class LineBreak(Exception):
         self.row = row
 
 
-def format_rows(pieces: tuple[Piece, ...], columns: Columns, first: int) -> Column:
-    """See `Formatter.run`; raises LineBreak."""
-    formatted: list[Column] = []
-    for piece in pieces:
-        if isinstance(piece, Size):  # of what comes after it
-            formatted.append(None)
-        else:
-            formatted.append(_formatted(piece, columns, first))
+def lines(pieces: Sequence[Piece], columns: Columns, first: int) -> Iterator[bytes]:
+    """The bytes of each row; `first` is the `Count` of the first. Raises LineBreak."""
+    written = [_written(piece, columns, first) for piece in pieces]
     for at, piece in enumerate(pieces):
-        if isinstance(piece, Size):
-            sizes = [_sized(one) for one in formatted[piece.first : piece.last]]
-            formatted[at] = _digits(pa.array(sum(sizes, np.zeros(columns.rows, np.int64))))
-    if all(isinstance(one, bytes) for one in formatted):
-        return pa.array([b"".join(formatted)] * columns.rows, BINARY)
-    return _join(*formatted)
+        if isinstance(piece, Size):  # of what comes after it
+            written[at] = _sizes(written[piece.first : piece.last])
+    pattern = b"".join(
+        [one.replace(b"%", b"%%") if isinstance(one, bytes) else b"%b" for one in written]
+    )
+    values = [one for one in written if not isinstance(one, bytes)]
+    if not values:
+        return repeat(pattern % (), columns.rows)
+    return (pattern % row for row in zip(*values, strict=True))
 
 
-def _formatted(piece: Piece, columns: Columns, first: int) -> Column:
+def _written(  # noqa: PLR0911
+    piece: Piece, columns: Columns, first: int
+) -> bytes | Iterable[bytes]:
+    """A piece in each row, or in all; nothing yet for a Size."""
+    rows = columns.rows
     match piece:
         case Const(data):
             return data
-        case Size():
-            raise AssertionError(piece)
-        case Count():
-            return _digits(pa.array(range(first, first + columns.rows), pa.int64()))
         case Pick(number, values):
-            return pa.array(columns[values].values, BINARY).take(pa.array(columns[number]))
-        case Edge() | Behind():
-            return _placed(piece, columns)
-        case PlacePiece(cursor, ordinal, form):
-            parts = columns[cursor].cast(BINARY), b":", _digits(columns[ordinal])
-            return _text(_join(*parts), form)
-        case _:
-            column, null = _converted(piece, columns[piece.column]), piece.null
-            return pc.fill_null(column, pa.scalar(null, BINARY)) if column.null_count else column
+            known = columns[values].values
+            return known[0] if len(known) == 1 else [known[n] for n in columns[number].tolist()]
+        case Count():
+            return [b"%d" % number for number in range(first, first + rows)]
+        case Edge(values, at):
+            middle, head, last, only = columns[values].values[at : at + 4]
+            return [only] if rows == 1 else [head, *[middle] * (rows - 2), last]
+        case Behind(column, values, at):
+            return [columns[values].values[at], *_bytes(columns[column])[: rows - 1]]
+        case RawPiece() | TextPiece() | Strings() | Time() | PlacePiece():
+            return _value(piece, columns)
+    return b""
 
 
-def _placed(piece: Edge | Behind, columns: Columns) -> Column:
-    values, rows = columns[piece.values].values, columns.rows
-    if isinstance(piece, Behind):
-        before = columns[piece.column].cast(BINARY).slice(0, rows - 1)
-        return pa.concat_arrays([pa.array([values[piece.at]], BINARY), before])
-    where = [piece.at + (row == 0) + 2 * (row == rows - 1) for row in range(rows)]
-    return pa.array([values[number] for number in where], BINARY)
-
-
-def _converted(piece: RawPiece | TextPiece | Time | Strings, column: Column) -> Column:
+def _value(  # noqa: PLR0911
+    piece: RawPiece | TextPiece | Strings | Time | PlacePiece, columns: Columns
+) -> bytes | Iterable[bytes]:
     match piece:
-        case RawPiece():
-            return _refused(column.cast(BINARY), piece.form)
-        case TextPiece():
-            return _text(column.cast(BINARY), piece.form)
-        case Time():
-            return _few(column, lambda times: _text(_iso(times), piece.form))
-        case Strings():
-            return _strings(column, piece.form)
-        case _:
-            assert_never(piece)
+        case RawPiece(name, form, null):
+            column = columns[name]
+            if column.null_count == columns.rows:
+                return null
+            return _refused([null if one is None else one for one in _bytes(column)], form)
+        case Time(name, form):
+            return _packed(_iso(columns[name]), form)
+        case PlacePiece(cursor, ordinal, form):
+            if form in ("json", "msgpack"):
+                return _packed(_positions(columns[cursor], columns[ordinal]), form)
+            places = zip(_bytes(columns[cursor]), columns[ordinal].to_pylist(), strict=True)
+            return _refused([b"%b:%d" % place for place in places], form)
+        case TextPiece(name, form):
+            return _packed(columns[name].cast(pa.string()).to_pylist(), form)
+        case Strings(name, form):
+            return _packed(columns[name].to_pylist(), form)
 
 
-def _join(*pieces: Column) -> Column:
-    """Row by row, the pieces one after the other: columns, or bytes that are the same for all."""
-    columns = [pa.scalar(piece, BINARY) if isinstance(piece, bytes) else piece for piece in pieces]
-    return pc.binary_join_element_wise(*columns, pa.scalar(b"", BINARY))
+def _sizes(written: Sequence[bytes | Iterable[bytes]]) -> bytes | list[bytes]:
+    size = sum([len(one) for one in written if isinstance(one, bytes)])
+    others = [map(len, one) for one in written if isinstance(one, list)]
+    if not others:
+        return b"%d" % size
+    return [b"%d" % (size + sum(row)) for row in zip(*others, strict=True)]
 
 
-def _sized(column: Column) -> Any:
-    return len(column) if isinstance(column, bytes) else np.asarray(pc.binary_length(column))
+def _bytes(column: Column) -> list[Any]:
+    found: list[Any] = column.cast(BINARY).to_pylist()
+    return found
 
 
-def _refused(column: Column, form: Form) -> Column:
-    if form == "line" and _LINE_BREAK.search(_bytes_of(column)):
-        found = (
-            row for row, one in enumerate(column.to_pylist()) if one and _LINE_BREAK.search(one)
-        )
-        raise LineBreak(next(found))
-    return column
-
-
-def _text(column: Column, form: Form) -> Column:
-    match form:
-        case "plain" | "line":
-            return _refused(column, form)
-        case "json":
-            return _quoted(column)
-        case "msgpack":
-            return _headed(column)
-        case _:
-            assert_never(form)
-
-
-def _headed(column: Column) -> Column:
-    lengths: Any = pc.binary_length(column)
-    if (pc.max(lengths).as_py() or 0) < 256:
-        heads = _SHORT.take(lengths)
-    else:
-        heads = pa.array([_string_head(n) for n in lengths.to_pylist()], BINARY)
-    return _join(heads, column)
-
-
-def _string_head(length: int | None) -> bytes | None:
-    if length is None:
-        return None
-    if length < 256:
-        return bytes([0xA0 | length]) if length < 32 else bytes([0xD9, length])
-    if length < 1 << 16:
-        return b"\xda" + length.to_bytes(2, "big")
-    return b"\xdb" + length.to_bytes(4, "big")
-
-
-def _quoted(column: Column) -> Column:
-    if _ESCAPED_IN_JSON.search(_bytes_of(column)):
-        texts = [None if v is None else orjson.dumps(v.decode()) for v in column.to_pylist()]
-        return pa.array(texts, BINARY)
-    return _join(b'"', column, b'"')
-
-
-def _bytes_of(column: Column) -> memoryview:
-    """The bytes of all values, with no copy."""
-    _, offsets, data = column.buffers()
-    if data is None or not len(column):
-        return memoryview(b"")
-    bounds = np.frombuffer(offsets, np.int32)
-    return memoryview(data)[bounds[column.offset] : bounds[column.offset + len(column)]]
-
-
-def _strings(column: Column, form: Form) -> Column:
+def _packed(values: list[Any], form: Form) -> bytes | Iterator[bytes]:
+    """One at a time; see `binary`. Transactions and times are mostly the same in all rows."""
     pack: Any = orjson.dumps if form == "json" else ormsgpack.packb
-    none = pack([])
-    lists = [None if one is None else pack(one) if one else none for one in column.to_pylist()]
-    return pa.array(lists, BINARY)
+    first = values[0]
+    if values[-1] == first and values.count(first) == len(values):
+        return bytes(pack(first))
+    return map(pack, values)
 
 
-def _few(column: Column, encode: Callable[[Column], Column]) -> Column:
-    """Encodes each distinct value of a column that mostly has few."""
-    values = column.dictionary_encode(null_encoding="encode")
-    return encode(values.dictionary).take(values.indices)
+def _refused(found: list[bytes], form: Form) -> list[bytes]:
+    if form == "line":
+        joined = b"".join(found)
+        if b"\n" in joined or b"\r" in joined:
+            raise LineBreak(next(n for n, one in enumerate(found) if b"\n" in one or b"\r" in one))
+    return found
 
 
-def _digits(column: Column) -> Column:
-    return column.cast(pa.string()).cast(BINARY)
+def change_maps(
+    columns: Columns, routed: Routed, names: Sequence[str], dialect: Dialect, connector: str
+) -> Iterator[dict[str, Any]]:
+    """The fields `names` of each change; see `Layout.fields`. The images of `columns` are in the
+    dialect's encoding."""
+    kinds, routes = routed.kinds.tolist(), [route.values for route in routed.routes]
+    taken: list[list[Any]] = []
+    for name in names:
+        if name in routes[0]:
+            taken.append(list(map([route[name] for route in routes].__getitem__, kinds)))
+        elif name == "connector":
+            taken.append([connector] * len(kinds))
+        else:
+            taken.append(_field(name, columns, dialect))
+    return (dict(zip(names, row, strict=True)) for row in zip(*taken, strict=True))
 
 
-def _iso(column: Column) -> Column:
-    # The cast writes all six digits, and a space for the T.
-    text = column.cast(pa.timestamp("us")).cast(pa.string())
-    return _join(pc.binary_replace_slice(text, 10, 11, "T").cast(BINARY), b"Z")
+def _field(name: str, columns: Columns, dialect: Dialect) -> list[Any]:
+    if name in _IMAGES:
+        return _images(columns[_IMAGES[name]], dialect)
+    match name:
+        case "position":
+            return _positions(columns["cursor"], columns["ordinal"])
+        case "committed_at" | "captured_at":
+            return _iso(columns[name])
+        case "committed_ms" | "captured_ms":
+            micros = columns[f"{name[:-2]}at"].cast(pa.int64()).to_pylist()
+            return [None if one is None else one // 1000 for one in micros]
+        case "hash_partition":
+            return list(hashes_of(columns["route"]).tolist())
+    found: list[Any] = columns[name].to_pylist()
+    return found
+
+
+def _images(column: Column, dialect: Dialect) -> list[Any]:
+    return [None if one is None else dialect.image(one) for one in _bytes(column)]
+
+
+def _positions(cursors: Column, ordinals: Column) -> list[str]:
+    places = zip(cursors.to_pylist(), ordinals.to_pylist(), strict=True)
+    return [f"{cursor}:{ordinal}" for cursor, ordinal in places]
+
+
+def _iso(column: Column) -> list[str | None]:
+    """`2026-11-21T10:02:03.000004Z`: the cast writes all six digits, and a space for the T."""
+    text = pc.binary_replace_slice(column.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
+    found: list[str | None] = pc.binary_join_element_wise(text, _ZONE, _EMPTY).to_pylist()
+    return found

@@ -4,7 +4,7 @@ For consumers that exist already. docs/reference/messages.md has every field.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,18 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sinks.encoding.columns import BINARY, Column, Columns, Numbers, Values
-from penstock.sinks.encoding.destinations import HASHES, hashes_of
+from penstock.sinks.encoding.columns import BINARY, Column, Columns, Numbers, Values, hashes_of
+from penstock.sinks.encoding.destinations import HASHES
 from penstock.sinks.encoding.dialect import Dialect
-from penstock.sinks.encoding.layout import is_document, milliseconds, numbered
+from penstock.sinks.encoding.layout import (
+    FIELDS,
+    Layout,
+    milliseconds,
+    numbered,
+    of_milliseconds,
+)
 from penstock.sinks.encoding.pieces import Pick, Piece, RawPiece, TextPiece
-from penstock.sinks.encoding.routes import Route, Routed
-
-__all__ = ["Puller"]
+from penstock.sinks.encoding.routes import Routed, is_document
 
 _NULL = b"null"
 _EMPTY = pa.scalar("", pa.string())
@@ -28,31 +32,41 @@ _SLASH = pa.scalar("/", pa.string())
 _TIME = re.compile(r".*?([0-9A-F]{8})/([0-9A-F]{8})")
 
 
-class Puller:
-    """A `Layout`, of JSON only. Several changes are an array of events."""
+class Puller(Layout):
+    """Several changes are an array of events."""
 
-    content_type = b"application/json"
-    version = b"puller-1"
+    def columnar(self, dialect: Dialect, connector: str) -> "PullerColumns":
+        """See Layout."""
+        return PullerColumns(dialect)
+
+    def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
+        """See Layout."""
+        return [_change(one) for one in (body if isinstance(body, list) else [body])]
+
+
+class PullerColumns:
+    """See `Columnar`."""
+
     extra_names: tuple[str, ...] = (
         "_time", "_times", "_number", "_numbers", "_ms", "_mss", "_token", "_key", "_hash",
         "_hashes", "_document",
     )  # fmt: skip
 
     def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
+        self._dialect = dialect
 
     def shared(self, route: Mapping[str, Any]) -> bytes:
-        """See Layout."""
-        said = {
+        """See Columnar."""
+        given = {
             "tenant": route["tenant"],
             "collection": route["collection"],
             "type": route["operation"].lower(),
         }
-        return b"," + orjson.dumps(said)[1:-1]
+        return b"," + orjson.dumps(given)[1:-1]
 
-    def change(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
-        form, nil = self.dialect.form, self.dialect.nil
+    def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
+        """See Columnar."""
+        form, nil = self._dialect.form, self._dialect.nil
         return (
             b'{"event_id":', TextPiece("event_id", form, nil), Pick("kind", "fields"),
             b',"document_id":', TextPiece("document_id", form, nil),
@@ -65,18 +79,10 @@ class Puller:
             b',"partition_id":', Pick("_hash", "_hashes"), b"}",
         )  # fmt: skip
 
-    def element(self) -> tuple[Piece | bytes, ...]:
-        """See Layout."""
-        return self.change()
-
-    def around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """See Layout."""
-        return self.dialect.list_start(count), self.dialect.list_end
-
     def extras(
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
-        """See Layout."""
+        """See Columnar."""
         documents = np.array([is_document(route.values) for route in routed.routes])
         times = _of_documents(numbered(columns["cursor"], _time), documents[routed.kinds])
         ms = numbered(columns["committed_at"].cast(pa.int64()), milliseconds)
@@ -128,3 +134,21 @@ def _keys(columns: Columns) -> Column:
     parts = columns["collection"].fill_null(""), _SLASH, columns["document_id"]
     joined: Any = pc.binary_join_element_wise(*parts, _EMPTY)
     return joined.cast(BINARY)
+
+
+def _change(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        **dict.fromkeys(FIELDS),
+        "event_id": event["event_id"],
+        "backend": event["event_id"].partition(":")[0],
+        "tenant": event["tenant"],
+        "collection": event["collection"],
+        "operation": event["type"].upper(),
+        "document_id": event["document_id"],
+        "data": event["full_document"],
+        "unchanged": [],
+        "committed_at": of_milliseconds(event["timestamp"]),
+    }
+
+
+PLUGIN = Puller()

@@ -5,14 +5,13 @@ once and kept. The partition is no part of a route, because there may be thousan
 """
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import (
-    Column,
     Columns,
     Numbers,
     Values,
@@ -20,8 +19,6 @@ from penstock.sinks.encoding.columns import (
     slot,
 )
 from penstock.sinks.subject import Template
-
-__all__ = ["ROUTE", "Route", "Routed", "Routes"]
 
 ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
@@ -73,13 +70,20 @@ class Routes:
         """The routes of a batch's rows, numbered in the order of their first rows."""
         if columns.native is None:
             assert columns.batch is not None
-            kinds, firsts = _kinds([columns.batch.column(name) for name in ROUTE])
-            return Routed(kinds, *self._described(columns, firsts))
+            keys = zip(*(columns.batch.column(name).to_pylist() for name in ROUTE), strict=True)
+            numbers: dict[tuple[Any, ...], int] = {}
+            rows = [numbers.setdefault(key, len(numbers)) for key in keys]
+            return Routed(np.array(rows, np.int32), *self._described(numbers))
         kinds, firsts = _native_kinds(columns)
         key = self._native_key(columns, firsts)
         found = self._sets.get(key) if key else None
         if found is None:
-            found = self._described(columns, firsts)
+            assert columns.batch is not None
+            keys = zip(
+                *(columns.batch.column(name).take(firsts).to_pylist() for name in ROUTE),
+                strict=True,
+            )
+            found = self._described(keys)
             if key:
                 self._sets = {} if len(self._sets) >= _KEPT_SETS else self._sets
                 self._sets[key] = found
@@ -94,11 +98,8 @@ class Routes:
         return ctypes.string_at(self._key, max(size, 0))
 
     def _described(
-        self, columns: Columns, firsts: Numbers
+        self, keys: Iterable[tuple[Any, ...]]
     ) -> tuple[tuple[Route, ...], tuple[Values, ...], Values]:
-        batch, rows = columns.batch, firsts.astype(np.int64)
-        assert batch is not None
-        keys = zip(*(batch.column(name).take(rows).to_pylist() for name in ROUTE), strict=True)
         routes = tuple(self._known.get(key) or self._new(key) for key in keys)
         parts = zip(*(route.subject for route in routes), strict=True)
         return routes, tuple(map(Values, parts)), Values([route.fields for route in routes])
@@ -107,6 +108,8 @@ class Routes:
         if len(self._known) >= _CACHED:
             self._known.clear()
         values = dict(zip(ROUTE, key, strict=True))
+        # A document database's namespace is its database; it has no schema, and no relation ids.
+        values["schema"] = None if is_document(values) else values["namespace"]
         subject = tuple(part.render(values).encode() for part in self._subjects)
         table = values["database"], values["namespace"], values["collection"]
         # A logical message is in no table, and stands for a moment of all of them; what concerns a
@@ -118,6 +121,11 @@ class Routes:
         return route
 
 
+def is_document(route: Mapping[str, Any]) -> bool:
+    """Whether a route is of a source without schemas: a document database."""
+    return route["relation_id"] is None and route["namespace"] == route["database"]
+
+
 def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     kinds, firsts = np.empty(columns.rows, np.int32), np.empty(columns.rows, np.int32)
     found = native.kernel().penstock_rows_kinds(
@@ -126,17 +134,3 @@ def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     if found < 0:
         raise MemoryError
     return kinds, firsts[:found]
-
-
-def _kinds(columns: list[Column]) -> tuple[Numbers, Numbers]:
-    """(number of each row's combination of values, first row of each combination)."""
-    kinds = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        if (count := len(encoded.dictionary)) > 1:
-            kinds = kinds * count + np.asarray(encoded.indices)
-            # Small again, so that no number of columns can overflow.
-            kinds = np.unique(kinds, return_inverse=True)[1]
-    _, firsts, inverse = np.unique(kinds, return_index=True, return_inverse=True)
-    order = np.argsort(firsts)
-    return np.argsort(order).astype(np.int32)[inverse], firsts[order].astype(np.int32)

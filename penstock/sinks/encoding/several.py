@@ -1,6 +1,5 @@
 """A batch of changes -> messages that hold several changes each: `messages: batch`."""
 
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
@@ -8,23 +7,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.position import Place
-from penstock.sinks.encoding.columns import BINARY, Column, Columns
+from penstock.sinks.encoding.columns import Column, Columns, binary
 from penstock.sinks.encoding.destinations import Destinations, destinations
-from penstock.sinks.encoding.encode import (
-    body_formatters,
-    fitting,
-    routed_columns,
-    routes_of,
-    sizes_of,
-)
+from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.encode import Bodies, fitting, sizes_of
 from penstock.sinks.encoding.grouping import Group, ends_of, grouped, lined_up
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.routes import Route
 from penstock.sinks.subject import Template
-
-__all__ = ["Several", "collected", "largest_body"]
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
 _AROUND = 4096
@@ -35,25 +27,19 @@ class Several:
     """An `Encoder`: up to `most` changes and `largest` bytes of one route are one message."""
 
     def __init__(
-        self, template: Template, layout: Layout, *, ids: bool, limit: int, most: int, largest: int
-    ) -> None:
-        self._layout, self._limit, self._most = layout, limit, most
-        self._largest = largest_body(limit, largest)
-        self._routes = routes_of(template, layout)
-        self._headers = Headers(
-            ids=ids, version=layout.version, content_type=layout.content_type, counted=True
-        )
+        self, template: Template, layout: Layout, dialect: Dialect, rows: Bodies, headers: Headers,
+        *, limit: int, most: int, largest: int,
+    ) -> None:  # fmt: skip
+        self._layout, self._dialect, self._rows, self._headers = layout, dialect, rows, headers
+        self._limit, self._most, self._largest = limit, most, largest_body(limit, largest)
         self._joints = template.joints
-        separator = layout.dialect.separator
-        self._skip = len(separator)
-        self._rows = body_formatters(layout, (separator, *layout.element()))
+        self._skip = len(dialect.separator)
         self._known: dict[tuple[int, int], tuple[bytes, bytes, Route]] = {}
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        routed = self._routes.of(part.columns)
-        columns, images = routed_columns(part.columns, routed, self._layout)
-        rows = self._rows[images].run(columns)
+        routed = self._rows.routes.of(part.columns)
+        rows = self._rows.of(part.columns, routed)
         where = destinations(part, routed, self._joints)
         groups = grouped(
             where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
@@ -77,14 +63,24 @@ class Several:
             yield b"".join([head, view[start + self._skip : stop], tail])
 
     def _around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        """As the layout has it; kept, because messages repeat routes and counts."""
+        """What stands before and after the elements of a body; kept, because messages repeat
+        routes and counts."""
         key = id(route), count
         if key not in self._known:
             if len(self._known) >= _CACHED:
                 self._known.clear()
             # With the route, so that no other has its id.
-            self._known[key] = (*self._layout.around(route, count), route)
+            self._known[key] = (*self._made_around(route, count), route)
         return self._known[key][:2]
+
+    def _made_around(self, route: Route, count: int) -> tuple[bytes, bytes]:
+        say, fields = self._dialect, self._layout.around(route.values)
+        if fields is None:
+            return say.list_start(count), say.list_end
+        head = say.start(len(fields) + 1)
+        for number, (name, value) in enumerate(fields.items()):
+            head += say.name(name, first=not number) + say.value(value)
+        return head + say.name("changes") + say.list_start(count), say.list_end + say.end
 
 
 def largest_body(limit: int, largest: int) -> int:
@@ -101,7 +97,7 @@ def collected(
         _taken(part.batch.column(name), [group.last for group in groups])
         for name in ("event_id", "cursor", "ordinal", "mark")
     )
-    count = _binary([b"%d" % group.count for group in groups])
+    count = binary([b"%d" % group.count for group in groups])
     runs = tuple(_runs(groups, where, cursor, ordinal))
     formatted = headers.of(
         runs,
@@ -111,7 +107,7 @@ def collected(
     )
     return Messages(
         runs, cursor, ordinal, event_id,
-        _binary([where.subject(group.kind) for group in groups]), formatted, _binary(bodies),
+        binary([where.subject(group.kind) for group in groups]), formatted, binary(bodies),
         sizes_of(formatted) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
@@ -133,9 +129,3 @@ def _runs(
 def _taken(column: Column, rows: Sequence[int]) -> Column:
     # A slice costs a tenth of `take`, and one message is what there mostly is.
     return column.slice(rows[0], 1) if len(rows) == 1 else column.take(pa.array(rows, pa.int64()))
-
-
-def _binary(values: Sequence[bytes]) -> Column:
-    ends = array("i", accumulate(map(len, values), initial=0))
-    data = pa.py_buffer(values[0] if len(values) == 1 else b"".join(values))
-    return pa.Array.from_buffers(BINARY, len(values), [None, pa.py_buffer(ends.tobytes()), data], 0)

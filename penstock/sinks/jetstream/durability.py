@@ -1,4 +1,5 @@
-"""Whether an acknowledged message is on disk: asked of the servers that hold the stream.
+"""Whether the servers that hold the stream sync each message: then what is acknowledged is on disk,
+and many messages are cheaper as one atomic batch than as a chain.
 
 A nats-server acknowledges what its kernel has, and syncs every two minutes, unless its
 configuration says `sync_interval: always`. No client can read that; only the monitoring endpoint
@@ -17,8 +18,6 @@ from penstock.errors import SettingsError
 from penstock.nats.connection import version_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
-
-__all__ = ["Ask", "synced", "varz"]
 
 # What `/varz` of a monitoring URL says; raises OSError or ValueError.
 Ask = Callable[[str, float], Mapping[str, Any]]
@@ -61,8 +60,19 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
             f"durability fsync: it is not known whether the servers of {stream.name} sync",
             hint=_REMEDY,
         )
-    urls = [url.strip() for url in settings.monitoring.split(",") if url.strip()]
-    return _judged(stream.servers or (server,), *_answers(urls, settings.timeout, ask))
+    answers = _answers(settings.monitoring_urls, settings.timeout, ask)
+    return _judged(stream.servers or (server,), *answers)
+
+
+def syncs(settings: JetStreamSettings, stream: TargetStream, server: str, ask: Ask = varz) -> bool:
+    """Whether the stream's servers are known to sync each message, by the settings or by their
+    monitoring. Asks once for each connection; a server that does not answer is not known to."""
+    if settings.durability == "fsync" or settings.assume_synced:
+        return True
+    if not settings.monitoring or stream.config.get("storage") == "memory":
+        return False
+    found, _ = _answers(settings.monitoring_urls, settings.timeout, ask)
+    return any(found.get(name) for name in stream.servers or (server,))
 
 
 def _answers(

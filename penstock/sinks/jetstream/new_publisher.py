@@ -25,7 +25,7 @@ def new_publisher(session: Session, tally: Tally) -> Publisher:
             limits=_limits(settings.batch)
             if settings.messages == "change"
             else FlightLimits(fill=_FILL),
-            pace=session.pace,
+            chains=session.chains,
             exclusive=stream.is_ours(session.template),
             replicated=stream.replicated,
         )

@@ -17,10 +17,9 @@ from penstock.nats.connection import Connection
 from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
-from penstock.sinks.jetstream.durability import synced
+from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
 from penstock.sinks.jetstream.poison.suspensions import Suspensions
-from penstock.sinks.jetstream.publishing.chain import SyncPace
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
 from penstock.sinks.poison.suspension import Table
@@ -50,7 +49,7 @@ class Session:
         self.made = False
         self.flow = Flow(settings)
         self._stepped_down = ""
-        self._pace = SyncPace()
+        self.chains = False  # whether a chain is as exact as an atomic batch, and cheaper
         self.encoder: Encoder
         self.unlimited: Encoder  # tells what is too large from what cannot be encoded
         self.limit = 0
@@ -63,13 +62,6 @@ class Session:
         """True between `open` and `close`."""
         return self.stream is not None
 
-    @property
-    def pace(self) -> SyncPace | None:
-        """Of chains, if a chain of plain messages is as exact as an atomic batch here."""
-        if self.stream is None or self.settings.durability == "fsync":
-            return None
-        return self._pace if int(self.stream.config.get("num_replicas", 1)) == 1 else None
-
     def open(self) -> None:
         """Connects, makes or verifies the stream, and chooses the delivery.
 
@@ -81,9 +73,10 @@ class Session:
         self.api = JetStream(self.connection)
         self._connect()
         stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
+        name = str(self.connection.info.get("server_name", ""))
         if self.settings.durability == "fsync":
-            name = str(self.connection.info.get("server_name", ""))
             self.durability_reason = synced(self.settings, stream, name)
+        self.chains = not stream.replicated and not syncs(self.settings, stream, name)
         choice = choose(self.settings.delivery, stream, self.connection.version)
         self.delivery, self.reason = choice.delivery, choice.reason
         if self._stepped_down and self.delivery == "exactly-once":

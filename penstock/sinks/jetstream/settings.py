@@ -66,6 +66,11 @@ class JetStreamSettings(NatsSettings, SinkSettings):
             raise ValueError("max_age must not be shorter than duplicate_window")
         return self
 
+    @property
+    def monitoring_urls(self) -> list[str]:
+        """The monitoring endpoints, one by one."""
+        return [url.strip() for url in (self.monitoring or "").split(",") if url.strip()]
+
     def remembers(self, *, exact: bool) -> float:
         """Seconds for which a stream that we make keeps message ids. `exact`: where it shall
         take exactly-once, which needs none: a server that holds a million of them in memory looks
@@ -88,7 +93,7 @@ class JetStreamSettings(NatsSettings, SinkSettings):
     def _durable(self) -> "JetStreamSettings":
         if self.durability == "fsync" and self.storage == "memory":
             raise ValueError("durability fsync needs storage: file")
-        for url in (self.monitoring or "").split(","):
-            if url.strip() and not url.strip().startswith(("http://", "https://")):
+        for url in self.monitoring_urls:
+            if not url.startswith(("http://", "https://")):
                 raise ValueError("monitoring must be http:// or https:// URLs, with commas")
         return self

@@ -18,6 +18,7 @@ from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
+from penstock.plugins import plugin
 from penstock.sinks import PrefersImages, SetsAside
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
@@ -146,8 +147,13 @@ def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[st
 
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
-    """The backend's `on_error` for a sink that has the setting."""
-    return {"on_error": backend.on_error} if isinstance(pipeline.sink.sink(), SetsAside) else {}
+    """What a sink gets of the backend, as far as it has the settings."""
+    policy: dict[str, str] = {}
+    if isinstance(pipeline.sink.sink(), SetsAside):
+        policy["on_error"] = backend.on_error
+    if "connector" in type(pipeline.sink.settings).model_fields:
+        policy["connector"] = plugin("feeds", backend.type).connector or backend.type
+    return policy
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""The compiled kernel gives the same bytes as pyarrow: pieces, messages, and whole frames."""
+"""With the compiled kernel and without it messages are the same: bodies in value, and subjects,
+headers and frames byte for byte."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,8 @@ from hypothesis import strategies as st
 from penstock.change import IMAGES, schema
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY, Columns, Values
-from penstock.sinks.encoding.dialect import dialect
-from penstock.sinks.encoding.encode import Singles
-from penstock.sinks.encoding.formatter import Formatter, LineBreak
-from penstock.sinks.encoding.layout import Penstock
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import (
@@ -32,6 +31,7 @@ from penstock.sinks.encoding.pieces import (
     TextPiece,
     Time,
 )
+from penstock.sinks.encoding.plain import LineBreak
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
@@ -45,6 +45,15 @@ pytestmark = pytest.mark.skipif(
     kernel.kernel() is None, reason="the native library is not built: penstock/native/build.py"
 )
 
+FORMS = [
+    {"layout": layout, "encoding": encoding, "messages": packing}
+    for layout, encoding in (
+        ("penstock", "msgpack"), ("penstock", "json"), ("penstock", "arrow"), ("debezium", "json"),
+        ("cloudevents", "json"), ("puller", "json"),
+    )
+    for packing in ("change", "batch")
+    if (encoding, packing) != ("arrow", "change")
+]  # fmt: skip
 SETTINGS = JetStreamSettings(url="nats://h")
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 WORD = st.text(max_size=8)
@@ -83,7 +92,7 @@ def batches(draw: Any, images: Literal["msgpack", "json"]) -> pa.RecordBatch:
         "relation_id": maybe(st.integers(-5, 2**40)), "key": image, "before": image,
         "after": image, "unchanged": maybe(st.lists(TEXT, max_size=20)),
         "transaction": maybe(TEXT), "committed_at": maybe(TIMES), "captured_at": maybe(TIMES),
-        "event_id": WORD.filter(_plain), "delta": image, "mark": maybe(WORD.filter(_plain)),
+        "event_id": WORD.filter(_plain), "delta": image, "mark": maybe(st.just('{"token":"ü"}')),
         "route": maybe(st.integers(0, 1023)),
     }  # fmt: skip
     columns = {
@@ -107,10 +116,17 @@ def _raw(text: str) -> bytes:
     return text.encode()
 
 
-def _messages(batch: pa.RecordBatch, encoding: Any, *, ids: bool) -> Messages:
-    return Singles(TEMPLATE, Penstock(dialect(encoding)), ids=ids, limit=1 << 30).encode(
-        Part.of(batch)
-    )
+def _messages(batch: pa.RecordBatch, *, ids: bool, **fields: Any) -> Messages:
+    chosen = JetStreamSettings(url="nats://h", **fields)
+    return encoder(chosen, TEMPLATE, ids=ids, limit=1 << 30).encode(Part.of(batch))
+
+
+def _values(messages: Messages, encoding: str) -> list[Any]:
+    if encoding == "arrow":
+        tables = [pa.ipc.open_stream(body).read_all() for body in messages.bodies.to_pylist()]
+        return [(table.schema.metadata, table.to_pylist()) for table in tables]
+    load: Any = orjson.loads if encoding == "json" else ormsgpack.unpackb
+    return [load(body) for body in messages.bodies.to_pylist()]
 
 
 class _Connection:
@@ -128,18 +144,28 @@ def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(data=st.data(), encoding=st.sampled_from(["msgpack", "json"]), ids=st.booleans())
-def test_messages_and_frames_are_the_same_bytes(data: Any, encoding: Any, ids: bool) -> None:
+@given(data=st.data(), form=st.sampled_from(FORMS), ids=st.booleans())
+def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> None:
     batch = data.draw(batches(data.draw(st.sampled_from(["msgpack", "json"]))))
-    start = data.draw(st.integers(0, len(batch)))
-    formatted = _messages(batch, encoding, ids=ids)
+    formatted = _messages(batch, ids=ids, **form)
     with without_kernel():
-        plain = _messages(batch, encoding, ids=ids)
-        frames = _frames(plain, ids=ids, start=start)
-    for name in ("subjects", "headers", "bodies"):
+        plain = _messages(batch, ids=ids, **form)
+    for name in ("subjects", "headers", "ids"):
         assert getattr(formatted, name).to_pylist() == getattr(plain, name).to_pylist()
-    assert np.array_equal(formatted.sizes, plain.sizes)
-    assert _frames(formatted, ids=ids, start=start) == frames
+    assert _values(formatted, form["encoding"]) == _values(plain, form["encoding"])
+    for one in (formatted, plain):
+        rows = zip(one.headers.to_pylist(), one.bodies.to_pylist(), strict=True)
+        assert one.sizes.tolist() == [len(headers) + len(body) for headers, body in rows]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data(), ids=st.booleans())
+def test_frames_are_the_same_bytes(data: Any, ids: bool) -> None:
+    messages = _messages(data.draw(batches("msgpack")), ids=ids)
+    start = data.draw(st.integers(0, len(messages)))
+    frames = _frames(messages, ids=ids, start=start)
+    with without_kernel():
+        assert _frames(messages, ids=ids, start=start) == frames
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -15,8 +15,10 @@ from penstock.sinks.subject import parse_template
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
 
-def bodies(batch: Any, layout: str, packing: str = "change") -> list[Any]:
-    settings = JetStreamSettings(url="nats://h", layout=layout, messages=packing, encoding="json")  # type: ignore[arg-type]
+def bodies(batch: Any, layout: str, packing: Any = "change", **fields: Any) -> list[Any]:
+    settings = JetStreamSettings(
+        url="nats://h", layout=layout, messages=packing, encoding="json", **fields
+    )
     messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch))
     return [orjson.loads(body) for body in messages.bodies.to_pylist()]
 
@@ -84,6 +86,14 @@ def test_a_source_without_schemas_is_no_postgresql(batch_of: Any) -> None:
     source = bodies(batch, "debezium")[0]["source"]
     assert (source["connector"], source["schema"], source["lsn"]) == ("mongodb", "", None)
     assert source["txId"] == "lsid:7"
+
+
+@pytest.mark.parametrize("connector", ["dynamodb", "postgresql", ""])
+def test_the_connector_is_what_the_pipeline_says(connector: str, batch_of: Any) -> None:
+    """A change of DynamoDB has no database, and does not say what it is of."""
+    batch = batch_of(1, namespace=None, database=None, relation_id=None)
+    source = bodies(batch, "debezium", connector=connector)[0]["source"]
+    assert source["connector"] == (connector or "unknown")
 
 
 def test_a_cloud_event_has_the_required_attributes(batch_of: Any) -> None:

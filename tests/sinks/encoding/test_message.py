@@ -18,9 +18,8 @@ from penstock.nats.protocol import headers_of, hpub
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks.encoding import encoders, kernel
 from penstock.sinks.encoding.columns import Values
-from penstock.sinks.encoding.dialect import dialect
-from penstock.sinks.encoding.encode import Singles
-from penstock.sinks.encoding.layout import FIELDS, Penstock
+from penstock.sinks.encoding.encode import Encoder
+from penstock.sinks.encoding.layout import FIELDS
 from penstock.sinks.encoding.message import Messages, Origin, read_bookmark, read_position
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick
@@ -42,8 +41,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def encoder(encoding: Encoding = "msgpack", *, ids: bool = True, limit: int = 1 << 20) -> Singles:
-    return Singles(TEMPLATE, Penstock(dialect(encoding)), ids=ids, limit=limit)
+def encoder(encoding: Encoding = "msgpack", *, ids: bool = True, limit: int = 1 << 20) -> Encoder:
+    settings = JetStreamSettings(url="nats://h", encoding=encoding)
+    return encoders.encoder(settings, TEMPLATE, ids=ids, limit=limit)
 
 
 def bodies(messages: Messages, encoding: Encoding) -> list[dict[str, Any]]:

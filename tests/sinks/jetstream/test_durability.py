@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from penstock.errors import PenstockError, SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.durability import synced
+from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.stream import TargetStream
 from tests.progress import Noted
 from tests.servers import Nats, free_port
@@ -94,6 +94,25 @@ def test_one_of_three_may_be_down_because_it_acknowledges_nothing() -> None:
 
 def test_the_operators_word_is_taken() -> None:
     assert "assume_synced" in synced(settings_for(assume_synced=True), stream_of(), "a", asking())
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        ({}, False),
+        ({"assume_synced": True}, True),
+        ({"monitoring": "http://a:8222,http://b:8222"}, True),
+        ({"monitoring": "http://b:8222"}, False),
+        ({"monitoring": "http://silent:8222"}, False),
+    ],
+)
+def test_servers_sync_each_message_where_something_says_so(fields: Any, known: bool) -> None:
+    """Without `durability: fsync`; the server that holds the stream is `a`."""
+    settings = JetStreamSettings(url="nats://h", **fields)
+    assert syncs(settings, stream_of(), "a", asking(a=ALWAYS, b=USUAL)) is known
+    assert syncs(settings, stream_of("b"), "b", asking(a=ALWAYS, b=USUAL)) is (
+        "assume_synced" in fields
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ half the cost for the server; after a failure, what is stored is read back and s
 """
 
 import secrets
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +23,7 @@ from penstock.nats.swap import WRONG_SEQUENCE
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
-from penstock.sinks.jetstream.publishing.chain import SyncPace, chain_frames, may_end_anywhere
+from penstock.sinks.jetstream.publishing.chain import chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.fence import Fence
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits, Queue
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
@@ -51,8 +50,7 @@ class Atomic:
     """A `Publisher` with one queue for all partitions: a batch may have messages of many.
 
     `exclusive`: the stream takes only subjects of the template; `replicated`: it has several
-    copies. With a `pace` batches may be chains of plain messages, unless it finds that the server
-    syncs each message.
+    copies. With `chains` batches may be chains of plain messages.
     """
 
     def __init__(
@@ -63,11 +61,11 @@ class Atomic:
         stream: str,
         template: Template,
         limits: FlightLimits | None = None,
-        pace: SyncPace | None = None,
+        chains: bool = False,
         exclusive: bool = False,
         replicated: bool = False,
     ) -> None:
-        self._tally, self._flow, self._pace = tally, flow, pace
+        self._tally, self._flow, self._chains = tally, flow, chains
         self._limits = limits or FlightLimits()
         self._connection: Connection | None = None
         self._queue = Queue()
@@ -235,7 +233,7 @@ class Atomic:
         pieces = self._queue.take(most, scaled(self._limits.bytes))
         chain = self._may_chain and may_end_anywhere(pieces)
         self._numbers += 1
-        return FlightBatch(self._numbers, pieces, chain, time.monotonic())
+        return FlightBatch(self._numbers, pieces, chain)
 
     @property
     def _depth(self) -> int:
@@ -243,8 +241,7 @@ class Atomic:
 
     @property
     def _may_chain(self) -> bool:
-        paced = self._pace is not None and not self._pace.syncs
-        return self._pipelined and self._fence.whole and paced
+        return self._pipelined and self._fence.whole and self._chains
 
     @property
     def _pipelined(self) -> bool:
@@ -318,8 +315,6 @@ class Atomic:
 
     def _store(self, batch: FlightBatch, sequence: int) -> None:
         self._enter(SendingEvent.STORED)
-        if batch.chain and self._pace is not None:
-            self._pace.note(batch.messages, batch.sent_at, time.monotonic())
         self._progress.acknowledged(batch, sequence)
         self._fence.stored(batch, sequence)
         self._refusal = self._refusals = 0

@@ -6,16 +6,14 @@ refused, all after it are refused, the last too, and its answer says so. The fir
 well: when it was refused, nothing that is stored is from this chain. What is stored is always a
 prefix of the batch: with one replica that is as exact as an atomic batch, and costs the server half
 (measured: it stores each message once, not twice). With several replicas refused messages may go
-unanswered, and one proposal for a batch is cheaper: no chain. Nor where the server syncs: it would
-sync each message, and a batch only once.
+unanswered, and one proposal for a batch is cheaper: no chain. Nor where the server is known to sync
+always: it would sync each message, and a batch only once.
 """
 
 from penstock.sinks.encoding.columns import Values
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.pieces import Behind, Edge
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
-
-__all__ = ["SyncPace", "chain_frames", "may_end_anywhere"]
 
 # `said` by fours: where the answer goes, what is expected, the end; and then the id before.
 _FRAMES = framing(
@@ -26,32 +24,6 @@ _FRAMES = framing(
 _SEQUENCE = b"Nats-Expected-Last-Sequence: %d\r\n"
 _ID = b"Nats-Expected-Last-Msg-Id: "
 _END = b"\r\n\r\n"
-
-
-# A server takes 5 to 30 us to store a message, a disk more than this to sync it.
-_SYNCING = 200e-6  # seconds a message
-# What an answer may take on a busy machine whatever is in the chain: a small one is no proof.
-_AROUND = 0.05  # seconds
-_ENOUGH = 20  # messages of a chain that is judged
-_IN_A_ROW = 3  # chains in a row: one may have met a stall of the machine
-
-
-class SyncPace:
-    """How fast chains are stored. `syncs` when they are so slow that the server must sync each
-    message. The server does not report that to clients."""
-
-    def __init__(self) -> None:
-        self.syncs = False
-        self._slow = 0
-        self._answered = 0.0
-
-    def note(self, messages: int, sent: float, answered: float) -> None:
-        """A chain of so many was sent and answered at these times (monotonic seconds)."""
-        busy = answered - max(sent, self._answered)
-        self._answered = answered
-        if messages >= _ENOUGH:
-            self._slow = self._slow + 1 if busy - _AROUND > messages * _SYNCING else 0
-            self.syncs = self.syncs or self._slow >= _IN_A_ROW
 
 
 def may_end_anywhere(pieces: list[Messages]) -> bool:

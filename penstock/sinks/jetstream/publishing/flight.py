@@ -33,7 +33,6 @@ class FlightBatch:
     number: int
     pieces: list[Messages]
     chain: bool = False  # a chain of messages, of which any prefix may be stored
-    sent_at: float = 0.0  # monotonic seconds
     closed: bool = False  # the chain's first message was refused, or was stored already
     messages: int = field(init=False)
     lasts: dict[Origin, Place] = field(init=False)  # of each origin, once this is stored

@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.demo.programs import free_port
 from penstock.errors import Rejected
 from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.publishing.chain import SyncPace
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live
@@ -93,32 +93,13 @@ def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
     assert stored() == ids_of(batch_of(1, 0), small)
 
 
-def test_a_pace_of_syncs_is_told_from_a_stall() -> None:
-    pace = SyncPace()
-    now = 0.0
-    for slow in (True, True, False, True, True, True):
-        assert not pace.syncs
-        pace.note(100, now, now + (1.0 if slow else 0.002))
-        now += 2.0
-    assert pace.syncs
-
-
-def test_a_pace_is_judged_without_the_wait_behind_other_chains() -> None:
-    pace = SyncPace()
-    for number in range(10):
-        pace.note(1000, 0.0, 0.02 * (number + 1))  # all sent at once, 20 us a message
-    assert not pace.syncs
-
-
-def test_a_few_messages_say_nothing_of_the_pace() -> None:
-    pace = SyncPace()
-    for number in range(10):
-        pace.note(1, float(number), number + 0.5)
-    assert not pace.syncs
-
-
-def test_what_a_busy_machine_adds_to_each_answer_is_no_sync() -> None:
-    pace = SyncPace()
-    for number in range(10):
-        pace.note(100, float(number), number + 0.06)  # 600 us a message, mostly of waiting
-    assert not pace.syncs
+@pytest.mark.parametrize("known", ["monitoring", "assume_synced"])
+def test_a_server_that_syncs_each_message_gets_atomic_batches(
+    known: str, own_nats: Any, settings_of: Any, stream: str, read: Any, batch_of: Any
+) -> None:
+    port = free_port()
+    config = {"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}}
+    server: Nats = own_nats(config)
+    said = {"monitoring": f"http://127.0.0.1:{port}", "assume_synced": True}
+    JetStreamSink(settings_of(server.url, **{known: said[known]})).write([batch_of(3)])
+    assert all(BATCH in one for one in headers(server, stream, read))
