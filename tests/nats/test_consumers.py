@@ -5,13 +5,13 @@ from typing import Any
 
 import orjson
 import pytest
-from penstock.demo.servers import Nats
 
 from penstock.errors import SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.demo.servers import Nats
 
 from penstock.feeds.memory import MemoryFeedSettings, place_of
 from penstock.position import PartitionId
 from tests.pipeline.running import Run, count, eventually, messages, running, send, tree
 from tests.pipeline.test_two_instances import java, published
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(1800)]
 

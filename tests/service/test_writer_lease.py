@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import structlog
-from penstock.demo.servers import Nats
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.leases import Lease
@@ -19,6 +18,7 @@ from penstock.service.standby import Standby
 from penstock.service.writer_lease import WriterLease
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.owners import OwnersStore
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
