@@ -19,11 +19,13 @@ import psutil
 import pyarrow as pa
 
 from penstock.change import event_id, schema
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import PenstockError
 from penstock.position import Place
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.settings import Delivery
+from tests.progress import Noted
+from tests.servers import Nats, free_port
 
 __all__ = ["DELIVERIES", "Row", "deliveries"]
 
@@ -101,12 +103,12 @@ def _measure(nodes: list[Nats], delivery: Delivery, sync: str, seconds: float) -
     _prepared(sink)
     commits = count(1)
     told: list[Any] = []
-    sink.write([_batch(next(commits), _BATCH)])  # what the first write pays is not measured
+    sink.write([_batch(next(commits), _BATCH)], ignore)  # what the first write pays is not measured
     processes = [psutil.Process(node.pid) for node in nodes]
     prepared = [_batch(next(commits), _BATCH) for _ in range(50)]
     server, client = _cpu(processes), time.process_time()
     start = time.perf_counter()
-    receipt = sink.write(_backlog(prepared, start + seconds), told.append)
+    receipt = sink.write(_backlog(prepared, start + seconds), Noted(told.append))
     elapsed = time.perf_counter() - start
     took = _paced(sink, commits, seconds)
     return Row(
@@ -153,7 +155,7 @@ def _paced(sink: JetStreamSink, commits: Iterator[int], seconds: float) -> list[
         due += _INTERVAL
         time.sleep(max(due - time.perf_counter(), 0))
         start = time.perf_counter()
-        sink.write([batch])
+        sink.write([batch], ignore)
         took.append((time.perf_counter() - start) * 1e3)
     return took
 

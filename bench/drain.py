@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.demo.servers import Database, Nats, Postgres
+from tests.servers import Database, Nats, Postgres
 
 from . import table
 from .peer import Peer, run_peer

@@ -10,7 +10,7 @@ from bson import Int64
 from bson.raw_bson import RawBSONDocument
 
 from penstock.closing import Closes
-from penstock.demo.secantus import Secantus
+from tests.servers import Secantus
 
 __all__ = ["MongoDB"]
 

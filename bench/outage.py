@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.demo.servers import Nats, Postgres
+from tests.servers import Nats, Postgres
 
 from . import table
 from .latency import Load

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from penstock.demo.servers import Nats, free_port
+from tests.servers import Nats, free_port
 
 from .variants import merged
 

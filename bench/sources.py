@@ -64,14 +64,14 @@ class PacedWriter:
         self.rows += rows
 
 
-SOURCES = ("postgres", "mongodb", "dynamodb", "memory")
+_OPENED: Mapping[str, Callable[[int], AbstractContextManager[Source]]] = {
+    "mongodb": MongoDB,
+    "dynamodb": DynamoDB,
+    "memory": Memory,
+}
+SOURCES = ("postgres", *_OPENED)
 
 
 def open_source(kind: str, rows: int) -> AbstractContextManager[Source]:
     """The source of a kind other than PostgreSQL, with room for a log of so many changes."""
-    kinds: Mapping[str, Callable[[int], AbstractContextManager[Source]]] = {
-        "mongodb": MongoDB,
-        "dynamodb": DynamoDB,
-        "memory": Memory,
-    }
-    return kinds[kind](rows)
+    return _OPENED[kind](rows)

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from penstock.demo.servers import Nats, Postgres
+from tests.servers import Nats, Postgres
 
 from . import table
 from .pipeline import STREAM, run_pipeline

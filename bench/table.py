@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.demo.servers import Database
+from tests.servers import Database
 
 __all__ = ["PUBLICATION", "TEN", "Shape", "Writer", "backend", "create", "write_backlog"]
 

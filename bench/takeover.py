@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from penstock.demo.servers import Nats, Postgres
+from tests.servers import Nats, Postgres
 
 from . import table
 from .pipeline import STREAM, Running, run_pipeline

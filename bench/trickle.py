@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.decode import page
-from penstock.demo.servers import Nats
 from penstock.native import describe
 from penstock.nats.connection import Connection
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from tests.servers import Nats
 
 _SHARES = (50, 90, 99)
 _WARM_UP = 100  # pages that do not count
@@ -64,7 +65,7 @@ def measure(rows: int, every: float, count: int) -> tuple[list[float], list[floa
         gc.collect()
         gc.freeze()
         before = time.process_time()
-        receipt = sink.write(trickle())
+        receipt = sink.write(trickle(), ignore)
         cpu = (time.process_time() - before) * 1e3 / count
     if receipt.published != rows * count:
         raise click.ClickException(f"{receipt.published} of {rows * count} changes were published")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from penstock.change import Images, OnError, event_id, schema
 from penstock.errors import Malformed, SettingsError, Unavailable
-from penstock.feeds import At, FeedPlugin, Gap, GapPolicy, HistoryLost, Lineage
+from penstock.feeds import At, FeedPlugin, Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.finding import Finding
 from penstock.page import Page
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
@@ -56,12 +57,20 @@ class LinesFeed:
         """The file of a partition."""
         return self.settings.folder / f"{partition}.jsonl"
 
-    def partitions(self) -> Sequence[Lineage]:
-        """The files that there are now; they have no parents, and no end."""
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        """The files that there are now; they have no parents, and no end. A new file begins at its
+        beginning, so that nothing of it is lost: `first` says so."""
         if not self.settings.folder.is_dir():
             raise SettingsError(f"the folder {self.settings.folder} does not exist")
         files = sorted(self.settings.folder.glob("*.jsonl"))
-        return [Lineage(partition=PartitionId(file.stem)) for file in files]
+        first = Bookmark(mark={"offset": 0})
+        return Listing(
+            lineages=[Lineage(partition=PartitionId(file.stem), first=first) for file in files]
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        """Nothing is known of the folder as a whole."""
+        return {}
 
     def begin(self, at: At = None) -> Bookmarks:
         """From the beginning of each file, or with `now` from its end at this moment."""
@@ -77,7 +86,11 @@ class LinesFeed:
         }
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
     ) -> "LinesFollowing":
         """Reads after the bookmark's place, or from where its mark says."""
         try:

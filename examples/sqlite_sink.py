@@ -17,9 +17,9 @@ import pyarrow as pa
 from penstock.backoff import delays
 from penstock.errors import PenstockError, SettingsError
 from penstock.finding import Finding
-from penstock.position import PartitionId, Place, position_to_json
+from penstock.position import PartitionId, Place
 from penstock.settings import Settings
-from penstock.sinks import Notify, Receipt, SinkPlugin, ignore
+from penstock.sinks import Progress, Receipt, SinkPlugin
 
 __all__ = ["PLUGIN", "SqliteSink", "SqliteSinkSettings"]
 
@@ -50,7 +50,7 @@ class SqliteSink:
         with self._open() as connection:
             connection.execute(_CREATE)
 
-    def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """Stores batch after batch, each in one transaction. The iterator of an open micro-batch
         goes on for an hour, so what is durable is reported after each batch."""
         position: dict[PartitionId, Place] = {}
@@ -59,12 +59,14 @@ class SqliteSink:
             rows = [_row(change) for change in batch.to_pylist()]
             if not rows:
                 continue
-            new = self._store(rows, notify)
+            new = self._store(rows, progress)
             published, duplicates = published + new, duplicates + len(rows) - new
             size += sum(len(text) for row in rows for text in row)
-            position |= _places(batch)
-            notify({
-                "connected": True, "position": position_to_json(position),
+            places = _places(batch)
+            position |= places
+            progress.stored(places)
+            progress.report({
+                "connected": True,
                 "published": published, "duplicates": duplicates, "size": size,
             })  # fmt: skip
         return Receipt(position=position, published=published, duplicates=duplicates, size=size)
@@ -80,7 +82,7 @@ class SqliteSink:
             return [Finding(level="error", subject="sqlite", message=error.message)]
         return [Finding(level="ok", subject="sqlite", message=f"writes {self.settings.file}")]
 
-    def _store(self, rows: Sequence[tuple[str, ...]], notify: Notify) -> int:
+    def _store(self, rows: Sequence[tuple[str, ...]], progress: Progress) -> int:
         """How many of the rows were new. A file that is locked or full is tried for ever."""
         for wait in delays():
             try:
@@ -88,7 +90,7 @@ class SqliteSink:
                     connection.execute(_CREATE)
                     return connection.executemany(_INSERT, rows).rowcount
             except sqlite3.OperationalError as error:
-                notify({"connected": False, "error": str(error)})
+                progress.report({"connected": False, "error": str(error)})
                 time.sleep(wait)
         raise AssertionError("delays never end")
 

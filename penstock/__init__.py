@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         ShardIteratorExpired,
         Unavailable,
     )
-    from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage
+    from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage, Listing
     from penstock.finding import Finding
     from penstock.page import Decoder, Page
     from penstock.position import START, Bookmark, PartitionId, Place
@@ -43,7 +43,7 @@ _PLACES = {
         "PositionLost", "RecordsExpired", "Rejected", "SettingsError", "ShardIteratorExpired",
         "Unavailable",
     ),
-    "penstock.feeds": ("Feed", "FeedPlugin", "Following", "Gap", "Lineage"),
+    "penstock.feeds": ("Feed", "FeedPlugin", "Following", "Gap", "Lineage", "Listing"),
     "penstock.finding": ("Finding",),
     "penstock.page": ("Decoder", "Page"),
     "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
@@ -69,6 +69,7 @@ __all__ = [
     "InvalidStream",
     "LeaseLost",
     "Lineage",
+    "Listing",
     "Malformed",
     "Message",
     "Operation",

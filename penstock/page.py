@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.position import PartitionId, Place
 
-__all__ = ["Decoder", "Fetches", "Page"]
+__all__ = ["Decoder", "DecoderAround", "Fetches", "Page", "fetched"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class Decoder(Protocol):
         ...
 
 
+@runtime_checkable
 class Fetches(Protocol):
     """A decoder whose pages are instructions (a chunk of a table, a range of a file): the task that
     decodes a page first reads what it names."""
@@ -58,3 +59,24 @@ class Fetches(Protocol):
     def fetch(self, page: Page) -> Page:
         """The page with its payload. Does I/O; raises Unavailable, PositionLost, SettingsError."""
         ...
+
+
+def fetched(decoder: Decoder, page: Page) -> Page:
+    """The page as `decoder` takes it: of a decoder whose pages are instructions, with its
+    payload."""
+    return decoder.fetch(page) if isinstance(decoder, Fetches) else page
+
+
+class DecoderAround:
+    """What a decoder around another one keeps of it."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.unknown_types = decoder.unknown_types  # the same set, which only grows
+        self.decoder = decoder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decoder,)
+
+    def fetch(self, page: Page) -> Page:
+        """See `Fetches`: the page as it is, for a decoder whose pages are no instructions."""
+        return fetched(self.decoder, page)

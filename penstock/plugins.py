@@ -1,8 +1,9 @@
-"""Feeds, sinks and layouts are found by name through an entry point; ours use the same door."""
+"""Feeds, sinks, layouts and stores are found through entry points; ours use the same door."""
 
+import re
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any
 
 from penstock.errors import SettingsError
@@ -11,7 +12,7 @@ __all__ = ["known", "plugin"]
 
 
 def known(kind: str) -> list[str]:
-    """The names of all installed plug-ins of a kind: `feeds`, `sinks` or `layouts`."""
+    """The names of all installed plug-ins of a kind: `feeds`, `sinks`, `layouts` or `stores`."""
     return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
 
 
@@ -30,11 +31,21 @@ def plugin(kind: str, name: str) -> Any:
     raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=hint)
 
 
-def _load(point: Any, name: str) -> Any:
+def _load(point: EntryPoint, name: str) -> Any:
     try:
         return point.load()
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"{name!r} needs the module {error.name!r}, which is not installed",
-            hint=f"pip install 'penstock[{name}]'",
+            hint=f"pip install '{_installed_by(str(error.name), point.dist)}'",
         ) from error
+
+
+def _installed_by(module: str, package: Distribution | None) -> str:
+    """What pip installs a module by: the first extra of the package that requires it."""
+    wanted = module.partition(".")[0].replace("_", "-")
+    for requirement in (package.requires if package else None) or ():
+        found = re.match(r"([\w.-]+).*extra == \W(.+)\W", requirement)
+        if package and found and found[1].replace("_", "-") == wanted:
+            return f"{package.name}[{found[2]}]"
+    return wanted

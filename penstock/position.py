@@ -14,7 +14,7 @@ from penstock.errors import Malformed
 
 __all__ = [
     "START", "Bookmark", "Bookmarks", "Mark", "PartitionId", "Place", "Position",
-    "bookmarks_from_json", "bookmarks_to_json", "position_from_json", "position_to_json",
+    "bookmarks_from_json", "bookmarks_to_json",
 ]  # fmt: skip
 
 PartitionId = NewType("PartitionId", str)
@@ -96,13 +96,3 @@ def bookmarks_to_json(bookmarks: Bookmarks) -> dict[str, Any]:
 def bookmarks_from_json(document: Mapping[str, Any]) -> dict[PartitionId, Bookmark]:
     """The inverse of `bookmarks_to_json`; raises Malformed."""
     return {PartitionId(name): Bookmark.from_json(each) for name, each in document.items()}
-
-
-def position_to_json(position: Position) -> dict[str, str]:
-    """Plain JSON: partition id -> "CURSOR:ORDINAL", sorted: equal positions are equal text."""
-    return {partition: str(position[partition]) for partition in sorted(position)}
-
-
-def position_from_json(document: Mapping[str, str]) -> dict[PartitionId, Place]:
-    """The inverse of `position_to_json`; raises Malformed."""
-    return {PartitionId(partition): Place.parse(text) for partition, text in document.items()}

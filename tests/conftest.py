@@ -18,10 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from penstock.demo.programs import postgres_bin
-from penstock.demo.server import EmbeddedServer
-from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Unavailable
+from tests.servers import Database, EmbeddedServer, Nats, Postgres, postgres_bin
 
 # An example is slow only when the machine is. Every run tries the same ones, unless
 # PENSTOCK_EXAMPLES is set. Before any test is imported, which takes what is set.

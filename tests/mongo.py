@@ -10,12 +10,12 @@ from typing import Any
 
 import pymongo
 
-from penstock.demo.secantus import Secantus
 from penstock.feeds import Following
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.page import Page
 from penstock.position import Bookmark
+from tests.servers import Secantus
 
 __all__ = [
     "REAL",

@@ -4,7 +4,7 @@ import time
 
 from psycopg.errors import ObjectInUse
 
-from penstock.demo.servers import Database, Postgres
+from tests.servers import Database, Postgres
 
 __all__ = ["advance_slot", "drop_slot"]
 

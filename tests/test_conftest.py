@@ -37,7 +37,7 @@ PROCESS = {
         "def test_it(): SPAWN.Process().start()"
     ),
 }
-HEAD = "import pytest\nfrom penstock.demo.servers import Nats\n"
+HEAD = "import pytest\nfrom tests.servers import Nats\n"
 BY_NAME = """
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every module says what it offers, and offers what it says."""
+"""Modules offer what they say; public names are on a page."""
 
 import ast
 import pickle
@@ -27,8 +27,6 @@ def test_every_name_in_all_is_there(name: str) -> None:
     offered = getattr(module, "__all__", [])
     assert [each for each in offered if not hasattr(module, each)] == []
     assert len(offered) == len(set(offered))
-    # A package without names of its own only holds modules.
-    assert offered or hasattr(module, "__path__"), f"{name} has no __all__"
 
 
 def test_no_two_public_classes_share_a_name() -> None:

@@ -10,9 +10,10 @@ from penstock.closing import Closes
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, Malformed, SettingsError
 from penstock.leases import Lease, replace
+from penstock.leases.holder import TERM, instance_name
 from penstock.leases.open import open_store
 from penstock.position import Bookmark
-from penstock.service.ownership import TERM, Ownership, instance_name
+from penstock.service.ownership import Ownership
 
 __all__ = ["Editing", "StoredRow", "read_export"]
 

@@ -55,6 +55,15 @@ def _spark_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _spark_mode(value: Any) -> Any:
+    if value == "packed":
+        raise ValueError(
+            "packed is no more: leave spark.mode out (with an interval as trigger, micro-batches"
+            " are of rows)"
+        )
+    return value
+
+
 def _trigger(value: Any) -> Any:
     seconds = value if value == "realtime" else parse_duration(value)
     if not isinstance(seconds, str) and seconds < 0:
@@ -156,7 +165,7 @@ class Spark(Settings):
     trigger: Trigger = 0.0  # seconds
     # Seconds; between two epochs changes wait some 0.2 s.
     epoch: Duration = Field(default=3600.0, ge=1)
-    mode: Literal["auto", "rows", "packed"] = "auto"
+    mode: Annotated[Literal["auto", "rows"], BeforeValidator(_spark_mode)] = "auto"
     # Whether an instance that waits for another to end has Spark ready.
     standby: Literal["cold", "warm"] = "cold"
     # Python workers are forks of one process (on one machine); false: Spark starts each of them.
@@ -196,11 +205,10 @@ class Pipeline(Settings):
     def _rows(self) -> "Pipeline":
         spark = self.spark
         realtime = spark.trigger == "realtime"
-        if self.transform and (realtime or spark.mode == "packed"):
-            what = "trigger: realtime" if realtime else "mode: packed"
+        if self.transform and realtime:
             raise ValueError(
-                f"spark.{what} has no rows that a transform could see: leave the transform out, or"
-                " use a duration as trigger and mode: auto"
+                "spark.trigger: realtime has no rows that a transform could see: leave the"
+                " transform out, or use a duration as trigger"
             )
         if realtime and spark.mode != "auto":
             raise ValueError(

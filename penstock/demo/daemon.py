@@ -14,8 +14,6 @@ from pathlib import Path
 
 from penstock.errors import Unavailable
 
-__all__ = ["Daemon", "PortTaken"]
-
 _PORT_TAKEN = ("address already in use", "could not bind")
 # After a kill PostgreSQL's children run on for a moment, and hold the shared memory.
 _NOT_YET = ("pre-existing shared memory block", "lock file", *_PORT_TAKEN)

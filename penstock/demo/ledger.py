@@ -6,8 +6,6 @@ Nothing here comes from the pipeline. A transaction is entered after its COMMIT 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Key", "Ledger", "Written", "alone"]
-
 # The values of a table's key columns, in order; empty for TRUNCATE.
 Key = tuple[object, ...]
 

@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Sequence
 from math import ceil
 
-__all__ = ["Meter", "quantile"]
-
 
 class Meter:
     """One thread adds, another reads. Latencies are seconds; `now` is any monotonic clock."""

@@ -6,8 +6,6 @@ from pathlib import Path
 from penstock.demo.programs import beside_python
 from penstock.demo.server import EmbeddedServer
 
-__all__ = ["Moto"]
-
 
 class Moto(EmbeddedServer):
     """A moto server; any credentials do."""

@@ -4,30 +4,21 @@ import json
 import signal
 import socket
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from penstock.demo.programs import nats_server
 from penstock.demo.server import EmbeddedServer
 
-__all__ = ["Nats"]
-
 
 class Nats(EmbeddedServer):
-    """A nats-server with JetStream; `config` is its configuration file, on top of ours.
-
-    Nested mappings are merged; `{"jetstream": False}` turns JetStream off.
-    """
+    """A nats-server with JetStream."""
 
     stops_on = signal.SIGINT
 
-    def __init__(
-        self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, folder: Path | str | None = None) -> None:
         self.bin = nats_server()
-        self.config = dict(config or {})
-        self._name = str(self.config.get("server_name", f"penstock-{uuid.uuid4().hex[:12]}"))
+        self._name = f"penstock-{uuid.uuid4().hex[:12]}"
         super().__init__("nats", folder)
 
     @property
@@ -35,16 +26,18 @@ class Nats(EmbeddedServer):
         """nats://127.0.0.1:PORT, without a login."""
         return f"nats://{self.host}:{self.port}"
 
-    def _start(self, *, again: bool) -> None:
-        ours: dict[str, Any] = {
+    def _configuration(self) -> dict[str, Any]:
+        return {
             "host": self.host,
             "port": self.port,
             "server_name": self._name,
             "jetstream": {"store_dir": str(self.folder / "jetstream")},
         }
+
+    def _start(self, *, again: bool) -> None:
         file = self.folder / "nats.conf"
         # The server's own format is a superset of JSON.
-        file.write_text(json.dumps(_merged(ours, self.config), indent=2))
+        file.write_text(json.dumps(self._configuration(), indent=2))
         file.chmod(0o600)
         self.daemon.start(
             [str(self.bin), "-c", str(file)], ready=self._ready, timeout=self.timeout, again=again
@@ -57,12 +50,3 @@ class Nats(EmbeddedServer):
                 return self._name.encode() in connection.recv(65536)
         except OSError:
             return False
-
-
-def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(ours)
-    for name, value in theirs.items():
-        mine = merged.get(name)
-        both = isinstance(mine, Mapping) and isinstance(value, Mapping)
-        merged[name] = _merged(mine, value) if both else value  # type: ignore[arg-type]
-    return merged

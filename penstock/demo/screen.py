@@ -18,8 +18,6 @@ from penstock.closing import Closes
 from penstock.tail.lines import line
 from penstock.tail.message import Message
 
-__all__ = ["PHASES", "Scene", "Screen"]
-
 PHASES = ("setting up", "starting Spark", "streaming", "draining", "verdict")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _BAR = 60

@@ -12,8 +12,6 @@ from pymongo.errors import PyMongoError
 from penstock.demo.programs import beside_python
 from penstock.demo.server import EmbeddedServer
 
-__all__ = ["Secantus"]
-
 
 class Secantus(EmbeddedServer):
     """A SecantusDB; `options` are its options without the dashes, on top of ours; change the

@@ -11,8 +11,6 @@ from penstock.closing import Closes
 from penstock.demo.daemon import Daemon, PortTaken
 from penstock.demo.programs import free_port
 
-__all__ = ["EmbeddedServer"]
-
 _ATTEMPTS = 5
 
 

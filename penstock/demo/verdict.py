@@ -14,8 +14,6 @@ from penstock.demo.ledger import Key, Ledger, Written
 from penstock.demo.replica import Received, Replica
 from penstock.position import Place
 
-__all__ = ["TableRows", "Verdict", "judge"]
-
 # A table's rows by key, as PostgreSQL answers.
 TableRows = Mapping[Key, Mapping[str, Any]]
 

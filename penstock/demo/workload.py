@@ -9,8 +9,6 @@ from typing import Protocol
 from penstock.demo.ledger import Ledger
 from penstock.errors import Unavailable
 
-__all__ = ["Workload", "Writer"]
-
 
 class Writer(Protocol):
     """Writes into a source, and enters what was committed in the ledger. Used by one thread."""
@@ -24,8 +22,8 @@ class Writer(Protocol):
         ...
 
     def finish(self) -> None:
-        """Commits what is open."""
-        ...
+        """Commits what is open, if a writer leaves something open."""
+        return
 
 
 class Workload:

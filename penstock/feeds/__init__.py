@@ -4,9 +4,10 @@ A feed knows its partitions and can follow one of them from a bookmark. Followin
 it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from penstock.change import Images, OnError
@@ -38,20 +39,19 @@ __all__ = [
     "Feed",
     "FeedPlugin",
     "Following",
-    "FollowsMany",
     "Gap",
     "GapPolicy",
     "GivesRecords",
     "HistoryLost",
     "Holder",
     "Lineage",
+    "Listing",
     "Mark",
     "NativeRecord",
     "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
-    "SharedConnection",
     "TellsItsReader",
     "TellsOfTables",
 ]
@@ -68,10 +68,36 @@ GapPolicy = Literal["fail", "resnapshot", "continue"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
     """One partition and its parents, which end before it starts: one parent for a split, several
-    for a merge."""
+    for a merge.
+
+    `first`: its first bookmark, made by the feed where the parents that are known have ended (their
+    last bookmarks may matter), and for a new partition without parents whose beginning is not lost.
+    None: begin where the source's records of it do.
+    """
 
     partition: PartitionId
     parents: tuple[PartitionId, ...] = ()
+    first: Bookmark | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The partitions that a source lists, in any order; iterating gives them.
+
+    `complete`: false where the source gave less than it has, or may have: then a partition that is
+    left out is no evidence of anything. `history`: which source and which of its histories this is
+    (a system id, a stream's ARN); "" where the feed looks only when it follows.
+    """
+
+    lineages: Sequence[Lineage] = ()
+    complete: bool = True
+    history: str = ""
+
+    def __iter__(self) -> Iterator[Lineage]:
+        return iter(self.lineages)
+
+    def __len__(self) -> int:
+        return len(self.lineages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +150,8 @@ class Following(Protocol):
     def read(self, timeout: float) -> Sequence[Page]:
         """The next pages, in order; waits at most `timeout` seconds and then returns none.
 
-        Raises Unavailable (follow again from the last place), PositionLost, Malformed or
+        Raises Unavailable (follow again from the last place), HistoryLost with the gap as
+        `Feed.follow` does, PositionLost (follow again: that finds what is lost), Malformed or
         SettingsError.
         """
         ...
@@ -195,9 +222,12 @@ class Feed(Protocol):
         """What the settings say to do about lost changes."""
         ...
 
-    def partitions(self) -> Sequence[Lineage]:
-        """The partitions there are now. It may be stale: one that is left out twice, some seconds
-        apart, is followed all the same, which says whether it is lost. Does I/O; raises as
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        """The partitions there are now; `known` are the bookmarks of those that the caller knows,
+        also of ended ones until their children are known. From them the feed makes children's first
+        bookmarks, and may compute partitions that the source does not list as they are (the halves
+        of a key range). The listing may be stale: a partition that is left out twice, some seconds
+        apart, is followed all the same, and following says whether it is lost. Does I/O; raises as
         `Following.read` does."""
         ...
 
@@ -210,16 +240,26 @@ class Feed(Protocol):
         ...
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
     ) -> Following:
         """Reads `partition` after `bookmark`; without a place, from where its mark says, or where
         the source remembers us (a slot's confirmed position, a trim horizon), never from "now".
 
-        If the source lacks what follows the bookmark, or is another one, this raises HistoryLost
-        with the gap; called again `despite` that gap, it makes anew what is needed, and follows
-        after the gap. The mark of a child's first bookmark may be
-        `{"parents": {partition: bookmark}}`.
+        If the source lacks what follows the bookmark, or is another one, this or the first `read`
+        raises HistoryLost with the gap; called again `despite` that gap and those found before it,
+        it makes anew what is needed, and follows after them all. It keeps nothing of what it found
+        between two calls: a pickled copy finds the same.
         """
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """What is wrong with the source as a whole, by what the last calls found; does no I/O.
+        Plain JSON: `state` ("disabled", "throttled", or "" for nothing), `message` for people, and
+        `at_risk` (why history may soon be lost)."""
         ...
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
@@ -229,37 +269,6 @@ class Feed(Protocol):
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this feed from running or make it lose data."""
-        ...
-
-
-class SharedConnection(Protocol):
-    """One connection over which several partitions are read; used by one thread.
-
-    Making one does no I/O: the first `follow` connects, and the first after a loss connects again.
-    It closes with the last of its followings.
-    """
-
-    def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
-    ) -> Following:
-        """As `Feed.follow`, over this connection."""
-        ...
-
-    def read(self, followings: Sequence[Following], timeout: float) -> Sequence[Page]:
-        """The next pages of any of these followings, in order for each, all together about as much
-        as one `Following.read` returns, none of them left out for long; waits at most `timeout`
-        seconds for the first. Raises Unavailable when the connection is lost, or the position of
-        one of them: all of its followings have ended, and to follow again says what was lost."""
-        ...
-
-
-@runtime_checkable
-class FollowsMany(Protocol):
-    """A feed that reads several partitions over one connection. Without it, each following has its
-    own."""
-
-    def shared_connection(self) -> SharedConnection | None:
-        """A new one; None where that is not wanted."""
         ...
 
 

@@ -21,12 +21,6 @@ from penstock.position import (
     bookmarks_to_json,
 )
 
-__all__ = [
-    "BOOKMARKS", "DONE", "END", "FAILED", "GAP", "JOIN", "LEAVE", "PAGE", "RECORDED", "REQUEST",
-    "ROWS", "STORED", "FoundGap", "Join", "Leave", "Request", "Rows", "bookmarks_message",
-    "read_bookmarks", "read_stored", "stored_message",
-]  # fmt: skip
-
 # The first byte of each message. From the page server: a page (a large payload is the next
 # message), the end of what was asked for, or a pickled error. From the task: a request, what is
 # stored, and the same when the sink is done, which is answered with an end.

@@ -13,18 +13,13 @@ from penstock.change import Images, OnError
 from penstock.config import Checkpoint, settings_from_options
 from penstock.errors import SettingsError
 from penstock.feeds import Feed
-from penstock.handover.run_folder import BOARD
+from penstock.handover.run_folder import BOARD, read_task_slots
 from penstock.ops.reporter import Reporter
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
 from penstock.sinks import Sink
 
-__all__ = [
-    "Listening", "Mode", "Reports", "SinkOptions", "SourceOptions", "read_sink", "read_source",
-]  # fmt: skip
-
-
-Mode = Literal["rows", "packed", "realtime"]
+Mode = Literal["rows", "realtime"]
 
 
 class Listening(Settings):
@@ -55,8 +50,8 @@ class SourceOptions(Settings):
 
     # The feed's type, such as `postgres`.
     backend: str
-    # `rows`: the change DataFrame. For penstock's own sink only, whose tasks get pages from the
-    # page server and decode them: `packed` (a micro-batch at a time), `realtime` (as they arrive).
+    # `rows`: the change DataFrame. `realtime`: tickets, for penstock's own sink only, whose tasks
+    # get pages as they arrive from the page server, and decode them.
     mode: Mode = "rows"
     # How long an epoch of `realtime` is.
     epoch: Duration = 10.0
@@ -97,6 +92,11 @@ class SourceOptions(Settings):
     # that do so, too, with commas.
     depot: str = ""
     late: str = ""
+
+    def live_slots(self) -> int | None:
+        """How many task slots the query has now."""
+        live = read_task_slots(self.runtime)
+        return live if live is not None else self.slots
 
 
 class SinkOptions(Settings):

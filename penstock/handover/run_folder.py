@@ -13,16 +13,6 @@ from pathlib import Path
 
 from penstock.processes import is_alive
 
-__all__ = [
-    "BOARD",
-    "STOP",
-    "read_owner",
-    "read_task_slots",
-    "run_folder",
-    "write_owner",
-    "write_task_slots",
-]
-
 # The board's socket.
 BOARD = "board"
 # The service makes this file: readers take no more changes, save, acknowledge and report that.
@@ -46,6 +36,11 @@ def run_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_stopping(folder: str | None) -> bool:
+    """Whether the service has made the stop file."""
+    return folder is not None and (Path(folder) / STOP).exists()
 
 
 def write_owner(folder: Path, owner: str) -> None:

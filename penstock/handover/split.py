@@ -14,8 +14,6 @@ import pyarrow as pa
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 
-__all__ = ["Range", "Split", "SplitPages", "bounded"]
-
 
 class Range(NamedTuple):
     """What lies in a partition after one place, up to another."""

@@ -1,9 +1,9 @@
-"""A ticket: what Spark carries in place of pages. The task that writes (with a transform, the one
-that makes stubs) presents it to the page server of the reader process and gets the pages there:
-they do not pass through the JVM, and without a transform through no second worker.
+"""A ticket: what Spark carries in place of pages. A task presents it to the page server of the
+reader process and gets the pages there: they do not pass through the JVM.
 
-A ticket names ranges of partitions (a micro-batch that can be planned again), or a group of
-partitions and a time (an epoch, whose end is known only when it is over).
+The task that makes stubs has one for ranges of partitions (a micro-batch that can be planned
+again). The task that writes, in an epoch, has one for a group of partitions and a time: the end of
+an epoch is known only when it is over.
 """
 
 import pickle
@@ -18,8 +18,6 @@ from penstock.errors import Malformed
 from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
-
-__all__ = ["TICKETS", "Ticket", "messages_of", "page_of", "punch", "tickets"]
 
 # The row that a split becomes: the pickled decoder that reads the pages, and the pickled ticket.
 _COLUMNS: list["pa.Field[Any]"] = [
@@ -49,11 +47,6 @@ class Ticket:
     # Where the task reads the source by itself: the pickled feed, and bytes that it may buffer.
     feed: bytes = field(default=b"", repr=False)
     buffer: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its end is known only when it is over."""
-        return not self.ranges
 
 
 def punch(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 from threading import Lock
 
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
 
 __all__ = ["MemoryStore"]
@@ -20,6 +20,13 @@ class MemoryStore:
         self._lock = Lock()
         # One counter for all rows: a row that is deleted and made again never repeats a revision.
         self._revisions = count(1)
+
+    @classmethod
+    def of_url(cls, url: str) -> "MemoryStore":
+        """Of `memory:`; raises SettingsError."""
+        if url not in ("memory:", "memory://"):
+            raise SettingsError("memory has no names", hint="write positions: 'memory:'")
+        return cls()
 
     def get(self, name: str) -> Lease | None:
         """The row as it is now, or None."""

@@ -53,6 +53,9 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
 
     def __init__(self, url: str) -> None:
         super().__init__()
+        if "://" not in url:
+            hint = "write postgresql://USER:PASSWORD@HOST/DATABASE"
+            raise SettingsError("the positions URL names no PostgreSQL database", hint=hint)
         self._url = url
 
     def __repr__(self) -> str:

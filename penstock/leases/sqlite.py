@@ -46,6 +46,15 @@ class SqliteStore(RowStore[sqlite3.Connection]):
         super().__init__()
         self.path = Path(path)
 
+    @classmethod
+    def of_url(cls, url: str) -> "SqliteStore":
+        """Of `sqlite:///relative.db` or `sqlite:////absolute.db`; raises SettingsError."""
+        path = url.removeprefix("sqlite:///")
+        if path in (url, ""):
+            hint = "write sqlite:///relative.db or sqlite:////absolute.db"
+            raise SettingsError("the positions URL names no SQLite file", hint=hint)
+        return cls(path)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return SqliteStore, (self.path,)
 

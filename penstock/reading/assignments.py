@@ -1,6 +1,6 @@
 """Partitions that tasks read by themselves: which there are, and what tasks report of them.
 
-Stands in for a reservoir where a feed's partitions may be read by anyone: nothing is read here.
+Nothing is read here: a feed's partitions may be read by anyone.
 """
 
 import threading
@@ -9,18 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.handover.conversation import Join, Leave, Rows
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
-
-__all__ = ["AssignmentDraw", "Assignments"]
+from penstock.position import Bookmark, Bookmarks, PartitionId
 
 
 class Assignments:
-    """The partitions that may be read now; see `Reservoir` for what its methods are to epochs.
-    `limit`: of what all tasks together buffer, in bytes."""
+    """The partitions that may be read now, and their bookmarks. `limit`: of what all tasks together
+    buffer, in bytes."""
 
     def __init__(self, limit: int) -> None:
         self.wake = threading.Condition()
-        self.ended: set[PartitionId] = set()
         # As a reservoir's: over all tasks, as they have reported it.
         self.counts = {"events": 0, "pages": 0, "reconnects": 0}
         self._limit = limit
@@ -45,17 +42,16 @@ class Assignments:
         with self.wake:
             self._open.pop(partition, None)
             self._rows.pop(partition, None)
-            self.ended.discard(partition)
             self.wake.notify_all()
 
-    def report(self, bookmarks: Bookmarks) -> None:
-        """A task stored everything up to these bookmarks."""
+    def reached(self, bookmarks: Bookmarks) -> None:
+        """Everything up to these bookmarks is stored; a partition that ended is closed."""
         with self.wake:
             for name, bookmark in bookmarks.items():
-                if name in self._open:
+                if bookmark.ended:
+                    self.close(name)
+                elif name in self._open:
                     self._open[name] = bookmark
-                    if bookmark.ended:
-                        self.ended.add(name)
 
     def report_rows(self, reported: Rows) -> None:
         """The status of partitions, as their task has it (see `Following.status`), and what the
@@ -76,22 +72,6 @@ class Assignments:
         rows = dict(self._rows)  # one step, whatever other threads do meanwhile
         held: int = sum(row.get("buffered_bytes", 0) for row in rows.values())
         return round(100 * held / self._limit, 1)
-
-    def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
-        """Whether a task reported that the partition has ended, and is wholly stored."""
-        return partition in self.ended
-
-    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
-        """What a task reported last."""
-        found = self._open.get(partition)
-        return found if found is not None and found.place == place else None
-
-    def stored(self, places: Position) -> int:
-        """No page is held here."""
-        return 0
-
-    def acknowledge(self, saved: Bookmarks) -> None:
-        """Sources that anyone may read keep nothing for us."""
 
     def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
         """Plain JSON of every partition, as its task has it."""
@@ -117,10 +97,6 @@ class Assignments:
         self._groups[groups] = placed
         return {name: each for name, each in self._open.items() if placed[name] == group}
 
-    def stop(self, timeout: float) -> bool:
-        """Nothing runs here."""
-        return True
-
 
 class AssignmentDraw:
     """Which partitions the task of one group reads, as they join and leave."""
@@ -128,7 +104,7 @@ class AssignmentDraw:
     def __init__(self, assignments: Assignments, group: int, groups: int) -> None:
         self._assignments = assignments
         self._group, self._groups = group, groups
-        self._told: set[PartitionId] = set()
+        self._joined: set[PartitionId] = set()
 
     def next(self, wait: float) -> tuple[Sequence[Join | Leave], bool]:
         """See `draw.Draw`."""
@@ -141,9 +117,9 @@ class AssignmentDraw:
 
     def _changed(self) -> list[Join | Leave]:
         now = self._assignments.of(self._group, self._groups)
-        joined = {name: each for name, each in now.items() if name not in self._told}
-        left = [name for name in self._told if name not in now]
-        self._told = set(now)
+        joined = {name: each for name, each in now.items() if name not in self._joined}
+        left = [name for name in self._joined if name not in now]
+        self._joined = set(now)
         changed: list[Join | Leave] = []
         if left:
             changed.append(Leave(left))

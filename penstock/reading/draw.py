@@ -4,24 +4,15 @@ partitions there are; in a planned one up to its end.
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
-from zlib import crc32
 
 from penstock.handover.conversation import Join, Leave
 from penstock.handover.split import Range
 from penstock.page import Page
 from penstock.position import PartitionId, Place
-from penstock.reservoir.arrivals import Arrivals
-from penstock.reservoir.reservoir import Reservoir
-
-__all__ = ["Draw", "OpenDraw", "PlannedDraw", "group_of"]
+from penstock.reservoir.reservoir import Arrivals, Reservoir
 
 # Bytes that are drawn at once: of all partitions, and of each while others have pages.
 _AT_ONCE, _OF_EACH = 4 << 20, 1 << 20
-
-
-def group_of(partition: PartitionId, groups: int) -> int:
-    """Which of the tickets of an epoch a partition belongs to; the same in every process."""
-    return crc32(partition.encode()) % groups
 
 
 class Draw(Protocol):
@@ -39,18 +30,14 @@ class Draw(Protocol):
 
 
 class OpenDraw:
-    """The partitions of one group, as pages come; `durable` is where each goes on."""
+    """All partitions, as pages come; `durable` is where each goes on."""
 
     def __init__(
-        self,
-        reservoir: Reservoir,
-        group: int,
-        groups: int,
-        durable: Callable[[PartitionId], Place | None],
+        self, reservoir: Reservoir, durable: Callable[[PartitionId], Place | None]
     ) -> None:
         self._reservoir = reservoir
         self._durable = durable
-        self._arrivals = Arrivals(lambda name: group_of(name, groups) == group)
+        self._arrivals = Arrivals()
         with reservoir.wake:
             reservoir.listen(self._arrivals, durable)
 

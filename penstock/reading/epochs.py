@@ -9,19 +9,19 @@ ids then drop.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.errors import Unavailable
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.reading.assignments import AssignmentDraw, Assignments
-from penstock.reading.draw import OpenDraw
+from penstock.reading.draw import Draw, OpenDraw
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from penstock.reservoir.reservoir import Reservoir
-
-__all__ = ["Epoch", "Epochs"]
 
 # The first epochs are short: Spark's code for turning one over is loaded and partly compiled while
 # nothing waits. (Measured: the turn after 0, 3, 20 of them takes 0.4, 0.17, 0.13 s.)
@@ -30,8 +30,8 @@ SHORT = 0.2
 # An epoch whose time is over goes on while there is more, for so many times its time: what comes
 # while epochs are turned over waits.
 LONGER = 2.0
-# Seconds between two looks at whether it is time to save, when tasks report nothing new.
-SETTLE = 0.5
+# Seconds between two questions whether it is time to save, when tasks report nothing new.
+SAVE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,53 +44,42 @@ class Epoch:
     most: float
 
 
-class Epochs:
-    """Plans epochs over a reservoir. The page server's threads call `stored`, and one of them
-    `watch`; `slots` says how many tasks may run at a time now (None: enough); `clock` is monotonic
-    seconds."""
+class Partitions(Protocol):
+    """The partitions that are read for open micro-batches: by this process, or by tasks."""
+
+    @property
+    def open_partitions(self) -> Sequence[PartitionId]:
+        """Those that are read."""
+        ...
+
+    def open(self, partition: PartitionId, bookmark: Bookmark) -> None:
+        """The partition is read after the bookmark."""
+        ...
+
+    def close(self, partition: PartitionId) -> None:
+        """The partition is read no longer."""
+        ...
+
+
+class Lengths:
+    """How long epochs are (`seconds`, usually), and over how many groups partitions are spread.
+    `slots` says how many tasks may run at a time now (None: enough), `groups` how many groups there
+    should be."""
 
     def __init__(
         self,
-        reservoir: Reservoir | Assignments,
-        roster: Roster,
-        positions: Positions,
-        *,
         seconds: float,
-        clock: Callable[[], float],
         slots: Callable[[], int | None] = lambda: None,
         groups: Callable[[], int] = lambda: 1,
     ) -> None:
-        self._reservoir = reservoir
-        self._roster = roster
-        self._positions = positions
-        self._keeper = Keeper(reservoir, positions)
         self._seconds = seconds
         self._slots = slots
         self._wanted = groups
         self._groups = 1
-        self._clock = clock
-        self._settled = clock()
-        self._saving = threading.Lock()
-        self._lock = threading.Lock()  # of what follows; never held for long
-        self._durable: dict[PartitionId, Bookmark] = {}
-        self._released = 0  # guarded by `reservoir.wake`
-        self._fresh = threading.Event()
         self._had_slots = False
 
-    def begin(self, bookmarks: Bookmarks) -> None:
-        """Everything up to `bookmarks` is durable: the stored ones of a start."""
-        with self._lock:
-            self._durable = dict(bookmarks)
-
-    @property
-    def durable(self) -> Bookmarks:
-        """Everything up to here is in the sink."""
-        with self._lock:
-            return dict(self._durable)
-
-    def plan(self, number: int) -> list[Epoch]:
-        """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
-        self._look()
+    def next(self, number: int) -> list[Epoch]:
+        """The tickets of epoch `number`, from 1."""
         self._groups = max(1, self._wanted())
         lacking = self._lacks_slots()
         self._had_slots = not lacking
@@ -111,15 +100,137 @@ class Epochs:
         slots = self._slots()
         return slots is not None and slots < self._groups
 
-    def draw(self, group: int, groups: int) -> OpenDraw | AssignmentDraw:
-        """The pages of one ticket, from where its partitions are durable; or the partitions that
-        its task reads by itself."""
-        if isinstance(self._reservoir, Assignments):
-            return AssignmentDraw(self._reservoir, group, groups)
-        return OpenDraw(self._reservoir, group, groups, self._place)
 
-    def _place(self, partition: PartitionId) -> Place | None:
-        return self._durable.get(partition, START).place
+class Epochs:
+    """Plans epochs, and knows what is durable while they are open. The page server's threads report
+    it, and one of them calls `watch`. `clock` is monotonic seconds."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        keeper: Keeper,
+        roster: Roster,
+        lengths: Lengths,
+        clock: Callable[[], float],
+    ) -> None:
+        self._partitions = partitions
+        self._keeper = keeper
+        self._roster = roster
+        self._lengths = lengths
+        self._clock = clock
+        self._saved_at = clock()
+        self._saving = threading.Lock()
+        self._lock = threading.Lock()  # of `_durable`; never held for long
+        self._durable: dict[PartitionId, Bookmark] = {}
+        self._fresh = threading.Event()  # something may be saved
+
+    def begin(self, bookmarks: Bookmarks) -> None:
+        """Everything up to `bookmarks` is durable: the stored ones of a start."""
+        with self._lock:
+            self._durable = dict(bookmarks)
+
+    @property
+    def durable(self) -> Bookmarks:
+        """Everything up to here is in the sink."""
+        with self._lock:
+            return dict(self._durable)
+
+    def plan(self, number: int) -> list[Epoch]:
+        """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
+        self._look_up()
+        return self._lengths.next(number)
+
+    def is_cut_short(self) -> bool:
+        """Whether the open epoch must end now; see `Lengths`."""
+        return self._lengths.is_cut_short()
+
+    def draw(self, group: int, groups: int) -> Draw:
+        """What the task of one ticket gets."""
+        raise NotImplementedError
+
+    def watch(self, timeout: float = 0.0) -> None:
+        """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.
+        Waits at most `timeout` seconds for something to do.
+
+        Raises LeaseLost if another process saved meanwhile, and PositionLost.
+        """
+        self._fresh.wait(timeout)
+        self._end()
+        self._look_up()
+        if self._fresh.is_set() or self._clock() - self._saved_at >= SAVE:
+            self.save(force=False)
+
+    def save(self, *, force: bool = True) -> None:
+        """Saves what is durable (now, unless `force` is false) and acknowledges it. Raises as
+        `Keeper.save` does."""
+        with self._saving:
+            self._fresh.clear()
+            self._saved_at = self._clock()
+            self._keeper.save(self.durable, self._released(), force=force)
+            for name in self._keeper.lost:
+                self.revoke(name)
+
+    def revoke(self, partition: PartitionId) -> None:
+        """The partition is another instance's: nothing of it is read, delivered or saved here any
+        more, apart from what a task has in its hands."""
+        self._partitions.close(partition)
+        with self._lock:
+            self._durable.pop(partition, None)
+
+    def _look_up(self) -> None:
+        taken = {*self._partitions.open_partitions, *self._keeper.lost}
+        try:
+            found = self._roster.look(self.durable, taken)
+        except Unavailable:
+            return  # the roster tries again; who is read already goes on
+        if found is None:
+            return
+        with self._lock:
+            for name, bookmark in found.ready.items():
+                self._durable.setdefault(name, bookmark)
+        for name, bookmark in found.ready.items():
+            self._partitions.open(name, bookmark)
+        if found.forgotten:
+            self._forget(found.forgotten)
+
+    def _forget(self, partitions: Collection[PartitionId]) -> None:
+        """Their children are known, and are stored before these are removed: what descends from
+        nothing that is stored is a gap."""
+        try:
+            self.save()
+        except Unavailable:
+            return  # the next look-up finds them again
+        with self._lock:
+            for name in partitions:
+                self._durable.pop(name, None)
+        self._keeper.remove(partitions)
+
+    def _end(self) -> None:
+        """Ends partitions that have ended at the source, and are wholly durable."""
+
+    def _released(self) -> int:
+        """How many changes have become durable since the last call, where they are counted."""
+        return 0
+
+
+class BufferedEpochs(Epochs):
+    """Where pages are read and buffered in this process."""
+
+    def __init__(
+        self,
+        reservoir: Reservoir,
+        roster: Roster,
+        positions: Positions,
+        lengths: Lengths,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(reservoir, Keeper(positions, reservoir), roster, lengths, clock)
+        self._reservoir = reservoir
+        self._count = 0  # of changes since the last save; guarded by `reservoir.wake`
+
+    def draw(self, group: int, groups: int) -> OpenDraw:
+        """The pages of all partitions, which are one group, from where they are durable."""
+        return OpenDraw(self._reservoir, self._place)
 
     def stored(self, places: Position) -> None:
         """A task reports that everything up to `places` is durable: releases the pages, and wakes
@@ -131,97 +242,66 @@ class Epochs:
                 if not known.ended and (known.place is None or place > known.place):
                     self._durable[partition] = known._replace(place=place)
                     fresh[partition] = place
-        if not fresh:
-            return
-        with self._reservoir.wake:
-            self._released += self._reservoir.stored(fresh)
-            done = self._done(fresh)
-        self._end(done)
-        self._fresh.set()
+        if fresh:
+            with self._reservoir.wake:
+                self._count += self._reservoir.stored(fresh)
+            self._end(fresh)
+            self._fresh.set()
 
-    def marked(self, bookmarks: Bookmarks) -> None:
-        """The same from a task that reads the source by itself: with the bookmarks to save."""
-        assert isinstance(self._reservoir, Assignments)
+    def _place(self, partition: PartitionId) -> Place | None:
+        return self._durable.get(partition, START).place
+
+    def _released(self) -> int:
+        with self._reservoir.wake:
+            count, self._count = self._count, 0
+            return count
+
+    def _end(self, among: Collection[PartitionId] | None = None) -> None:
+        reservoir = self._reservoir
+        with reservoir.wake:
+            ended = reservoir.ended.intersection(reservoir.ended if among is None else among)
+            done = [name for name in ended if reservoir.is_done(name, self._place(name))]
+        for name in done:
+            place = self._place(name)
+            last = reservoir.last_bookmark(name, place)
+            with self._lock:
+                if self._durable.get(name, START).ended:  # another thread was faster
+                    continue
+                self._durable[name] = last
+            reservoir.close(name)
+            self._fresh.set()
+
+
+class AssignedEpochs(Epochs):
+    """Where tasks read the source by themselves."""
+
+    def __init__(
+        self,
+        assignments: Assignments,
+        roster: Roster,
+        positions: Positions,
+        lengths: Lengths,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(assignments, Keeper(positions), roster, lengths, clock)
+        self._assignments = assignments
+
+    def draw(self, group: int, groups: int) -> AssignmentDraw:
+        """The partitions that the task of one ticket reads."""
+        return AssignmentDraw(self._assignments, group, groups)
+
+    def stored(self, bookmarks: Bookmarks) -> None:
+        """A task reports that everything up to these bookmarks, which are to be saved, is durable:
+        wakes `watch`."""
         with self._lock:
             fresh = {
                 name: bookmark
                 for name, bookmark in bookmarks.items()
                 if name in self._durable and _is_newer(bookmark, self._durable[name])
             }
-            self._durable |= {name: each._replace(ended=False) for name, each in fresh.items()}
-        self._reservoir.report(fresh)
+            self._durable |= fresh
+        self._assignments.reached(fresh)
         self._fresh.set()
-
-    def watch(self, timeout: float = 0.0) -> None:
-        """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.
-        Waits at most `timeout` seconds for something to do.
-
-        Raises LeaseLost if another process saved meanwhile, and PositionLost.
-        """
-        self._fresh.wait(timeout)
-        with self._reservoir.wake:
-            done = self._done(self._reservoir.ended)
-        self._end(done)
-        self._look()
-        if self._fresh.is_set() or self._clock() - self._settled >= SETTLE:
-            self.settle(force=False)
-
-    def settle(self, *, force: bool = True) -> None:
-        """Saves what is durable (now, unless `force` is false) and acknowledges it. Raises as
-        `watch` does."""
-        with self._saving:
-            self._fresh.clear()
-            self._settled = self._clock()
-            with self._reservoir.wake:
-                released, self._released = self._released, 0
-            self._keeper.save(self.durable, released, force=force)
-            for name in list(self._positions.lost):
-                self.revoke(name)
-
-    def revoke(self, partition: PartitionId) -> None:
-        """The partition is another instance's: nothing of it is read, delivered or saved here any
-        more, apart from what a task has in its hands."""
-        self._reservoir.close(partition)
-        with self._lock:
-            self._durable.pop(partition, None)
-
-    def _done(self, candidates: Iterable[PartitionId]) -> list[PartitionId]:
-        """Those that have ended, and are wholly durable; with the reservoir's lock held."""
-        ended = self._reservoir.ended
-        return [
-            name
-            for name in candidates
-            if name in ended and self._reservoir.is_done(name, self._place(name))
-        ]
-
-    def _end(self, partitions: Iterable[PartitionId]) -> None:
-        for name in partitions:
-            place = self._place(name)
-            last = self._reservoir.bookmark(name, place) or Bookmark(place)
-            with self._lock:
-                if self._durable.get(name, START).ended:  # another thread was faster
-                    continue
-                self._durable[name] = last._replace(ended=True)
-            self._reservoir.close(name)
-            self._fresh.set()
-
-    def _look(self) -> None:
-        taken = {*self._reservoir.open_partitions, *self._positions.lost}
-        try:
-            found = self._roster.look(self.durable, taken)
-        except Unavailable:
-            return  # the roster tries again; who is read already goes on
-        if found is None:
-            return
-        with self._lock:
-            for name in found.forgotten:
-                self._durable.pop(name, None)
-            for name, bookmark in found.ready.items():
-                self._durable.setdefault(name, bookmark)
-        for name, bookmark in found.ready.items():
-            self._reservoir.open(name, bookmark)
-        if found.forgotten:
-            self._positions.forget(found.forgotten)
 
 
 def _is_newer(bookmark: Bookmark, known: Bookmark) -> bool:

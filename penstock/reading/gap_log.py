@@ -29,7 +29,7 @@ _PATIENCE = 0.2
 
 
 class GapLog:
-    """The gaps of one backend; a `reservoir.part.GapRecorder`. Without `positions` (penstock as a
+    """The gaps of one backend; a `reservoir.reader.GapRecorder`. Without `positions` (penstock as a
     library) gaps are remembered for as long as the process lives. `report` is called, from any
     thread, when something was lost."""
 

@@ -1,45 +1,73 @@
-"""The way back, in one pass: durable places in, saved bookmarks out, acknowledged with them."""
+"""The way back, downwards only: what is durable is saved, and what is saved is acknowledged."""
 
-from penstock.position import START, Bookmark, Bookmarks, PartitionId
-from penstock.reading.assignments import Assignments
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.positions import Positions
-from penstock.reservoir.reservoir import Reservoir
 
-__all__ = ["Keeper"]
+
+class Acknowledger(Protocol):
+    """Whoever reads partitions of a source in this process: a reservoir, an iterator."""
+
+    @property
+    def open_partitions(self) -> Sequence[PartitionId]:
+        """Those that are being read."""
+        ...
+
+    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
+        """What to store when everything up to `place` is durable; None: what is stored stays."""
+        ...
+
+    def acknowledge(self, saved: Bookmarks) -> None:
+        """These bookmarks are stored: the source may discard everything up to them."""
+        ...
 
 
 class Keeper:
-    """Releases, saves and acknowledges what is durable, in this order. Without `positions`
-    (penstock as a library) the bookmarks it is given are in Spark's checkpoint: saved already."""
+    """Saves what is durable, and then acknowledges what was saved, for one caller at a time.
 
-    def __init__(self, reservoir: Reservoir | Assignments, positions: Positions | None) -> None:
-        self._reservoir = reservoir
+    Without `positions` (penstock as a library) the caller has saved the bookmarks already, in
+    Spark's checkpoint. Without a `reader` tasks read: the durable bookmarks have the marks of now,
+    and nobody here acknowledges.
+    """
+
+    def __init__(self, positions: Positions | None, reader: Acknowledger | None = None) -> None:
         self._positions = positions
+        self._reader = reader
 
-    def settle(self, durable: Bookmarks, *, force: bool = False) -> None:
-        """Everything up to `durable` is in the sink. Saves it when it is time (now, if `force`),
-        and acknowledges what is saved. Raises LeaseLost if another process saved meanwhile."""
-        with self._reservoir.wake:
-            places = {name: each.place for name, each in durable.items() if each.place is not None}
-            released = self._reservoir.stored(places)
-        self.save(durable, released, force=force)
+    @property
+    def lost(self) -> Collection[PartitionId]:
+        """Partitions whose stored bookmarks another instance took over."""
+        return () if self._positions is None else list(self._positions.lost)
 
-    def save(self, durable: Bookmarks, released: int, *, force: bool = False) -> None:
-        """The same for pages that were released already, with `released` changes."""
-        if self._positions is None:
-            self._reservoir.acknowledge(durable)
-            return
-        saved = self._positions.save(lambda: self._newest(durable), released, force=force)
-        self._reservoir.acknowledge(saved)
+    def save(self, durable: Bookmarks, changes: int, *, force: bool = False) -> None:
+        """Everything up to `durable` is in the sink, `changes` more than at the last call. Saves it
+        when it is time to (now, if `force`). Raises LeaseLost if another process saved meanwhile,
+        and Unavailable only with `force`."""
+        saved = durable
+        if self._positions is not None:
+            if not self._positions.is_due(changes) and not force:
+                return
+            saved = self._positions.save(self._newest(durable), force=force)
+        if self._reader is not None:
+            self._reader.acknowledge(saved)
 
-    def _newest(self, durable: Bookmarks) -> dict[PartitionId, Bookmark]:
+    def remove(self, partitions: Collection[PartitionId]) -> None:
+        """Removes the stored bookmarks of partitions that are done and no longer listed."""
+        if self._positions is not None and partitions:
+            self._positions.forget(partitions)
+
+    def _newest(self, durable: Bookmarks) -> Bookmarks:
         """With the marks of now: an idle partition advances, too. A place whose mark is not known
         is not saved: with another place's mark, changes would be passed over or repeated."""
-        found = dict(durable)
-        for name in self._reservoir.open_partitions:
+        reader, found = self._reader, dict(durable)
+        if reader is None:
+            return found
+        for name in reader.open_partitions:
             bookmark = durable.get(name, START)
             if not bookmark.ended:
-                newest = self._reservoir.bookmark(name, bookmark.place)
+                newest = reader.bookmark(name, bookmark.place)
                 if newest is not None:
                     found[name] = newest
                 elif bookmark.place is not None:

@@ -6,12 +6,14 @@ that only tickets carry opens it (multiprocessing's HMAC challenge); it listens 
 the private run folder, or where the cluster reaches the driver.
 """
 
+import os
 import pickle
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
+from typing import Any
 
 from penstock.connections import Server
 from penstock.errors import PenstockError
@@ -32,15 +34,14 @@ from penstock.handover.conversation import (
     read_bookmarks,
     read_stored,
 )
+from penstock.handover.options import SourceOptions
 from penstock.handover.ticket import messages_of
 from penstock.page import Page
 from penstock.position import Bookmarks, Position
 from penstock.reading.draw import Draw
 
-__all__ = ["PageServer"]
-
-# Seconds between looks at the clock while no page comes.
-LOOK = 0.1
+# Seconds that the clock is not read while no page comes.
+PAUSE = 0.1
 
 
 class PageServer:
@@ -78,6 +79,17 @@ class PageServer:
         self._server = Server(address, self._attend, bind=bind, port=port)
         self._is_open = False
 
+    @classmethod
+    def of(
+        cls, options: SourceOptions, draw: Callable[[Request], Draw], **more: Any
+    ) -> "PageServer":
+        """A source's: on the host that executors reach, or in the private run folder."""
+        pages, runtime = options.pages, options.runtime
+        address = f"tcp:{pages.host}" if pages.host else "unix:"
+        if runtime and not pages.host:
+            address = f"unix:{runtime}/pages-{os.getpid()}"
+        return cls(address, draw, bind=pages.bind, port=pages.port, **more)
+
     @property
     def address(self) -> str:
         """Where tasks connect to; complete after `open`."""
@@ -94,17 +106,17 @@ class PageServer:
             return
         self._server.open()
         self._is_open = True
-        threading.Thread(target=self._look, daemon=True).start()
+        threading.Thread(target=self._run_watch, daemon=True).start()
 
     def close(self) -> None:
         """Takes no more tasks; nothing depends on it."""
         self._is_open = False
         self._server.close()
 
-    def _look(self) -> None:
+    def _run_watch(self) -> None:
         while self._watch is not None and self._is_open:
             try:
-                self._watch(LOOK)
+                self._watch(PAUSE)
             except Exception as error:
                 self._failure = PenstockError.of(error, "saving positions")
                 return
@@ -157,7 +169,7 @@ class PageServer:
         is_open, over = not request.ranges, False
         with closing(self._draw(request)) as draw:
             while not over and not line.is_closed:
-                wait = max(0.0, min(LOOK, deadline - time.monotonic())) if is_open else LOOK
+                wait = max(0.0, min(PAUSE, deadline - time.monotonic())) if is_open else PAUSE
                 drawn, over = draw.next(wait)
                 for each in drawn:
                     if isinstance(each, Page):

@@ -18,8 +18,6 @@ from penstock.reading.positions import Positions
 from penstock.reading.roster import AGAIN, Roster
 from penstock.reservoir.reservoir import Reservoir
 
-__all__ = ["Planner", "ReadLimits"]
-
 # Seconds between offsets of an idle source whose mark has moved, where offsets are the record.
 IDLE = 10.0
 # Seconds between two looks for partitions while a trigger waits for changes.
@@ -57,8 +55,8 @@ class Planner:
         self._reservoir = reservoir
         self._roster = roster
         self._limits = limits
-        self._positions = positions
-        self._keeper = Keeper(reservoir, positions)
+        self._keeper = Keeper(positions, reservoir)
+        self._is_record = positions is None  # what offsets are
         self._wake = reservoir.wake
         self._idle_since = time.monotonic()
 
@@ -68,7 +66,7 @@ class Planner:
         Everything up to `start` is durable in the sink.
         """
         deadline = time.monotonic() + (self._limits.patience if patience is None else patience)
-        start = self.settle(start)
+        self.save(start)
         while True:
             start = self._look(start)
             with self._wake:
@@ -81,15 +79,18 @@ class Planner:
                 self._wake.wait(min(left, LOOK))
         if end != start:
             self._idle_since = time.monotonic()
-        elif self._positions is None and time.monotonic() - self._idle_since >= IDLE:
+        elif self._is_record and time.monotonic() - self._idle_since >= IDLE:
             self._idle_since = time.monotonic()
             end = {name: self._newest(name, bookmark) for name, bookmark in start.items()}
         return end
 
-    def settle(self, durable: Bookmarks, *, force: bool = False) -> Bookmarks:
-        """Everything up to `durable` is in the sink: see `Keeper.settle`. Returns `durable`."""
-        self._keeper.settle(durable, force=force)
-        return durable
+    def save(self, durable: Bookmarks, *, force: bool = False) -> None:
+        """Everything up to `durable` is in the sink: releases it, and saves it when it is time to
+        (see `Keeper.save`)."""
+        places = {name: each.place for name, each in durable.items() if each.place is not None}
+        with self._wake:
+            released = self._reservoir.stored(places)
+        self._keeper.save(durable, released, force=force)
 
     def ranges(self, start: Bookmarks, end: Bookmarks) -> list[Range]:
         """What lies between two offsets, where there may be changes."""
@@ -147,8 +148,7 @@ class Planner:
             return start
         for name, bookmark in found.ready.items():
             self._reservoir.open(name, bookmark)
-        if self._positions is not None and found.forgotten:
-            self._positions.forget(found.forgotten)
+        self._keeper.remove(found.forgotten)
         return {name: each for name, each in start.items() if name not in found.forgotten}
 
     def _newest(self, name: PartitionId, bookmark: Bookmark) -> Bookmark:
@@ -163,7 +163,7 @@ class Planner:
             before = start.get(name, Bookmark())
             last = self._within(name, before.place, share) if name in ready else None
             if last is not None:
-                found = self._reservoir.bookmark(name, last) if self._positions is None else None
+                found = self._reservoir.bookmark(name, last) if self._is_record else None
                 end[name] = found or Bookmark(last, before.mark)
             elif self._reservoir.is_done(name, before.place):
                 end[name] = before._replace(ended=True)

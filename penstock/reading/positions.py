@@ -6,7 +6,6 @@ is called with is in it already.
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -17,12 +16,11 @@ from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
+from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
 
-__all__ = ["Positions"]
-
-# Seconds without a `save` after which we look whether the rows are still ours: Spark calls it
-# twice a second, so this process was frozen, or its sink was away.
+# Seconds without a `save` after which the rows are read again: it is called twice a second, so this
+# process was frozen, or its sink was away.
 PAUSE = 2.0
 _CLAIMS = 100
 _NOTHING = Bookmark(mark={})
@@ -37,8 +35,11 @@ class Positions:
 
     Saves when `interval` seconds have passed or `event_count` changes have come since the last
     time, and when asked to; many rows in one write. `clock` is monotonic seconds. `owner` is this
-    instance of the pipeline; rows of another one are not touched. With `shared`, partitions are
-    divided between instances: a row that another one took is `lost` here, and no error.
+    instance of the pipeline; rows of another one are not touched, and one that another process
+    wrote is LeaseLost. With `shared`, partitions are divided between owners, whose names are their
+    processes' alone: a row that another one took is in `lost`, and no error; nothing is saved for
+    it any more, until it is loaded again. Rows are made by `make`, so that all owners begin a
+    partition at one bookmark; a row that `save` would make and finds there is lost, too.
 
     A store that is away delays acknowledgements and nothing else: `save` returns nothing, and
     `error` says why, until it is back. `on_write` gets, after each write, the seconds that it took
@@ -56,23 +57,24 @@ class Positions:
         owner: str = "",
         shared: bool = False,
     ) -> None:
+        # Partitions of which another owner has the row.
         self.lost: set[PartitionId] = set()
+        # Why the last write failed; "" after one that did not.
         self.error = ""
         self.on_write: Callable[[float, str], None] = lambda _seconds, _error: None
-        self._store = store
         self._prefix = prefix
+        self._shared = shared
+        self._rows = OwnedRows(store, f"{prefix}/", owner, exact=not shared)
+        # What the rows hold, as far as this object knows; the rows' lock guards both.
+        self._stored: dict[PartitionId, Bookmark] = {}
+        # What of a write without an answer turned out to be written, until `save` returns it.
+        self._settled: dict[PartitionId, Bookmark] = {}
+        self._lock = self._rows.lock
         self._interval = interval
         self._event_count = event_count
         self._clock = clock
-        self._owner = owner
-        self._shared = shared
-        self._leases: dict[PartitionId, Lease] = {}
-        self._stored: dict[PartitionId, Bookmark] = {}
-        # Rows of a write whose outcome is unknown, and their bookmarks.
-        self._unsure: dict[PartitionId, tuple[Lease, Bookmark]] = {}
-        # What of it turned out to be written, until `save` returns it.
-        self._settled: dict[PartitionId, Bookmark] = {}
-        self._lock = threading.Lock()
+        # Of the saving thread: changes since the last save, when the next is due whatever comes,
+        # and when `save` was called last.
         self._changes = 0
         self._next = clock()
         self._looked_at = clock()
@@ -94,13 +96,13 @@ class Positions:
     @property
     def gaps(self) -> Gaps:
         """What this backend lost, in the same store."""
-        return Gaps(self._store, self._prefix)
+        return Gaps(self._rows.store, self._prefix)
 
     def claim(self) -> None:
         """Makes every row this instance's. Whoever wrote them before fails with LeaseLost."""
         for _ in range(_CLAIMS):
-            rows = [replace(lease, owner=self._owner) for lease in self._rows()]
-            written = self._store.put_all(rows)
+            rows = [replace(lease, owner=self._rows.owner) for lease in self._rows.list()]
+            written = self._rows.store.put_all(rows)
             if not any(isinstance(each, LeaseLost) for each in written):
                 return
             # Their owner saved in this moment.
@@ -109,16 +111,11 @@ class Positions:
     def load(self) -> dict[PartitionId, Bookmark]:
         """What is stored; raises Unavailable, Malformed for a row that penstock did not write, and
         LeaseLost for one of another instance (`shared`: passes it over)."""
-        self._leases, self._stored, self._unsure, self._settled = {}, {}, {}, {}
-        for lease in self._rows():
-            if self._owner and lease.owner not in ("", self._owner):
-                if self._shared:
-                    continue
-                raise LeaseLost(f"{lease.name} is {lease.owner}'s now")
-            partition = self._partition(lease)
-            self._leases[partition] = lease
-            self._stored[partition] = _read(lease)
-        return dict(self._stored)
+        rows = self._rows.list()
+        with self._lock:
+            self._rows.clear()
+            self._stored, self._settled = {}, {}
+            return self._adopt(rows)
 
     def is_known(self) -> bool:
         """Whether anything is stored; not a place, perhaps: an idle source has a mark only.
@@ -127,43 +124,64 @@ class Positions:
 
     def begin(self, bookmarks: Bookmarks) -> None:
         """Stores where a first start begins, before anything is read; rows that are there stay.
-        Raises as `save` does."""
+        Raises as `load` does."""
         self.load()
-        self._write({name: b for name, b in bookmarks.items() if name not in self._stored})
+        self.make({name: b for name, b in bookmarks.items() if name not in self._stored})
 
-    def save(
-        self, durable: Callable[[], Bookmarks], changes: int, *, force: bool = False
-    ) -> Bookmarks:
-        """Writes what `durable` gives when it is time to, and returns what was written. `changes`:
-        how many came since the last call.
+    def make(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
+        """Makes the rows of partitions that have none; the first bookmark wins. Returns what is
+        stored of these partitions, which is where each of them begins; raises as `load` does."""
+        owner = "" if self._shared else self._rows.owner
+        rows = [
+            Lease(name=self._name(name), owner=owner, continuation=_text(bookmark))
+            for name, bookmark in bookmarks.items()
+        ]
+        found = [each for each in self._rows.store.put_all(rows) if isinstance(each, Lease)]
+        if len(found) < len(rows):
+            names = {row.name for row in rows}
+            found = [row for row in self._rows.list() if row.name in names]
+        return self._adopt(found)
+
+    def is_due(self, changes: int) -> bool:
+        """Whether it is time to save; `changes`: how many came since the last call. After a pause
+        it looks first whether the rows are still ours: raises LeaseLost."""
+        self._changes += changes
+        now = self._clock()
+        if self.error and now < self._next:
+            return False
+        if now - self._looked_at >= PAUSE:
+            try:
+                self.verify()
+            except Unavailable as error:
+                self._failed(now, error)
+                return False
+        self._looked_at = now
+        return self._changes >= self._event_count or now >= self._next
+
+    def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
+        """Writes those of the bookmarks that are new; returns what was written.
 
         Raises LeaseLost if another process wrote meanwhile, and Unavailable only with `force`.
         """
-        self._changes += changes
         now = self._clock()
         try:
-            return self._save(durable, now, force=force)
+            return self._save(newest, now)
         except Unavailable as error:
             self._failed(now, error)
             if force:
                 raise
             return {}
 
-    def _save(self, durable: Callable[[], Bookmarks], now: float, *, force: bool) -> Bookmarks:
-        if self.error and now < self._next and not force:
-            return {}
-        if now - self._looked_at >= PAUSE:
-            self.verify()
-        self._looked_at = now
-        if not (force or self._changes >= self._event_count or now >= self._next):
-            return {}
+    def _save(self, bookmarks: Bookmarks, now: float) -> Bookmarks:
         self._resolve()
         fresh = {}
-        for name, newest in durable().items():
+        for name, newest in bookmarks.items():
             stored = self._stored.get(name, _NOTHING)
             # Without a mark: none that is newer than the stored one.
             bookmark = newest if newest.mark is not None else newest._replace(mark=stored.mark)
-            if bookmark != stored and name not in self.lost:
+            # A first bookmark is stored even where it says nothing: what descends from it descends
+            # from something known.
+            if (name not in self._stored or bookmark != stored) and name not in self.lost:
                 fresh[name] = bookmark
         self._write(fresh)
         if self.error:
@@ -202,71 +220,80 @@ class Positions:
         return ", ".join([*late[:most], *more]) or "marks only"
 
     def verify(self) -> None:
-        """Raises LeaseLost if another instance wrote our rows: this process may have been frozen
-        while that one took over. From any thread."""
-        self._resolve()
+        """Reads the rows again: this process may have been frozen while another instance wrote
+        them. Raises LeaseLost if one did (`shared`: such rows are `lost`). From any thread."""
         with self._lock:
-            ours = {lease.name: lease.revision for lease in self._leases.values()}
-            if not ours or self._shared:
-                return
-            now = {lease.name: lease.revision for lease in self._rows()}
-        for name, revision in ours.items():
-            if now.get(name) != revision:
-                raise LeaseLost(f"{name} was written by another instance")
+            self._take_over(self._rows.verify())
 
     def forget(self, partitions: Collection[PartitionId]) -> None:
-        """Removes the rows of partitions that are done, and that the source no longer lists."""
+        """Removes the rows of partitions that are done, and whose children have rows, or that the
+        source no longer lists. A row that another owner changed stays; raises as `verify` does."""
         with suppress(Unavailable):  # a row that stays is one that is done
             self._resolve()
         for partition in partitions:
             with self._lock:
-                lease = self._leases.get(partition)
-                if lease is not None:
-                    with suppress(Unavailable):
-                        self._store.delete(lease)
-                self._leases.pop(partition, None)
+                with suppress(Unavailable):
+                    self._rows.remove(self._name(partition))
                 self._stored.pop(partition, None)
+        self._note_lost()
 
     def _write(self, bookmarks: Bookmarks) -> None:
-        names = list(bookmarks)
+        texts = {self._name(name): _text(bookmark) for name, bookmark in bookmarks.items()}
         with self._lock:
-            rows = [self._row(name, bookmarks[name]) for name in names]
-            self._unsure = dict(zip(names, zip(rows, bookmarks.values(), strict=True), strict=True))
-            written = self._store.put_all(rows) if rows else []
-            self._unsure = {}
-            for name, lease in zip(names, written, strict=True):
-                if isinstance(lease, LeaseLost):
-                    if not self._shared:
-                        raise lease
-                    self.lost.add(name)
-                    continue
-                self._leases[name] = lease
-                self._stored[name] = bookmarks[name]
+            written = self._rows.write(
+                texts,
+                lambda row: replace(row, owner=self._rows.owner, continuation=texts[row.name]),
+            )
+            for name, bookmark in bookmarks.items():
+                if self._name(name) in written:
+                    self._stored[name] = bookmark
+            self._note_lost()
 
     def _resolve(self) -> None:
-        """After a write whose answer did not come: takes over those of its rows that were written,
-        which nobody but this instance can have written so."""
+        """After a write whose answer did not come: takes over those of its rows that were
+        written."""
         with self._lock:
-            if not self._unsure:
-                return
-            found = {lease.name: lease for lease in self._rows()}
-            for name, (row, bookmark) in self._unsure.items():
-                now = found.get(row.name)
-                if now is not None and replace(now, revision=row.revision) == row:
-                    self._leases[name], self._stored[name] = now, bookmark
-                    self._settled[name] = bookmark
-            self._unsure = {}
+            self._take_over(self._rows.resolve())
 
-    def _row(self, partition: PartitionId, bookmark: Bookmark) -> Lease:
-        lease = self._leases.get(partition) or Lease(name=f"{self._prefix}/{partition}")
-        text = json.dumps(bookmark.to_json())
-        return replace(lease, continuation=text, owner=self._owner)
+    def _take_over(self, rows: Collection[Lease]) -> None:
+        for name, bookmark in ((self._partition(row.name), _read(row)) for row in rows):
+            if bookmark != self._stored.get(name):
+                self._stored[name] = self._settled[name] = bookmark
+        self._note_lost()
 
-    def _rows(self) -> list[Lease]:
-        return list(self._store.list(f"{self._prefix}/"))
+    def _adopt(self, rows: Collection[Lease]) -> dict[PartitionId, Bookmark]:
+        """Of rows that were just read: those that nobody else owns are ours to save."""
+        ours: list[Lease] = []
+        others: list[Lease] = []
+        for row in rows:
+            is_ours = not self._rows.owner or row.owner in ("", self._rows.owner)
+            (ours if is_ours else others).append(row)
+        if others and not self._shared:
+            raise LeaseLost(f"{others[0].name} is {others[0].owner}'s now")
+        found = {self._partition(row.name): _read(row) for row in ours}
+        with self._lock:
+            self._rows.adopt(ours)
+            self._rows.lost |= {row.name for row in others}
+            self._stored |= found
+            self._note_lost()
+        return found
 
-    def _partition(self, lease: Lease) -> PartitionId:
-        return PartitionId(lease.name.removeprefix(f"{self._prefix}/"))
+    def _note_lost(self) -> None:
+        with self._lock:
+            lost = self._rows.lost
+            self.lost = {self._partition(name) for name in lost}
+            if lost and not self._shared:
+                raise LeaseLost(f"{min(lost)} was written by another instance")
+
+    def _name(self, partition: PartitionId) -> str:
+        return f"{self._prefix}/{partition}"
+
+    def _partition(self, name: str) -> PartitionId:
+        return PartitionId(name.removeprefix(f"{self._prefix}/"))
+
+
+def _text(bookmark: Bookmark) -> str:
+    return json.dumps(bookmark.to_json())
 
 
 def _read(lease: Lease) -> Bookmark:

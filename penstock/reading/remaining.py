@@ -9,8 +9,6 @@ from penstock.errors import PenstockError
 from penstock.feeds import EstimatesLag, Feed
 from penstock.position import Bookmarks, PartitionId
 
-__all__ = ["Remaining"]
-
 # Seconds between two rounds over all partitions.
 EVERY = 5.0
 

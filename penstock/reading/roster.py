@@ -1,40 +1,39 @@
 """Which partitions of a feed there are, which of them may be read, and from where.
 
-Partitions are looked up at the start, on a timer, and soon after one has ended. A partition is read
-when its parents are done, and begins with their last bookmarks.
+Partitions are looked up at the start, on a timer, and often after one has ended. A partition is
+read when its parents are done, from the first bookmark that the feed made for it.
 
-One listing may be stale, so a partition counts as absent only when several have left it out. An
-absent parent that nothing is known of is done. One with a bookmark is read all the same: reading
-says what is lost.
+One listing may be stale, so nothing follows from what a single one leaves out. While something is
+known, a partition that descends from nothing known comes after a hole: it is opened behind a gap,
+and only when nothing known is missing.
 """
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.backoff import delays
-from penstock.feeds import Feed, Lineage
+from penstock.feeds import Feed, Lineage, Listing
+from penstock.feeds.holes import behind_hole, is_behind_hole
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
-
-__all__ = [
-    "AGAIN", "LOOKUP", "Absences", "LeaseChanges", "Openings", "Roster", "lease_changes",
-    "openings",
-]  # fmt: skip
 
 # Seconds between two look-ups while nothing ends.
 LOOKUP = 30.0
-# Seconds between look-ups while children of an ended partition are awaited: from, to.
-SOON, LATE = 0.05, 10.0
-# Seconds after which a second listing says whether a partition is absent.
+# Seconds after which a second listing says whether a partition is absent, or has no more children;
+# and the longest between two look-ups while children are awaited.
 AGAIN = 2.0
+# Seconds between the first two of these, and between those of a partition that ended long ago.
+SOON, LATE = 0.05, 10.0
+# Seconds for which more children of an ended partition are awaited; and for which the first is.
+MORE, FIRST = 120.0, 3600.0
 
 
 class Openings(NamedTuple):
-    """What a look-up found: the partitions that may be read and are not, with their bookmarks;
-    those that the listing leaves out although one with a bookmark, or a child, is not done; and
-    those that are done and can be forgotten, because the source lists neither them nor a child of
-    theirs."""
+    """What a look-up found. `ready`: the partitions that may be read and are not, with their
+    bookmarks. `missing`: those that the listing leaves out although one with a bookmark, or a
+    child, is not done, and those that descend from nothing known. `forgotten`: those that are done
+    and not listed, and whose children are all known."""
 
     ready: dict[PartitionId, Bookmark]
     missing: set[PartitionId]
@@ -42,73 +41,104 @@ class Openings(NamedTuple):
 
 
 def openings(
-    listed: Sequence[Lineage],
+    listed: Iterable[Lineage],
     known: Bookmarks,
     opened: Collection[PartitionId],
     absent: Collection[PartitionId] = (),
     wanted: Collection[PartitionId] = (),
 ) -> Openings:
-    """Pure: from what the source lists, what is known of each partition, which are read, which are
-    missing for long enough to count as absent, and which must be read in any case."""
-    names = {each.partition for each in listed}
-    parents = {parent for each in listed for parent in each.parents}
+    """Pure: from what the source lists, what is known of each partition, which are read, which were
+    missing in several listings, and which must be read in any case."""
+    lineages = {each.partition: each for each in listed}
     done = {name for name, bookmark in known.items() if bookmark.ended}
-    closed = [each for each in listed if each.partition not in done | set(opened)]
-    unread = {*known, *wanted} - names - done - set(opened)
+    past = _ancestors(lineages, known)  # done, and forgotten
+    closed = [each for name, each in lineages.items() if name not in {*done, *past, *opened}]
+    hidden = known.keys() - lineages.keys() - done
+    unread = (hidden | set(wanted)) - lineages.keys() - done - set(opened)
     orphans = {
         parent
         for each in closed
         if each.partition not in known
         for parent in each.parents
-        if parent not in names | set(known)
+        if parent not in lineages and parent not in known
     }
-    unfinished = (names | set(known) | orphans - set(absent)) - done
-    ready = {
-        each.partition: known.get(each.partition) or _child(each, known)
-        for each in closed
-        if unfinished.isdisjoint(each.parents)
-    }
+    unfinished = (lineages.keys() | known.keys() | orphans - set(absent)) - done - past
+    strangers = _strangers(lineages, known, past) if known else set()
+    ready = {}
+    for each in closed:
+        name = each.partition
+        if not unfinished.isdisjoint(each.parents):
+            continue
+        if name not in strangers:
+            ready[name] = known.get(name) or each.first or START
+        elif name in absent and not hidden:
+            ready[name] = behind_hole("lineage_broken", _broken(each))
     ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
-    return Openings(ready, unread | orphans, [name for name in done if name not in names | parents])
+    return Openings(ready, unread | orphans | strangers, _forgotten(lineages, known, done | past))
 
 
-class LeaseChanges(NamedTuple):
-    """Which partitions get a lease, and which lose theirs."""
+def _ancestors(lineages: Mapping[PartitionId, Lineage], known: Bookmarks) -> set[PartitionId]:
+    """Of known partitions: those that are not known any more. What is behind a hole that has not
+    been passed has no such ancestors: they were lost."""
+    found: set[PartitionId] = set()
+    waiting = [
+        name for name, each in known.items() if name in lineages and not is_behind_hole(each)
+    ]
+    while waiting:
+        fresh = set(lineages[waiting.pop()].parents) - found - known.keys()
+        found |= fresh
+        waiting += [name for name in fresh if name in lineages]
+    return found
 
-    made: list[PartitionId]
-    dropped: list[PartitionId]
+
+def _strangers(
+    lineages: Mapping[PartitionId, Lineage], known: Bookmarks, past: Collection[PartitionId]
+) -> set[PartitionId]:
+    """Those that do not descend from known ones alone, and whose parents are not among them."""
+    sound = {*known, *past}
+    strange: set[PartitionId] = set()
+    waiting = [each for name, each in lineages.items() if name not in sound]
+    while waiting:
+        left = []
+        for each in waiting:
+            if each.parents and sound.issuperset(each.parents):
+                sound.add(each.partition)
+            elif any(parent in lineages and parent not in sound for parent in each.parents):
+                left.append(each)  # its parents come first
+            elif each.parents or each.first is None:
+                strange.add(each.partition)
+            else:  # new, and none of it is lost
+                sound.add(each.partition)
+        if len(left) == len(waiting):
+            break
+        waiting = left
+    return strange
 
 
-def lease_changes(listed: Sequence[Lineage], known: Bookmarks) -> LeaseChanges:
-    """Pure: what a look-up means for the leases, each of which has a bookmark. A partition gets
-    one when its parents are done. One that is done keeps it until its children have theirs, for
-    they begin with its bookmark; without children, while it is listed."""
+def _forgotten(
+    lineages: Mapping[PartitionId, Lineage], known: Bookmarks, done: Collection[PartitionId]
+) -> list[PartitionId]:
     children: dict[PartitionId, list[PartitionId]] = {}
-    for each in listed:
+    for each in lineages.values():
         for parent in each.parents:
             children.setdefault(parent, []).append(each.partition)
-    past = dict.fromkeys(_ancestors(listed, known), Bookmark(ended=True))
-    leased = {*known, *past}  # now or before
-    found = openings(listed, {**past, **known}, ())
-    dropped = [
+    kept = {*known, *done}
+    return [
         name
         for name, bookmark in known.items()
         if bookmark.ended
-        and (leased.issuperset(children[name]) if name in children else name in found.forgotten)
+        and name not in lineages
+        and name in children
+        and kept.issuperset(children[name])
     ]
-    return LeaseChanges([name for name in found.ready if name not in known], dropped)
 
 
-def _ancestors(listed: Sequence[Lineage], known: Bookmarks) -> set[PartitionId]:
-    """Of leased partitions: done, and their leases dropped."""
-    parents = {each.partition: each.parents for each in listed}
-    found: set[PartitionId] = set()
-    waiting = list(known)
-    while waiting:
-        fresh = set(parents.get(waiting.pop(), ())) - found - known.keys()
-        found |= fresh
-        waiting += fresh
-    return found
+def _broken(lineage: Lineage) -> str:
+    parents = f", whose parents were {', '.join(lineage.parents)}," if lineage.parents else ""
+    return (
+        f"the partition {lineage.partition}{parents} descends from none that was read: what was"
+        " between them is lost"
+    )
 
 
 class Absences:
@@ -117,16 +147,17 @@ class Absences:
     def __init__(self) -> None:
         self._since: dict[PartitionId, float] = {}
 
-    def confirmed(self, missing: Collection[PartitionId], now: float) -> set[PartitionId]:
-        """Those that were missing in every listing of the last `AGAIN` seconds, at least two."""
-        self._since = {name: self._since.get(name, now) for name in missing}
+    def confirmed(
+        self, missing: Collection[PartitionId], now: float, *, counts: bool = True
+    ) -> set[PartitionId]:
+        """Those that were missing in every listing of the last `AGAIN` seconds, at least two. A
+        listing that does not count confirms none."""
+        self._since = {
+            name: self._since.get(name, now) for name in missing if counts or name in self._since
+        }
+        if not counts:
+            return set()
         return {name for name, since in self._since.items() if now - since >= AGAIN}
-
-
-def _child(lineage: Lineage, known: Bookmarks) -> Bookmark:
-    """The first bookmark of a partition: its parents' last ones are in the mark."""
-    parents = {name: known[name].to_json() for name in lineage.parents if name in known}
-    return Bookmark(mark={"parents": parents}) if parents else START
 
 
 class Roster:
@@ -143,9 +174,9 @@ class Roster:
         self._clock = clock
         self._every = every
         self._next = clock()
-        self._done: set[PartitionId] = set()
-        self._waits: Iterator[float] | None = None  # for children that are awaited
-        self._absences = Absences()
+        self._ended: dict[PartitionId, float] = {}  # since when they are known to have ended
+        self._waits: Iterator[float] = iter(())  # while children of these are awaited
+        self._absences, self._settled = Absences(), Absences()
         self._retries = delays()
         self._lock = threading.Lock()
 
@@ -157,26 +188,44 @@ class Roster:
     ) -> Openings | None:
         """Looks up if it is time to: None if it is not. Raises as `Feed.partitions` does."""
         with self._lock:
+            now = self._clock()
             done = {name for name, bookmark in known.items() if bookmark.ended}
-            if not done <= self._done:  # a partition has ended: its children may be there
-                self._waits = delays(first=SOON, limit=LATE)
-                self._next = self._clock()
-            self._done = done
-            if self._clock() < self._next:
+            if not done <= self._ended.keys():  # a partition has ended: its children may be there
+                self._waits = delays(first=SOON, limit=AGAIN)
+                self._next = now
+            self._ended = {name: self._ended.get(name, now) for name in done}
+            if now < self._next:
                 return None
-            self._next = self._clock() + next(self._retries)  # if that fails
-            listed = self._feed.partitions()
+            self._next = now + next(self._retries)  # if that fails
+            listing = self._feed.partitions(known)
             self._retries = delays()
-            missing = openings(listed, known, opened, (), wanted).missing
-            absent = self._absences.confirmed(missing, self._clock())
-            found = openings(listed, known, opened, absent, wanted)
-            self._schedule(found, is_in_doubt=not missing <= absent)
-            return found
+            return self._found(listing, known, opened, wanted)
 
-    def _schedule(self, found: Openings, *, is_in_doubt: bool) -> None:
+    def _found(
+        self,
+        listing: Listing,
+        known: Bookmarks,
+        opened: Collection[PartitionId],
+        wanted: Collection[PartitionId],
+    ) -> Openings:
+        now, counts = self._clock(), listing.complete
+        first = openings(listing, known, opened, (), wanted)
+        absent = self._absences.confirmed(first.missing, now, counts=counts)
+        settled = self._settled.confirmed(first.forgotten, now, counts=counts)
+        found = openings(listing, known, opened, absent, wanted)
+        self._next = now + self._wait(listing, now, in_doubt=not first.missing <= absent)
+        return found._replace(forgotten=[name for name in first.forgotten if name in settled])
+
+    def _wait(self, listing: Listing, now: float, *, in_doubt: bool) -> float:
+        """Seconds until the next look-up. A child is read two seconds after it is listed, also one
+        that is listed later than another."""
+        parents = {parent for each in listing for parent in each.parents}
         wait = self._every
-        if found.ready or self._waits is None:
-            self._waits = None
-        else:
+        if any(
+            now - since < (MORE if name in parents else FIRST)
+            for name, since in self._ended.items()
+        ):
             wait = min(next(self._waits), wait)
-        self._next = self._clock() + (min(wait, AGAIN) if is_in_doubt else wait)
+        elif self._ended.keys() - parents:
+            wait = min(LATE, wait)
+        return min(wait, AGAIN) if in_doubt or not listing.complete else wait

@@ -15,8 +15,6 @@ from penstock.feeds import Gap
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.gap_log import GapLog
 
-__all__ = ["Silence", "Silences", "observe"]
-
 log = logging.getLogger("penstock")
 
 

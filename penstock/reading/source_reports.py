@@ -3,40 +3,59 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
+from penstock.histograms import observed
 from penstock.ops.partitions import DISCONNECTED, ENDED, READING, PartitionReports, Row, summed
 from penstock.ops.reporter import Reporter
-from penstock.position import Bookmark, Bookmarks
-from penstock.reading.assignments import Assignments
+from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.gap_log import GapLog
 from penstock.reading.remaining import Remaining
 from penstock.reading.silences import Silences
-from penstock.reservoir.reservoir import Reservoir
-
-__all__ = ["SourceReports"]
 
 # Seconds between two reports.
 REPORT = 0.5
 
 
+class ReaderStatus(Protocol):
+    """What is reported of whoever reads: a reservoir, or tasks."""
+
+    # What was read, and how often a connection was lost, over all partitions ever opened.
+    counts: dict[str, int]
+
+    @property
+    def drawn(self) -> int:
+        """How many changes were taken."""
+        ...
+
+    @property
+    def fill(self) -> float:
+        """How full the buffer is, in percent."""
+        ...
+
+    def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
+        """Plain JSON of every partition."""
+        ...
+
+
 class SourceReports:
     """Reports on `board`; None: there is no service, and each call returns at once. `show` comes
-    before the first `report`. `readers` is what reads the partitions: the reservoir, or tasks."""
+    before the first `report`. `batches` counts micro-batches; with `stopped`, everything is saved
+    and nothing more is read."""
 
     def __init__(self, board: Reporter | None, backend: str) -> None:
-        self._board, self._backend = board, backend
-        self._partitions = PartitionReports(board, backend) if board else None
-        self._reported = 0.0
-        self._reporting = threading.Lock()
-        self._drawn = 0
-        self._ended: Mapping[str, Any] | None = None
         self.batches = 0
         self.stopped = False
+        self._board, self._backend = board, backend
+        self._partitions = PartitionReports(board, backend) if board else None
+        self._reported = 0.0  # when, by the monotonic clock
+        self._reporting = threading.Lock()
+        self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended
+        self._drawn = 0  # changes up to there
 
     def show(
         self,
-        readers: Reservoir | Assignments,
+        reader: ReaderStatus,
         *,
         gaps: GapLog,
         silences: Silences,
@@ -44,9 +63,18 @@ class SourceReports:
         durable: Callable[[], Bookmarks],
     ) -> None:
         """What is reported on."""
-        self._readers = readers
-        self._gaps, self._silences = gaps, silences
-        self._remaining, self._durable = remaining, durable
+        self._reader, self._durable = reader, durable
+        self._gaps, self._silences, self._remaining = gaps, silences, remaining
+
+    def saved(self, seconds: float, error: str) -> None:
+        """Reports a save of positions: how long it took, and why it failed ("": it did not)."""
+        if self._board is None:
+            return
+        # `save_failing` is a number, so that the board knows since when.
+        fields = {"positions_error": error, "save_failing": float(bool(error))}
+        self._board.report("measure", self._backend, fields)
+        counts = {"save_errors": 1.0} if error else {"saved": 1.0}
+        self._board.add("measure", self._backend, {**counts, **observed("checkpoint", seconds)})
 
     def report(self) -> None:
         """Reports if it is time to; reader threads do not wait for one another here."""
@@ -57,10 +85,10 @@ class SourceReports:
         self._report(now=True)
 
     def batch_ended(self, start: Mapping[str, Any]) -> None:
-        """Tells, once, how many changes the micro-batch had that ended at this offset."""
+        """Reports, once, how many changes the micro-batch had that ended at this offset."""
         if start == self._ended:
             return
-        drawn, self._drawn, self._ended = self._drawn, self._readers.drawn, start
+        drawn, self._drawn, self._ended = self._drawn, self._reader.drawn, start
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
@@ -80,8 +108,8 @@ class SourceReports:
         rows = self._silences.look(self._rows())
         status = {
             **summed(rows),
-            **self._readers.counts,
-            "buffer_percent": self._readers.fill,
+            **self._reader.counts,
+            "buffer_percent": self._reader.fill,
             "batches": self.batches,
             "stopped": self.stopped,
         }
@@ -98,7 +126,7 @@ class SourceReports:
                 "state": READING if row["connected"] else DISCONNECTED,
                 "place": _place(durable.get(name)),
             }
-            for name, row in self._readers.rows().items()
+            for name, row in self._reader.rows().items()
         }
         ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
         return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}

@@ -8,25 +8,94 @@ shared by all partitions. An unavailable source is tried again for ever, with ba
 import heapq
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.feeds import Feed, FollowsMany
+from penstock.errors import PositionLost, Unavailable
+from penstock.feeds import Feed
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
-from penstock.reservoir.arrivals import Arrivals
-from penstock.reservoir.part import BLOCKED, GapRecorder, PartitionReader
-from penstock.reservoir.turns import FIRST_IDLE, Turn, turn_alone, turn_together
-
-__all__ = ["Reservoir"]
+from penstock.reservoir.reader import GapRecorder, PartitionReader, Step
 
 # Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
 READ_TIMEOUT = 0.25
 # Seconds between two keep-alives while the buffer is full.
 KEEP_ALIVE = 1.0
+# Seconds between two reads of a partition that has nothing, while threads have others to read.
+FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
 THREADS = 8
+
+
+class Arrivals:
+    """Which partitions have pages that one consumer has not taken yet, oldest arrival first, and
+    how far it took each. `wants` chooses the consumer's partitions."""
+
+    def __init__(self, wants: Callable[[PartitionId], bool] = lambda _: True) -> None:
+        self.wants = wants
+        self.fresh: dict[PartitionId, None] = {}
+        self.taken: dict[PartitionId, Place] = {}
+
+
+class Buffered:
+    """A partition in a reservoir: its reader, and its pages that are not durable yet. Guarded by
+    the reservoir's lock, but for `reader`, which one thread at a time has."""
+
+    def __init__(self, reader: PartitionReader) -> None:
+        self.reader = reader
+        self.pages: deque[Page] = deque()
+        self.size = 0  # bytes of the pages
+        self.events = 0  # changes of the pages
+        self.goal: Place | None = None  # read up to here, whatever is buffered already
+        self.is_failed = False  # the reader's error ends reading, for now or for good
+        self.turn_number = 0  # of the next turn: older entries of the schedule are void
+        self.idle = 0.0  # seconds that the last turns found nothing, doubling
+        # As the pages in `pages` have it: the reader is ahead while its step is not taken in.
+        self.read_to = reader.read_to
+        self.drained = False
+
+    def put(self, pages: Sequence[Page]) -> None:
+        """Takes in what a step brought."""
+        for page in pages:
+            self.pages.append(page)
+            self.size += page.size
+            self.events += page.count
+        self.read_to, self.drained = self.reader.read_to, self.reader.drained
+
+    def beyond(self, after: Place | None) -> Iterator[Page]:
+        """The pages that reach beyond `after`.
+
+        Searches from the end: what is held until it is durable is not walked through for each page.
+        """
+        pages, start = self.pages, len(self.pages)
+        while start and (after is None or pages[start - 1].last > after):
+            start -= 1
+        return islice(pages, start, None)
+
+    def reaches(self, end: Place) -> bool:
+        """Whether everything up to `end` has been read."""
+        return self.drained or (self.read_to is not None and self.read_to >= end)
+
+    def release(self, place: Place) -> int:
+        """Drops the pages up to `place`, which is durable; returns their changes."""
+        released = 0
+        while self.pages and self.pages[0].last <= place:
+            page = self.pages.popleft()
+            self.size -= page.size
+            self.events -= page.count
+            released += page.count
+        self.reader.durable(place)
+        return released
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page."""
+        return {
+            **self.reader.status(),
+            "buffered_events": self.events,
+            "buffered_bytes": self.size,
+        }
 
 
 class Reservoir:
@@ -46,22 +115,21 @@ class Reservoir:
         watch: Callable[[], None] = lambda: None,
         threads: int = THREADS,
     ) -> None:
-        self._shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
-        self._source = self._shared or feed
+        self._feed = feed
         self._limit = limit
         self._gaps = gaps
         self._watch = watch
-        self._most_threads = 1 if self._shared else threads
+        self._most_threads = threads
         lock = threading.RLock()
         self.wake = threading.Condition(lock)  # consumers wait for it
         self._work = threading.Condition(lock)  # and reader threads for this
-        self._parts: dict[PartitionId, PartitionReader] = {}
+        self._parts: dict[PartitionId, Buffered] = {}
         self._size = 0
-        self._schedule: list[tuple[float, int, int, PartitionReader]] = []
+        self._schedule: list[tuple[float, int, int, Buffered]] = []
         self._entries = 0
-        self._held: dict[PartitionReader, None] = {}  # those that found no room
-        self._turning: set[PartitionReader] = set()
-        self._leaving: set[PartitionReader] = set()
+        self._held: dict[Buffered, None] = {}  # those that found no room
+        self._turning: set[Buffered] = set()
+        self._leaving: set[Buffered] = set()
         self._arrivals: list[Arrivals] = []
         # Partitions whose end was read, until they are closed.
         self.ended: set[PartitionId] = set()
@@ -77,9 +145,8 @@ class Reservoir:
         with self.wake:
             if partition in self._parts or self._stopping:
                 return
-            part = self._parts[partition] = PartitionReader(
-                self._source, partition, bookmark, self._gaps
-            )
+            reader = PartitionReader(self._feed, partition, bookmark, self._gaps)
+            part = self._parts[partition] = Buffered(reader)
             self._plan(part, 0.0)
             if len(self._threads) < min(self._most_threads, len(self._parts)):
                 name = f"reader-{len(self._threads)}"
@@ -105,7 +172,7 @@ class Reservoir:
             if part in self._turning:
                 self._leaving.add(part)  # its thread closes the connection
             else:
-                part.disconnect()
+                part.reader.disconnect()
             self._make_room()
             self.wake.notify_all()
 
@@ -153,7 +220,7 @@ class Reservoir:
     def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
         """Whether the partition has ended, with nothing left after `durable`."""
         part = self._parts.get(partition)
-        return part is not None and part.drained and not any(part.beyond(durable))
+        return part is not None and part.drained and part.reader.is_done(durable)
 
     def reaches(self, partition: PartitionId, end: Place) -> bool:
         """Whether everything up to `end` has been read; if not, it is read whatever is buffered.
@@ -167,8 +234,8 @@ class Reservoir:
             )
         if part.reaches(end):
             return True
-        if part.failure is not None:
-            raise part.failure
+        if part.is_failed and part.reader.error is not None:
+            raise part.reader.error
         if part.goal is None or part.goal < end:
             part.goal = end
             self._make_room()
@@ -177,11 +244,13 @@ class Reservoir:
     def check(self) -> None:
         """Raises what reading failed with, unless it concerns some of several partitions only: one
         that lost its history does not stop the others."""
-        failed = [part for part in self._parts.values() if part.failure is not None]
+        failed = [part for part in self._parts.values() if part.is_failed]
         for part in failed:
-            assert part.failure is not None
-            if len(failed) == len(self._parts) or not isinstance(part.failure, PositionLost):
-                raise part.failure
+            error = part.reader.error
+            if error is None:  # it is read again just now
+                continue
+            if len(failed) == len(self._parts) or not isinstance(error, PositionLost):
+                raise error
 
     def stored(self, places: Position) -> int:
         """Everything up to these places is durable: forgets those pages, returns their changes."""
@@ -200,13 +269,19 @@ class Reservoir:
     def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable; None: what is stored stays."""
         part = self._parts.get(partition)
-        return None if part is None else part.bookmark(place)
+        return None if part is None else part.reader.bookmark(place)
+
+    def last_bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark:
+        """What to store of a partition that is done: that it has ended."""
+        part = self._parts.get(partition)
+        found = Bookmark(place) if part is None else part.reader.last_bookmark(place)
+        return found._replace(ended=True)
 
     def acknowledge(self, saved: Bookmarks) -> None:
         """These bookmarks are stored."""
         for name, bookmark in saved.items():
             if (part := self._parts.get(name)) is not None:
-                part.acknowledge(bookmark)
+                part.reader.acknowledge(bookmark)
 
     def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
         """Plain JSON of every partition."""
@@ -221,124 +296,79 @@ class Reservoir:
     # Reader threads.
 
     def _run(self) -> None:
-        while parts := self._next():
-            turns = self._turn(parts)
-            self._count(turns)
-            for turn in turns:
-                if turn.failure is not None:
-                    self._failed(turn.part, turn.failure)
-                else:
-                    self._turned(turn.part, turn.pages, turn.wait)
+        while (part := self._next()) is not None:
+            # A thread may wait for its partition while no other could have its turn meanwhile.
+            timeout = READ_TIMEOUT if len(self._parts) <= len(self._threads) else 0.0
+            step = part.reader.step(timeout, keep_alive=part in self._held)
+            self._take(part, step, timeout)
             self._watch()
         with self.wake:
             mine = [part for part in self._parts.values() if part not in self._turning]
             self._turning |= set(mine)
         for part in mine:
-            part.disconnect()
+            part.reader.disconnect()
         self._watch()
 
-    def _turn(self, parts: Sequence[PartitionReader]) -> Sequence[Turn]:
-        # A thread may wait for its partitions while no other could have its turn meanwhile.
-        if self._shared is None:
-            (part,) = parts
-            timeout = READ_TIMEOUT if len(self._parts) <= len(self._threads) else 0.0
-            return [turn_alone(part, timeout, full=part in self._held)]
-        reading = [part for part in parts if part not in self._held]
-        held = [part for part in parts if part in self._held]
-        timeout = READ_TIMEOUT if len(self._parts) <= len(reading) else 0.0
-        turns = turn_together(self._shared, reading, held, timeout)
-        if any(turn.is_lost for turn in turns):
-            self._disconnect_others()
-        return turns
-
-    def _disconnect_others(self) -> None:
-        """The shared connection is lost for those, too, that were not read just now."""
-        with self.wake:
-            for part in self._parts.values():
-                if part not in self._turning:
-                    part.disconnect()
-
-    def _count(self, turns: Sequence[Turn]) -> None:
-        pages = [page for turn in turns for page in turn.pages]
-        lost = any(turn.is_lost for turn in turns)
-        if pages or lost:
-            with self.wake:
-                self.counts["events"] += sum(page.count for page in pages)
-                self.counts["pages"] += len(pages)
-                self.counts["reconnects"] += lost
-
-    def _next(self) -> Sequence[PartitionReader]:
-        """The next partitions whose turn it is: one, or with a shared connection all; none when
-        reading has stopped."""
-        # A shared connection is not read once more for those who are due a little later.
-        early = FIRST_IDLE if self._shared else 0.0
-        found: list[PartitionReader] = []
+    def _next(self) -> Buffered | None:
+        """The next partition whose turn it is; None when reading has stopped."""
         with self.wake:
             while not self._stopping:
                 now = time.monotonic()
-                while self._schedule and self._schedule[0][0] <= now + early:
+                while self._schedule and self._schedule[0][0] <= now:
                     _, _, number, part = heapq.heappop(self._schedule)
                     if number != part.turn_number:
                         continue
                     if part in self._held or self._has_room(part):
                         self._turning.add(part)
-                        found.append(part)
-                        if self._shared is None:
-                            return found
-                        continue
+                        return part
                     self._held[part] = None
                     self._plan(part, KEEP_ALIVE)
-                if found:
-                    return found
-                left = self._schedule[0][0] - now if self._schedule else None
-                self._work.wait(left)
-            return ()
+                self._work.wait(self._schedule[0][0] - now if self._schedule else None)
+            return None
 
-    def _turned(self, part: PartitionReader, pages: Sequence[Page], wait: float) -> None:
+    def _take(self, part: Buffered, step: Step, timeout: float) -> None:
+        """Takes in what a step brought, and plans the next."""
         with self.wake:
+            self.counts["events"] += sum(page.count for page in step.pages)
+            self.counts["pages"] += len(step.pages)
+            self.counts["reconnects"] += isinstance(step.error, Unavailable)
             self._turning.discard(part)
             self._held.pop(part, None)
             if part in self._leaving:
                 self._leaving.discard(part)
-                part.disconnect()
+                part.reader.disconnect()
                 return
-            part.failure = None
-            ends = part.ends_here
-            if pages or (ends and not part.drained):
+            part.is_failed = step.error is not None and not isinstance(step.error, Unavailable)
+            if step.pages or part.reader.drained:
                 before = part.size
-                part.put(pages, drained=ends)
+                part.put(step.pages)
                 self._size += part.size - before
                 for arrivals in self._arrivals:
-                    if arrivals.wants(part.partition):
-                        arrivals.fresh[part.partition] = None
+                    if arrivals.wants(part.reader.partition):
+                        arrivals.fresh[part.reader.partition] = None
+            if step.pages or part.drained or part.is_failed:
                 self.wake.notify_all()
             if part.drained:
                 part.turn_number += 1
-                self.ended.add(part.partition)
-            else:
-                self._plan(part, wait)
+                self.ended.add(part.reader.partition)
+            elif not part.is_failed or isinstance(step.error, PositionLost):
+                self._plan(part, step.wait or self._idle(part, step, timeout))
 
-    def _failed(self, part: PartitionReader, failure: PenstockError) -> None:
-        part.disconnect()
-        with self.wake:
-            self._turning.discard(part)
-            self._held.pop(part, None)
-            if part in self._leaving:
-                self._leaving.discard(part)
-                return
-            part.fail(failure)
-            self.wake.notify_all()
-            if isinstance(failure, PositionLost):
-                self._plan(part, BLOCKED)
+    @staticmethod
+    def _idle(part: Buffered, step: Step, timeout: float) -> float:
+        """Seconds until a partition that has nothing is read again."""
+        is_idle = not (step.error or step.pages or timeout)
+        part.idle = min(max(FIRST_IDLE, 2 * part.idle), LONGEST_IDLE) if is_idle else 0.0
+        return part.idle
 
-    def _plan(self, part: PartitionReader, wait: float) -> None:
+    def _plan(self, part: Buffered, wait: float) -> None:
         part.turn_number += 1
         self._entries += 1
         entry = (time.monotonic() + wait, self._entries, part.turn_number, part)
         heapq.heappush(self._schedule, entry)
         self._work.notify()
 
-    def _has_room(self, part: PartitionReader) -> bool:
+    def _has_room(self, part: Buffered) -> bool:
         """Whether a partition may read on: all share the budget while half of it is free, then
         each has its part; one that holds nothing may always read a little."""
         if part.goal is not None and not part.reaches(part.goal):

@@ -18,12 +18,13 @@ import structlog
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost
 from penstock.handover.run_folder import STOP, run_folder, write_owner
+from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
-from penstock.service.ownership import Ownership, instance_name
+from penstock.service.ownership import Ownership
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
 from penstock.spark.queries.engine import Engine
@@ -108,7 +109,7 @@ class Service:
                 engine.own()
                 with engine.reporting(board):
                     while not self._stop.wait(TICK):
-                        if ours.lost.is_set():
+                        if ours.lost:
                             name = self._pipeline.name
                             raise LeaseLost(f"the lease of {name} is another instance's")
                         engine.count_task_slots()

@@ -1,7 +1,7 @@
 """Waiting until the pipeline is ours: another instance has its lease, or reads its source.
 
-Costs a look at the store, or at the sources' readers, a few times a second: no Spark, no JVM,
-unless `spark.standby: warm` asks to have it ready.
+Costs a request to the store, or to the sources, a few times a second: no Spark and no JVM, unless
+`spark.standby: warm` asks to have it ready.
 """
 
 import threading
@@ -17,12 +17,10 @@ from penstock.feeds import Holder, TellsItsReader
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 
-__all__ = ["Standby"]
-
-# Seconds between two looks, at the store and at the source.
-LOOK = 0.5
+# Seconds between two attempts.
+_AGAIN = 0.5
 # Sources that are asked at once.
-_LOOKING = 16
+_THREADS = 16
 
 log = structlog.get_logger("penstock")
 
@@ -43,12 +41,12 @@ class Standby:
     def wait(self, meanwhile: Callable[[], None]) -> bool:
         """Returns True once the pipeline is ours, False after a stop.
 
-        `meanwhile` is called at every look. Raises SettingsError.
+        `meanwhile` is called after every attempt. Raises SettingsError.
         """
         waits = delays()
         while not self._stop.is_set():
             try:
-                reason = self._look()
+                reason = self._obstacle()
                 waits = delays()
             except Unavailable as error:
                 log.warning("not available; trying again", error=str(error))
@@ -60,24 +58,24 @@ class Standby:
                     log.warning("taking over", instance=self._ownership.instance)
                 self.reason = None
                 return True
-            self._tell(reason)
+            self._wait_for(reason)
             meanwhile()
-            self._stop.wait(LOOK)
+            self._stop.wait(_AGAIN)
         return False
 
-    def _tell(self, reason: str) -> None:
+    def _wait_for(self, reason: str) -> None:
         self.waited = True
         if reason != self.reason:
             log.warning(f"standby: {reason}")
         self.reason = reason
 
-    def _look(self) -> str | None:
+    def _obstacle(self) -> str | None:
         """Why we must wait; None if we need not."""
         if (owner := self._ownership.attempt()) is not None:
             return f"another instance owns the pipeline: {owner.text}"
         # In parallel: each server that is away costs a timeout.
         numbers = range(len(self._pipeline.backends))
-        with ThreadPoolExecutor(min(len(numbers), _LOOKING), "look") as threads:
+        with ThreadPoolExecutor(min(len(numbers), _THREADS), "standby") as threads:
             held = list(threads.map(self._holders, numbers))
         # A source that has another reader must not hold up the other backends.
         if not all(held):

@@ -6,32 +6,42 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from penstock.change import Images
 from penstock.finding import Finding
 from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Position
 from penstock.settings import Settings
 
-__all__ = [
-    "Announces",
-    "BoundsMessages",
-    "Notify",
-    "Receipt",
-    "Record",
-    "SetsAside",
-    "Sink",
-    "SinkPlugin",
-    "TellsOfStreams",
-    "TellsPlaces",
-    "ignore",
-]
-
-# Receives plain JSON about what a sink is going through (a retry, an outage, a recovery): fields of
-# its status, and under `counts` what to add to its counters.
+# `Progress.report`, for parts of a sink that report and store nothing.
 Notify = Callable[[Mapping[str, Any]], None]
 
 
-def ignore(_: Mapping[str, Any]) -> None:
-    """A `Notify` for callers that do not care."""
+class Progress(Protocol):
+    """What a sink calls during a write: how far it is, and, apart from that, how it fares."""
+
+    def stored(self, position: Position) -> None:
+        """Of each of these partitions everything up to the place is durable. Called with what is
+        new since the last call, and only after it is durable: the source is acknowledged this."""
+        ...
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """Plain JSON for the status page (a retry, an outage, a recovery): fields, running totals
+        of `published`, `duplicates` and `size`, and under `counts` what to add to counters."""
+        ...
+
+
+class _Ignored:
+    """See `ignore`."""
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`."""
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`."""
+
+
+# A `Progress` for callers that only want the receipt.
+ignore: Progress = _Ignored()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +53,7 @@ class Receipt:
     status page.
     """
 
-    position: Mapping[PartitionId, Place] = field(default_factory=dict)
+    position: Position = field(default_factory=dict)
     published: int = 0
     duplicates: int = 0
     size: int = 0
@@ -58,8 +68,11 @@ class Sink(Protocol):
     settings); connections live in the process that writes and outlast a single `write`.
     """
 
-    def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """Stores every change, in order, and returns only when all are durable.
+
+        The iterator of an open micro-batch goes on for an hour: `progress.stored` says meanwhile
+        what is durable, and the receipt's position covers all of it.
 
         Waits and retries, with back-off and for as long as it takes, while the other side is
         unavailable. Raises Rejected, SettingsError or LeaseLost.
@@ -93,8 +106,8 @@ class SetsAside(Protocol):
     """A sink that keeps what it cannot store, and suspends tables. Everything is plain JSON;
     everything raises Unavailable and SettingsError.
 
-    An ERROR change, and one that cannot be encoded or is too large, is a dead letter, durable
-    before the position passes it; see docs/explanation/poison.md.
+    Its settings have `on_error`. An ERROR change, and one that cannot be encoded or is too large,
+    is a dead letter, durable before the position passes it; see docs/explanation/poison.md.
     """
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
@@ -118,6 +131,16 @@ class SetsAside(Protocol):
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """The table (`schema.table`) is followed again from its next change on."""
+        ...
+
+
+@runtime_checkable
+class PrefersImages(Protocol):
+    """A sink that stores images in one encoding; any other sink gets JSON text."""
+
+    @property
+    def images(self) -> Images:
+        """The encoding."""
         ...
 
 

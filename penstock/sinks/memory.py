@@ -22,9 +22,7 @@ from penstock.errors import SettingsError
 from penstock.finding import Finding
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.settings import Settings
-from penstock.sinks import Notify, Receipt, Record, SinkPlugin, ignore
-
-__all__ = ["PLUGIN", "MemorySink", "MemorySinkSettings", "forget", "stored"]
+from penstock.sinks import Progress, Receipt, Record, SinkPlugin
 
 
 class MemorySinkSettings(Settings):
@@ -68,7 +66,7 @@ class MemorySink:
     def __init__(self, settings: MemorySinkSettings) -> None:
         self.settings = settings
 
-    def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`."""
         position: dict[PartitionId, Place] = {}
         published = duplicates = size = 0
@@ -77,10 +75,12 @@ class MemorySink:
             if self.settings.keep:
                 new, added = self._keep(rows)
                 size += added
-            for row in rows:
-                position[row["partition"]] = Place(row["cursor"], row["ordinal"])
+            fresh = {row["partition"]: Place(row["cursor"], row["ordinal"]) for row in rows}
+            progress.stored(fresh)
+            position |= fresh
             published += len(new)
             duplicates += len(rows) - len(new)
+            progress.report({"published": published, "duplicates": duplicates, "size": size})
         return Receipt(position=position, published=published, duplicates=duplicates, size=size)
 
     def _keep(self, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

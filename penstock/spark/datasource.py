@@ -30,13 +30,13 @@ from penstock.handover.ticket import TICKETS, Ticket
 from penstock.reading.source import Source
 from penstock.sinks import Receipt
 from penstock.spark.quiet import end_quietly
-from penstock.tasks.attempt import Attempt
+from penstock.tasks.late import Attempt
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.task import (
     commit_receipts,
+    freeze_garbage,
     read_split,
     require_columns,
-    settle_worker,
     write_changes,
 )
 
@@ -150,7 +150,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: dict[str, str]) -> None:
         read_sink(options)
-        settle_worker()
+        freeze_garbage()
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Committed:  # type: ignore[override]

@@ -8,10 +8,9 @@ and no clock can bring its records before theirs.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from penstock.backoff import delays
 from penstock.errors import (
     PenstockError,
     PositionLost,
@@ -19,9 +18,10 @@ from penstock.errors import (
     ShardIteratorExpired,
     Unavailable,
 )
-from penstock.feeds import Feed, Gap, HistoryLost, NativeRecord, RecordReader
+from penstock.feeds import Feed, Gap, NativeRecord, RecordReader
 from penstock.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.roster import AGAIN, LATE, SOON, Absences, openings
+from penstock.reading.roster import Roster
+from penstock.reservoir.reader import PartitionReader
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
 
@@ -31,11 +31,14 @@ log = logging.getLogger("penstock")
 
 # Seconds between two look-ups of partitions while nothing ends.
 LISTING = 300.0
+# Seconds after a look-up that failed.
+_PAUSE = 0.1
 _HINT = "move_to another position, or `on_gap: continue` goes on after the gap"
 
 
 class Coordinator:
-    """The partitions of a feed, read from bookmarks on. `clock` is monotonic seconds; until
+    """The partitions of a feed, read from bookmarks on; a `GapRecorder`. `clock` is monotonic
+    seconds; until
     `grace` of it, a partition that cannot be opened yet is tried again without an error (an own
     connection that was just closed may still hold the source)."""
 
@@ -57,9 +60,9 @@ class Coordinator:
         self._shards: dict[PartitionId, Shard] = {}
         self._buffer = Buffer()
         self._refill = False
-        self._look_at = clock()
-        self._waits: Iterator[float] | None = None  # for children of an ended partition
-        self._absences = Absences()
+        # Seconds until another poll is worth it, after one that raised an error.
+        self.pause = _PAUSE
+        self._roster = Roster(feed, clock=clock, every=LISTING)
 
     def head(self) -> NativeRecord | None:
         """The next record of what was fetched, which stays. Raises Malformed."""
@@ -86,41 +89,42 @@ class Coordinator:
         next call.
         """
         self._retire()
-        errors = list(self._errors_of_look())
+        errors: list[PenstockError] = []
+        try:
+            self._open()
+        except PenstockError as error:
+            errors.append(error)
         patience = wait if len(self._shards) == 1 else 0.0
         for shard in self._shards.values():
             try:
-                self._reading(shard, partial(shard.poll, patience))
+                self._reading(partial(shard.poll, patience))
             except PenstockError as error:
                 if not isinstance(error, Unavailable) or self._clock() >= self._grace:
                     errors.append(error)
         self._refill = True
         if errors:
+            self.pause = min(
+                (shard.pause for shard in self._shards.values() if shard.pause), default=_PAUSE
+            )
             raise errors[0]
 
-    def _reading(self, shard: Shard, step: Callable[[], None]) -> None:
-        """Does a step that may read. A gap is noted, and the shard goes on after it if it may;
-        anything else that is lost is RecordsExpired."""
+    def _reading(self, step: Callable[[], None]) -> None:
+        """Does a step that may read; what is lost is RecordsExpired."""
         try:
-            self._following_again(shard, step)
-        except HistoryLost as error:
-            self._note(error.gap)
-            if self._feed.on_gap != "continue":
-                raise RecordsExpired(error.message, hint=_HINT) from error
-            shard.poll(despite=error.gap)
+            step()
         except (RecordsExpired, ShardIteratorExpired):
             raise
         except PositionLost as error:
             raise RecordsExpired(error.message, hint=_HINT) from error
 
-    @staticmethod
-    def _following_again(shard: Shard, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except (HistoryLost, RecordsExpired, ShardIteratorExpired):
-            raise
-        except PositionLost:
-            shard.poll()  # what is lost is found by following again
+    def verify(self) -> None:
+        """See `GapRecorder`: tokens are the caller's."""
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """See `GapRecorder`."""
+        if gap not in self.gaps:
+            self.gaps.append(gap)
+            log.error("history lost: %s, after %s: %s", gap.cause, gap.after, gap.detail)
 
     def _retire(self) -> None:
         """Closes partitions that have ended: all their records were handed out."""
@@ -128,8 +132,6 @@ class Coordinator:
             shard = self._shards.pop(name)
             self._known[name] = shard.bookmark(holds=False)
             shard.close()
-            self._look_at = self._clock()
-            self._waits = delays(first=SOON, limit=LATE)
 
     def _has_ended(self, shard: Shard) -> bool:
         return shard.ended and not self._buffer.holds(shard.partition)
@@ -139,52 +141,26 @@ class Coordinator:
         """Whether another poll may find records without waiting: a partition has just ended."""
         return any(map(self._has_ended, self._shards.values()))
 
-    def _errors_of_look(self) -> Iterator[PenstockError]:
-        if self._clock() < self._look_at:
+    def _open(self) -> None:
+        """Opens the partitions that may be read, if it is time to look for them."""
+        found = self._roster.look(self._known, self._shards)
+        if found is None:
             return
-        try:
-            self._look()
-        except PenstockError as error:
-            yield error
-
-    def _look(self) -> None:
-        listed = self._feed.partitions()
-        if not listed:  # a listing that is behind: it is no evidence that partitions are gone
-            self._schedule(awaited=True)
-            return
-        missing = openings(listed, self._known, self._shards).missing
-        absent = self._absences.confirmed(missing, self._clock())
-        found = openings(listed, self._known, self._shards, absent)
         for name in found.forgotten:
             del self._known[name]
         for name, bookmark in found.ready.items():
             self._known[name] = bookmark
-            self._shards[name] = Shard(self._feed, name, bookmark, self._read)
-        parents = {parent for each in listed for parent in each.parents}
-        done = {name for name, bookmark in self._known.items() if bookmark.ended}
-        self._schedule(awaited=not found.ready and not done <= parents)
-        if not missing <= absent:
-            self._look_at = min(self._look_at, self._clock() + AGAIN)
-
-    def _schedule(self, *, awaited: bool) -> None:
-        if awaited:
-            self._waits = self._waits or delays(first=SOON, limit=LATE)
-            self._look_at = self._clock() + next(self._waits)
-        else:
-            self._waits = None
-            self._look_at = self._clock() + LISTING
-
-    def _note(self, gap: Gap) -> None:
-        if gap not in self.gaps:
-            self.gaps.append(gap)
-            log.error("history lost: %s, after %s: %s", gap.cause, gap.after, gap.detail)
+            reader = PartitionReader(
+                self._feed, name, bookmark, self, is_stored=False, clock=self._clock
+            )
+            self._shards[name] = Shard(reader, bookmark, self._read)
 
     def heartbeat(self) -> None:
         """Keeps every open partition; raises the first error after all were kept."""
         errors: list[PenstockError] = []
         for shard in self._shards.values():
             try:
-                self._reading(shard, shard.heartbeat)
+                self._reading(shard.heartbeat)
             except PenstockError as error:
                 errors.append(error)
         self._refill = True

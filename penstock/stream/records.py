@@ -4,7 +4,7 @@ A feed that keeps more Python types than a change's images do makes its records 
 (`feeds.GivesRecords`); for all others this is how.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.change import OnError, Operation
 from penstock.feeds import Feed, GivesRecords, NativeRecord, RecordReader
-from penstock.page import Page
+from penstock.page import Page, fetched
 from penstock.position import Place
 
 __all__ = ["EVENT_TYPES", "record_reader"]
@@ -41,10 +41,9 @@ def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
     if isinstance(feed, GivesRecords):
         return feed.record_reader(on_error)
     decoder = feed.decoder("msgpack", on_error)
-    fetch: Callable[[Page], Page] | None = getattr(decoder, "fetch", None)
 
     def read(page: Page) -> Iterator[NativeRecord]:
-        for batch in decoder.decode(fetch(page) if fetch else page):
+        for batch in decoder.decode(fetched(decoder, page)):
             yield from _records(batch)
 
     return read

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from penstock.backoff import delays
 from penstock.change import OnError
 from penstock.closing import Closes
 from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
-from penstock.feeds import At, Feed, Gap, PacesRetries
+from penstock.feeds import At, Feed, Gap
 from penstock.position import Bookmarks
 from penstock.stream.coordinator import Coordinator
 from penstock.stream.models import Convert, converter
@@ -145,8 +144,6 @@ class Stream(Closes):
         """Every record, for ever: waits `poll` seconds where there is none, sends heartbeats
         between records, and tries again with back-off while the source is Unavailable. Ends after
         `stop` or `close`; other errors are raised."""
-        pace = self._feed.delays if isinstance(self._feed, PacesRetries) else delays
-        waits = pace()
         kept = self._clock()
         while not self._stopped.is_set() and not self._closed:
             asked, pause = self._clock(), 0.0
@@ -156,11 +153,10 @@ class Stream(Closes):
                     kept = asked
                     self.heartbeat()
                 record = self._next(poll)
-                waits = pace()
                 if record is None and not self._coordinator.due:
                     pause = poll - (self._clock() - asked)
             except Unavailable:
-                pause = next(waits)
+                pause = self._coordinator.pause
             if record is not None:
                 yield record
             elif pause > 0:

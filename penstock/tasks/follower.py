@@ -28,8 +28,7 @@ from penstock.handover.conversation import (
 from penstock.handover.ticket import Ticket
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place, Position
-from penstock.reservoir.arrivals import Arrivals
-from penstock.reservoir.reservoir import Reservoir
+from penstock.reservoir.reservoir import Arrivals, Reservoir
 from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 
 __all__ = ["Follower"]
@@ -42,8 +41,6 @@ IDLE = 2.0
 
 class Follower:
     """Does for a ticket with a feed what a `PageClient` does for one without."""
-
-    is_open_ended = True
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
@@ -149,7 +146,8 @@ class Follower:
 
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
-        self._report(self._handed.rest())
+        self._handed.expect_none()
+        self._end()
         self._report_rows()
         with self._sending:  # nothing is sent after this: the next task has this connection
             connection, self._connection = self._connection, None
@@ -195,8 +193,7 @@ class Follower:
             ]
             for name in ended:
                 place = self._places.get(name)
-                last = self._reservoir.bookmark(name, place) or Bookmark(place)
-                found[name] = last._replace(ended=True)
+                found[name] = self._reservoir.last_bookmark(name, place)
                 self._close(name)
         if found:
             self._send(bookmarks_message(found))

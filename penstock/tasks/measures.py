@@ -10,8 +10,6 @@ import pyarrow as pa
 from penstock.histograms import observed
 from penstock.ops.reporter import Reporter
 
-__all__ = ["Measures"]
-
 _EVERY = 0.5  # seconds
 
 

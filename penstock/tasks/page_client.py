@@ -21,8 +21,6 @@ from penstock.handover.ticket import Ticket, page_of
 from penstock.page import Page
 from penstock.position import PartitionId, Place, Position
 
-__all__ = ["LOST", "LOST_HINT", "Handed", "PageClient", "connected", "expect_end", "release"]
-
 LOST = "the reader process is gone"
 LOST_HINT = "the query starts again from the stored position"
 
@@ -67,9 +65,14 @@ class Handed:
         pages = dict(self._pages)  # one step, whatever the other thread does meanwhile
         return {name for name, each in pages.items() if each and each[0][1] is None}
 
-    def rest(self) -> dict[PartitionId, Place]:
-        """The ends of all pages that are left."""
-        return {name: pages[-1][0] for name, pages in self._pages.items() if pages}
+    def expect_none(self) -> None:
+        """Raises Malformed if anything is left: the sink returned without a place for it."""
+        for name, pages in self._pages.items():
+            if pages:
+                raise Malformed(
+                    f"the sink's write returned without a place for {name} up to {pages[-1][0]}",
+                    hint="a receipt's position has the last place of every partition",
+                )
 
     def forget(self, partition: PartitionId) -> None:
         """The partition is no longer this task's."""
@@ -84,11 +87,6 @@ class PageClient:
         self._connection: Connection | None = None
         self._handed = Handed()
         self._reporting = threading.Lock()
-
-    @property
-    def is_open_ended(self) -> bool:
-        """Whether the reader process wants reports of what is stored while it goes on."""
-        return self._ticket.is_open
 
     def pages(self) -> Iterator[Page]:
         """In order, as they come, until the ticket ends.
@@ -107,13 +105,10 @@ class PageClient:
                 yield page_of(message[1:], connection.recv_bytes)
         except (OSError, EOFError) as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
-        if not self.is_open_ended:
-            self._release()
 
     def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""
-        if self.is_open_ended:
-            self._handed.note(page, batches)
+        self._handed.note(page, batches)
 
     def stored(self, position: Position) -> None:
         """Everything up to `position` is stored: reports the pages that are done to the reader
@@ -124,15 +119,17 @@ class PageClient:
                 self._send(done, done=False)
 
     def finish(self) -> None:
-        """Everything that was handed on is stored; returns when the reader process knows."""
-        if self._connection is None or not self.is_open_ended:
+        """Everything that was handed on is stored, and was reported; returns when the reader
+        process has it. Raises Malformed if it was not."""
+        if self._connection is None:
             return
-        self._send(self._handed.rest(), done=True)
+        self._handed.expect_none()
+        self._send({}, done=True)
         try:
             expect_end(self._connection.recv_bytes())
         except (OSError, EOFError) as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
-        self._release()
+        self.release()
 
     def _send(self, position: Position, *, done: bool) -> None:
         assert self._connection is not None
@@ -141,7 +138,8 @@ class PageClient:
         except OSError as error:
             raise Unavailable(LOST, hint=LOST_HINT) from error
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """The conversation is over: its connection is kept for the next task of this process."""
         connection, self._connection = self._connection, None
         if connection is not None:
             release(self._ticket, connection)

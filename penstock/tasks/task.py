@@ -6,6 +6,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,26 +21,16 @@ from penstock.handover.split import Split, bounded
 from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
 from penstock.ops.poisoned import report_poison
 from penstock.ops.reporter import Reporter
-from penstock.page import Decoder, Page
-from penstock.position import Place, position_from_json
+from penstock.page import Decoder, Page, fetched
+from penstock.position import Place, Position
 from penstock.sinks import Receipt, Sink
-from penstock.tasks.attempt import Attempt
 from penstock.tasks.follower import Follower
+from penstock.tasks.late import Attempt
 from penstock.tasks.late.depot import Depot, as_changes
 from penstock.tasks.late.side_files import columns_of, stub_schema
 from penstock.tasks.measures import Measures
 from penstock.tasks.page_client import PageClient
 from penstock.wire.hash_partitions import hashing
-
-__all__ = [
-    "UNKNOWN_TYPES",
-    "commit_receipts",
-    "read_split",
-    "require_columns",
-    "settle_worker",
-    "tidied",
-    "write_changes",
-]
 
 # The board's entry whose fields are the types that were delivered as their text.
 UNKNOWN_TYPES = "unknown types"
@@ -57,7 +48,7 @@ _told: set[str] = set()
 
 
 @cache
-def settle_worker() -> None:
+def freeze_garbage() -> None:
     """Once in each of Spark's Python workers, after all imports.
 
     Not in the reader process, which is no worker and must collect its own garbage.
@@ -105,7 +96,7 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
     pickled, decoder, board = _source(frozenset(options.items()))
-    settle_worker()
+    freeze_garbage()
     depot = _depot(options, attempt)
     if isinstance(split, Ticket) and depot is None:
         yield punch(split, pickled)
@@ -122,8 +113,10 @@ def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, 
     """Pages, each with the places between which its changes are meant."""
     if isinstance(split, Ticket):
         bounds = {each.partition: (each.after, each.until) for each in split.ranges}
-        for page in PageClient(split).pages():
-            yield page, *bounds.get(page.partition, (None, None))
+        with closing(PageClient(split)) as client:
+            for page in client.pages():
+                yield page, *bounds[page.partition]
+            client.release()
     else:
         for pages, after, until in split.parts:
             for page in pages:
@@ -139,21 +132,13 @@ def write_changes(
     receipt counts the rest only.
     """
     sink, name, board = _sink(frozenset(options.items()))
-    settle_worker()
+    freeze_garbage()
     clients: list[PageClient | Follower] = []
-    counted: Counter[str] = Counter()
-
-    def notify(told: Mapping[str, Any]) -> None:
-        position = position_from_json(told.get("position", {}))
-        for client in clients:
-            if client.is_open_ended and position:
-                client.stored(position)
-        if board is not None:
-            _report(board, name, told, counted)
-
+    progress = _Progress(clients, board, name)
     depot = _depot(options, attempt)
     try:
-        receipt = sink.write(_changes(batches, board, clients, depot), notify)
+        receipt = sink.write(_changes(batches, board, clients, depot), progress)
+        progress.stored(receipt.position)
         for client in clients:
             client.finish()
     finally:
@@ -163,24 +148,43 @@ def write_changes(
             depot.clear()
         if board is not None:
             board.flush()
+    counted = progress.counted
     return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
 
 
-def _report(board: Reporter, name: str, told: Mapping[str, Any], counted: Counter[str]) -> None:
-    """Reports the fields of a sink to the board, and of its running totals what is new."""
-    told = report_poison(board, name, told)
-    rest = {key: value for key, value in told.items() if key not in (*_COUNTS, "counts")}
-    fresh = {key: told[key] - counted[key] for key in _COUNTS if key in told}
-    counted.update(fresh)
-    if told.get("connected", True):
-        board.report("sink", name, rest)
-    else:
-        board.report("sink", name, {**rest, "last_error": told.get("error", "")})
-        board.add("sink", name, {"errors": 1})
-    if any(fresh.values()):
-        board.add("sink", name, _totals(**fresh))
-    if "counts" in told:
-        board.add("sink", name, told["counts"])
+class _Progress:
+    """A sink's `Progress`: places go to the reader process, reports to the board. `counted` is what
+    was reported of the running totals."""
+
+    def __init__(
+        self, clients: Sequence[PageClient | Follower], board: Reporter | None, name: str
+    ) -> None:
+        self.counted: Counter[str] = Counter()
+        self._clients, self._board, self._name = clients, board, name
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`."""
+        for client in self._clients:
+            client.stored(position)
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`."""
+        board, name = self._board, self._name
+        if board is None:
+            return
+        status = report_poison(board, name, status)
+        rest = {key: value for key, value in status.items() if key not in (*_COUNTS, "counts")}
+        fresh = {key: status[key] - self.counted[key] for key in _COUNTS if key in status}
+        self.counted.update(fresh)
+        if status.get("connected", True):
+            board.report("sink", name, rest)
+        else:
+            board.report("sink", name, {**rest, "last_error": status.get("error", "")})
+            board.add("sink", name, {"errors": 1})
+        if any(fresh.values()):
+            board.add("sink", name, _totals(**fresh))
+        if "counts" in status:
+            board.add("sink", name, status["counts"])
 
 
 def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
@@ -218,7 +222,7 @@ def _changes(
             for ticket, decoder in tickets(batch):
                 client = Follower(ticket) if ticket.feed else PageClient(ticket)
                 clients.append(client)
-                yield from _from_pages(ticket, client, _decoder(decoder), board)
+                yield from _from_pages(client, _decoder(decoder), board)
         elif batch.num_rows:
             yield from [as_changes(batch)] if depot is None else depot.restore(batch)
     if depot is not None:
@@ -226,17 +230,15 @@ def _changes(
 
 
 def _from_pages(
-    ticket: Ticket, client: PageClient | Follower, decoder: Decoder, board: Reporter | None
+    client: PageClient | Follower, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
-    bounds = {each.partition: (each.after, each.until) for each in ticket.ranges}
     measures = Measures(board)
     for page in tidied(client.pages()):
-        decoded = _decoded(decoder, page, board)
-        meant = list(bounded(page, decoded, *bounds.get(page.partition, (None, None))))
-        client.handed_on(page, meant)
-        measures.page(meant)
-        yield from meant
-        if not any(batch.num_rows for batch in meant):
+        changes = list(_decoded(decoder, page, board))
+        client.handed_on(page, changes)
+        measures.page(changes)
+        yield from changes
+        if not any(batch.num_rows for batch in changes):
             client.stored({})  # the sink never reports a page of which it gets nothing
         measures.report()  # not while the page waits
     measures.report_now()
@@ -253,8 +255,7 @@ def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
 
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
-    fetch: Any = getattr(decoder, "fetch", None)  # see `page.Fetches`
-    batches = decoder.decode(page if fetch is None else fetch(page))
+    batches = decoder.decode(fetched(decoder, page))
     for name in decoder.unknown_types - _told:
         _told.add(name)
         if board is None:

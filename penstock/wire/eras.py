@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import Malformed
-from penstock.page import Decoder, Page
+from penstock.page import DecoderAround, Page
 from penstock.position import Place
 
 __all__ = ["EraDecoder", "era_of", "next_era"]
@@ -39,20 +39,13 @@ def next_era(era: str) -> str:
     return f"e{number:04d}-"
 
 
-class EraDecoder:
+class EraDecoder(DecoderAround):
     """A `page.Decoder` for a feed with eras, around one without them: of a feed whose
     event ids are `backend:cursor:ordinal`.
 
     A page of a later era is decoded as one of the first, then its changes are renamed. Pages of the
     first era, which are nearly all, pass as they are.
     """
-
-    def __init__(self, decoder: Decoder) -> None:
-        self.unknown_types = decoder.unknown_types  # the same set, which only grows
-        self.decoder = decoder
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EraDecoder, (self.decoder,)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""

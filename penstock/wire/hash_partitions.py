@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.native import library
-from penstock.page import Decoder, Page
+from penstock.page import Decoder, DecoderAround, Page
 
 __all__ = [
     "MOST",
@@ -29,12 +29,12 @@ _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _SLASH = np.uint64(ord("/"))
 
 
-class HashingDecoder:
+class HashingDecoder(DecoderAround):
     """A `page.Decoder` that sets the column `route`, around a feed's own that leaves it null."""
 
     def __init__(self, decoder: Decoder, count: int) -> None:
-        self.unknown_types = decoder.unknown_types  # the same set, which only grows
-        self.decoder, self.count = decoder, count
+        super().__init__(decoder)
+        self.count = count
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HashingDecoder, (self.decoder, self.count)
@@ -42,11 +42,6 @@ class HashingDecoder:
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""
         return [routed(batch, self.count) for batch in self.decoder.decode(page)]
-
-    def fetch(self, page: Page) -> Page:
-        """See `page.Fetches`: the page as it is, for a decoder whose pages are no instructions."""
-        fetch: Any = getattr(self.decoder, "fetch", None)
-        return page if fetch is None else fetch(page)
 
 
 def hashing(decoder: Decoder, count: int) -> Decoder:

@@ -10,7 +10,7 @@ import pytest
 from bench.peer import Peer, parse_peer, run_peer
 from bench.stream import stored
 from bench.table import PUBLICATION, create, write_backlog
-from penstock.demo.servers import Database, Nats, Postgres
+from tests.servers import Database, Nats, Postgres
 
 # What the simplest peer looks like: SQL polling, one message for each row.
 ADAPTER = '''

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.table import Shape, Writer, create, write_backlog
-from penstock.demo.servers import Database, Postgres
+from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live
 

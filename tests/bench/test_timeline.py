@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench.timeline import Sample, Timeline, relative, stood_still
-from penstock.demo.servers import Database, Nats
+from tests.servers import Database, Nats
 
 
 def curves(*rows: tuple[int, int]) -> Sequence[Sample]:

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import psycopg
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.chaos.proxy import Proxy
 from tests.pipeline.running import Run, document
 from tests.pipeline.truth import Truth
+from tests.servers import Database, Nats, Postgres
 
 __all__ = ["PIPELINES", "STREAM", "Load", "World", "world"]
 
@@ -28,7 +28,7 @@ CREATE PUBLICATION pub FOR TABLE items
 # What is added to the pipeline file: the ways through Spark.
 PIPELINES: dict[str, dict[str, Any]] = {
     "default": {},
-    "packed": {"spark": {"mode": "packed"}},
+    "interval": {"spark": {"trigger": "200ms"}},
     "rows": {"transform": [{"sql": "SELECT * FROM changes WHERE collection <> 'audit'"}]},
 }
 

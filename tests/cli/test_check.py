@@ -10,11 +10,11 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.cli.check import _summary
-from penstock.demo.servers import Database, Nats
 from penstock.finding import Finding, Level
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from tests.servers import Database, Nats
 
 FILE = """\
 name: shop

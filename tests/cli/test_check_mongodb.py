@@ -43,5 +43,5 @@ def test_the_saved_position_is_held_against_the_oplog(tmp_path: Path) -> None:
         assert checked(file)["saved position"] == "ok"
         lost = Bookmark(mark={"token": {"_data": "00FF00FF00FF00FF"}})
         positions.load()
-        positions.save(lambda: {PARTITION: lost}, 0, force=True)
+        positions.save({PARTITION: lost}, force=True)
         assert checked(file)["saved position"] == "error"

@@ -14,12 +14,11 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.config import load_pipeline
-from penstock.demo.moto import Moto
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from penstock.feeds import Following
+from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
+from tests.servers import Database, Moto, Nats, Secantus
 
 pytestmark = pytest.mark.live
 
@@ -50,7 +49,7 @@ class Delivery:
         while changes > 0:
             assert time.monotonic() < deadline
             for page in self._following.read(0.5):
-                self._sink.write(list(self._decoder.decode(page)), lambda _: None)
+                self._sink.write(list(self._decoder.decode(page)), ignore)
                 changes -= page.count
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
+from tests.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 

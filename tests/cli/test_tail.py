@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from nats.js.api import StreamConfig
 
 from penstock.cli import main
-from penstock.demo.servers import Nats, free_port
 from penstock.tail.reader import TailReader
+from tests.servers import Nats, free_port
 
 pytestmark = pytest.mark.live
 

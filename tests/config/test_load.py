@@ -259,12 +259,21 @@ def test_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
         load_pipeline(file)
 
 
-@pytest.mark.parametrize("mode", ["rows", "packed"])
-def test_realtime_keeps_micro_batches_open_and_takes_no_mode(mode: str) -> None:
-    text = f"""
-        backends: [{{name: default, type: memory}}]
-        sink: {{type: memory}}
-        spark: {{trigger: realtime, mode: {mode}}}
+def test_realtime_keeps_micro_batches_open_and_takes_no_mode() -> None:
+    text = """
+        backends: [{name: default, type: memory}]
+        sink: {type: memory}
+        spark: {trigger: realtime, mode: rows}
     """
     with pytest.raises(SettingsError, match=r"leave spark\.mode out"):
+        parse_pipeline(text, environment={})
+
+
+def test_a_mode_that_is_no_more_says_what_to_do() -> None:
+    text = """
+        backends: [{name: default, type: memory}]
+        sink: {type: memory}
+        spark: {trigger: 1s, mode: packed}
+    """
+    with pytest.raises(SettingsError, match=r"leave spark\.mode out .*of rows"):
         parse_pipeline(text, environment={})

@@ -12,7 +12,7 @@ import pytest
 from nats.js.api import StreamConfig
 
 from penstock.demo.consumer import Consumer
-from penstock.demo.servers import Nats
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -12,11 +12,9 @@ import psycopg
 import pymongo
 import pytest
 
-from penstock.demo.moto import Moto
-from penstock.demo.programs import free_port, postgres_bin, reachable
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Database, Nats, Postgres
+from penstock.demo.programs import reachable
 from penstock.errors import Unavailable
+from tests.servers import Database, Moto, Nats, Postgres, Secantus, free_port, postgres_bin
 
 
 def test_every_version_serves_logical_decoding(postgres_any: Postgres) -> None:

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from penstock.demo.ledger import Ledger
-from penstock.demo.servers import Database
 from penstock.demo.sources.postgres import shop
 from penstock.demo.sources.postgres.actions import ACTIONS, Shop, abandon
 from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.workload import Workload
 from penstock.errors import Unavailable
+from tests.servers import Database
 
 OPERATIONS = {b"I": "INSERT", b"U": "UPDATE", b"D": "DELETE", b"T": "TRUNCATE"}
 

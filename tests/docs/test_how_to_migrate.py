@@ -15,10 +15,9 @@ import pymongo
 import pytest
 import yaml
 
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Nats
 from tests.docs.pages import DOCS, blocks, commands
 from tests.pipeline.running import Run, eventually, running
+from tests.servers import Nats, Secantus
 
 pytestmark = [
     pytest.mark.live,

@@ -7,11 +7,11 @@ from typing import Any
 import pymongo
 import yaml
 
-from penstock.demo.secantus import Secantus
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.history import HINTS
 from penstock.wire.changestream.changes import OPERATIONS
 from tests.docs.pages import DOCS, blocks
+from tests.servers import Secantus
 
 PAGE = (DOCS / "how-to" / "mongodb.md").read_text()
 REFERENCE = (DOCS / "reference" / "mongodb.md").read_text()

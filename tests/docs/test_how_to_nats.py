@@ -9,14 +9,15 @@ import pytest
 
 from penstock.change import ERROR
 from penstock.config import parse_pipeline
-from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.tail.reader import TailReader
 from tests.docs.pages import DOCS, blocks
+from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch, batch_of
 
 __all__ = ["batch_of"]
@@ -86,7 +87,7 @@ def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten, batch_of: Make
         key=None,
         after='{"reason": "not-utf8", "error": "e", "raw": "", "context": ""}',
     )
-    sink.write([batch_of(3), poison, batch_of(1, 3)])
+    sink.write([batch_of(3), poison, batch_of(1, 3)], ignore)
     info = sink.stream_info("CDC")
     assert info is not None
     assert info["state"]["messages"] == 4
@@ -107,7 +108,7 @@ def test_the_consumer_may_read_and_not_write(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(server.folder / "server.crt"))
     url = f"tls://consumer:reads@{server.host}:{server.port}"
-    JetStreamSink(settings(server)).write([batch_of(1, 9)])
+    JetStreamSink(settings(server)).write([batch_of(1, 9)], ignore)
     with TailReader(url, "CDC") as reader:
         assert reader.fetch(1, 10.0)
     connection = Connection(NatsSettings(url=url, tls_ca=str(server.folder / "server.crt")))
@@ -127,4 +128,6 @@ def test_the_stream_of_the_page_takes_exactly_once(nats: Nats, batch_of: MakeBat
     mine = JetStreamSettings(url=nats.url, stream="HOWTO", subject="howto.{collection}")
     sink = JetStreamSink(mine)
     assert all(finding.level == "ok" for finding in sink.check())
-    assert sink.write([batch_of(2)]).numbers.get("delivery", "exactly-once") == "exactly-once"
+    assert (
+        sink.write([batch_of(2)], ignore).numbers.get("delivery", "exactly-once") == "exactly-once"
+    )

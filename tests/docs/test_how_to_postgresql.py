@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.demo.servers import Database, Postgres
 from penstock.feeds import Feed
 from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.plugins import plugin
 from penstock.position import PartitionId
 from tests.docs.pages import DOCS, blocks, section, statements
+from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live
 

@@ -18,6 +18,7 @@ from penstock.cli.bridge_metrics import BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.dynamodb.losses import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
+from penstock.leases.open import open_store
 from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import HISTOGRAMS, SERIES, STATES
 from penstock.ops.partitions import PartitionStatus
@@ -127,6 +128,14 @@ def test_the_keys_of_every_backend_and_sink_are_documented() -> None:
     keys = [f"backends[].{key}" for key in ("name", "type", "max_gap", "on_error")]
     assert [row.key for row in PIPELINE["Every backend"]] == keys
     assert [row.key for row in PIPELINE["Every sink"]] == ["sink.type"]
+
+
+def test_every_positions_store_is_documented_and_opens_by_its_url() -> None:
+    rows = PIPELINE["Positions stores"]
+    schemes = [name for row in rows for name in re.findall(r"`([^`]+)`", row.cells[0])]
+    assert sorted(schemes) == known("stores")
+    for url in (url for row in rows for url in re.findall(r"`([^`]+)`", row.cells[2])):
+        open_store(url).close()
 
 
 def test_the_example_is_a_pipeline() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.docs.pages import DOCS, blocks, section
 from tests.pipeline.running import Run, eventually, json_messages
+from tests.servers import Database, Nats, Postgres
 from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]

@@ -16,8 +16,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from penstock.demo.server import EmbeddedServer
 from penstock.errors import Unavailable
+from tests.servers import EmbeddedServer
 
 __all__ = ["ROLLS", "DynamodbLocal", "Table"]
 

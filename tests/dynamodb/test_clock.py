@@ -180,10 +180,10 @@ def test_records_that_the_server_trimmed_are_a_gap_by_policy(
     wait_for(lambda: trimmed(feed, partition, first))
     table.fill(5, start=5)
     with pytest.raises(HistoryLost) as error:
-        feed.follow(partition, first)
+        feed.follow(partition, first).read(0.0)
     gap = error.value.gap
     assert (gap.cause, gap.after, gap.policy) == ("trimmed", str(first.place), policy)
-    after = feed.follow(partition, first, despite=gap)
+    after = feed.follow(partition, first, despite=[gap])
     assert keys(feed, drained(after, 5)) == [f"r{n}" for n in range(5, 10)]
 
 

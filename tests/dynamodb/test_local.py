@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.moto import Moto
 from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from tests.dynamodb.local import DynamodbLocal, Table
+from tests.servers import Moto
 
 pytestmark = pytest.mark.live
 
@@ -127,7 +127,7 @@ def test_a_stream_that_is_enabled_again_is_a_gap(table: Table) -> None:
     with pytest.raises(HistoryLost) as error:
         feed.follow(new, child)
     assert error.value.gap.cause == "stream_replaced"
-    after = feed.follow(new, child, despite=error.value.gap)
+    after = feed.follow(new, child, despite=[error.value.gap])
     assert [row["document_id"] for row in rows(feed, after.read(5.0))] == [
         f"r{n}" for n in range(50, 55)
     ]

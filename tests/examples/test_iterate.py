@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.servers import Database
+from tests.servers import Database
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "iterate.py"
 

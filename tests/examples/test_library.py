@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import SHORT_LIVED, environment, eventually, json_messages
+from tests.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 

@@ -10,9 +10,8 @@ from typing import Any
 import pymongo
 import pytest
 
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Nats
 from tests.pipeline.running import SHORT_LIVED, environment, json_messages
+from tests.servers import Nats, Secantus
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
 

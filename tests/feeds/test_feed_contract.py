@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Feed, Following, FollowsMany
+from penstock.feeds import At, Feed, Following
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
@@ -29,6 +28,7 @@ from penstock.position import (
 from penstock.settings import Settings
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
+from tests.servers import Postgres
 
 Change = tuple[str, ...]
 
@@ -61,7 +61,6 @@ _begun: dict[Feed, Bookmarks] = {}
     scope="module",
     params=[
         "memory",
-        "memory-shared",
         "memory-tokens",
         "mongodb",
         "dynamodb",
@@ -150,17 +149,16 @@ def _start(feed: Feed) -> Bookmark:
 
 
 def _only(feed: Feed) -> PartitionId:
-    return feed.partitions()[0].partition
+    return next(iter(feed.partitions())).partition
 
 
 @contextmanager
 def following(feed: Feed, after: Bookmark | None) -> Iterator[Following]:
     """A following, once the reader before is gone."""
-    shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
     deadline = time.monotonic() + 60
     while True:
         try:
-            found = (shared or feed).follow(_only(feed), after or _start(feed))
+            found = feed.follow(_only(feed), after or _start(feed))
         except Unavailable:
             assert time.monotonic() < deadline
             time.sleep(0.01)

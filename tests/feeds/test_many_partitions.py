@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.feeds import Feed, FollowsMany, Lineage
+from penstock.feeds import Feed, Lineage
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.page import Page
@@ -49,7 +49,6 @@ def on_dynamodb(server: StreamsServer) -> Case:
 
 MEMORY = {
     "side by side": {"partitions": 3},
-    "over one connection": {"partitions": 3, "shared": True},
     "with tokens": {"partitions": 3, "tokens": True},
     "chained": {"partitions": 3, "chained": True},
     "split and merged": {"partitions": 2, "generations": 2},
@@ -71,16 +70,15 @@ def read(case: Case, known: Bookmarks, count: int) -> list[Page]:
     """All partitions by turns, in an order of chance, parents before children, until there are
     `count` changes."""
     feed, chance = case.feed, random.Random(count)
-    shared = feed.shared_connection() if isinstance(feed, FollowsMany) else None
     done, pages = dict(known), list[Page]()
     deadline = time.monotonic() + 20
     open_now: dict[PartitionId, object] = {}
     followings = {}
     while sum(page.count for page in pages) < count:
         assert time.monotonic() < deadline, pages
-        for name, bookmark in openings(feed.partitions(), done, open_now).ready.items():
+        for name, bookmark in openings(feed.partitions(done), done, open_now).ready.items():
             done[name] = bookmark
-            open_now[name] = followings[name] = (shared or feed).follow(name, bookmark)
+            open_now[name] = followings[name] = feed.follow(name, bookmark)
         for name in chance.sample(sorted(followings), len(followings)):
             following = followings[name]
             pages += following.read(0.001)

@@ -132,7 +132,7 @@ def test_what_was_trimmed_is_lost_history() -> None:
     feed = _feed(changes=20, page=5, trimmed=12)
     with pytest.raises(HistoryLost, match="begins at change 12") as caught:
         feed.follow(PartitionId("p0"))
-    despite = feed.follow(PartitionId("p0"), despite=caught.value.gap)
+    despite = feed.follow(PartitionId("p0"), despite=[caught.value.gap])
     assert despite.begins == "12"
     assert sum(page.count for page in despite.read(0)) == 8
     assert feed.follow(PartitionId("p0"), Bookmark(place_of(feed.settings, "p0", 11))).read(0)

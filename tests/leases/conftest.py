@@ -9,9 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pymongo
 import pytest
 
-from penstock.demo.etcd import Etcd, etcd_program
-from penstock.demo.secantus import Secantus
 from penstock.errors import Unavailable
+from tests.servers import Etcd, Secantus, etcd_program
 
 
 def _need_etcd() -> None:

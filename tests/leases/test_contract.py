@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.etcd import Etcd
-from penstock.demo.servers import Database, Nats
+from examples.file_store import FileStore
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.etcd import EtcdStore
+from penstock.leases.holder import LeaseHolder
 from penstock.leases.memory import MemoryStore
 from penstock.leases.mongodb import MongoStore
 from penstock.leases.nats import NatsStore
+from penstock.leases.owned import OwnedRows
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
+from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
+    "file": lambda folder: FileStore(f"jsonfile://{folder}/leases.json"),
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "leases.db"),
 }
@@ -199,6 +202,28 @@ def test_of_many_writers_of_many_rows_one_wins_each_row(store: LeaseStore) -> No
     assert failed == []
     assert sorted(won, key=lambda row: row.name) == store.list("")
     assert [row.name for row in store.list("")] == names
+
+
+def test_holders_take_and_hand_over_leases(store: LeaseStore) -> None:
+    store.put_all([Lease(name=f"s/{number}") for number in range(3)])
+    first, second = (LeaseHolder(OwnedRows(store, "s/", owner)) for owner in ("first", "second"))
+    rows = store.list("s/")
+    assert first.take(first.free(rows)) == ["s/0", "s/1", "s/2"]
+    assert second.take(rows) == [], "they changed meanwhile"
+    assert second.free(store.list("s/")) == []
+    second.ask(store.list("s/")[:2])
+    first.renew()
+    assert first.asked == {"s/0": "second", "s/1": "second"}
+    first.release(first.asked)
+    assert second.take(second.free(store.list("s/"))) == ["s/0", "s/1"]
+    first.renew()
+    second.renew()
+    assert (first.held, second.held) == (["s/2"], ["s/0", "s/1"])
+    store.put_all([replace(row, owner="third") for row in store.list("s/")[1:]])
+    first.renew()
+    second.renew()
+    assert (first.held, second.held) == ([], ["s/0"])
+    assert (first.lost, second.lost) == ({"s/2"}, {"s/1"})
 
 
 def test_a_store_that_was_closed_opens_again(store: LeaseStore) -> None:

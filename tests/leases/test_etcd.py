@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.etcd import Etcd
-from penstock.demo.programs import free_port
 from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.etcd import EtcdStore
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway
 from penstock.leases.open import open_store
 from tests.chaos.proxy import Proxy, Weather
+from tests.servers import Etcd, free_port
 
 
 @pytest.fixture

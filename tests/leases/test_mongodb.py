@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from pymongo import MongoClient
 
-from penstock.demo.secantus import Secantus
 from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.mongodb import MongoStore
 from penstock.leases.open import open_store
+from tests.servers import Secantus
 
 
 @pytest.mark.parametrize("rest", ["h", "h/", "/p", "h/p?collection="])

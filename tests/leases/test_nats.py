@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
 from penstock.leases.nats import NatsStore
 from penstock.leases.open import open_store
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -1,13 +1,20 @@
 """Stores by their URL."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import main
 from penstock.errors import SettingsError
 from penstock.leases.memory import MemoryStore
 from penstock.leases.open import open_store
 from penstock.leases.sqlite import SqliteStore
+from penstock.plugins import plugin
+from tests.docs.pages import DOCS, blocks
 
 
 @pytest.mark.parametrize(
@@ -29,11 +36,87 @@ def test_memory_is_a_new_store_each_time() -> None:
     assert open_store("memory:") is not open_store("memory:")
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["", "memory", "memory:x", "sqlite:", "sqlite:///", "sqlite://x.db", "redis://h:hunter22"],
-)
-def test_any_other_url_names_the_known_ones(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"known: sqlite:///relative\.db") as error:
+@pytest.mark.parametrize("url", ["memory:x", "sqlite:", "sqlite:///", "sqlite://x.db"])
+def test_a_malformed_url_names_the_right_form(url: str) -> None:
+    with pytest.raises(SettingsError, match=f"write .*{url.partition(':')[0]}:"):
+        open_store(url)
+
+
+@pytest.mark.parametrize("url", ["", "memory", "redis://h:hunter22", "redis:hunter22"])
+def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"known: etcd, .*memory, .*sqlite") as error:
         open_store(url)
     assert "hunter22" not in str(error.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql:hunter22", "nats:hunter22", "mongodb:hunter22"])
+def test_a_url_without_a_server_is_a_mistake_that_does_not_print_it(url: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        open_store(url)
+    assert "hunter22" not in str(error.value)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with the store of the how-to page, and one whose driver is not installed."""
+    [toml] = blocks((DOCS / "how-to" / "write-a-store.md").read_text(), "toml")
+    point = toml.splitlines()[1].replace('"', "")
+    (tmp_path / "a_store.py").write_text("import a_driver.that_is_not_there\n")
+    info = tmp_path / "stores_of_others-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        'Name: stores-of-others\nVersion: 1.0\nRequires-Dist: a-driver>=2; extra == "fast"\n'
+    )
+    (info / "entry_points.txt").write_text(f"[penstock.stores]\n{point}\nbroken = a_store:Store\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugin.cache_clear()
+    yield
+    plugin.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_store_of_somebody_else_keeps_the_positions_of_a_pipeline(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        f"""
+        name: shop
+        backends: [{{name: default, type: memory}}]
+        sink: {{type: memory}}
+        positions: jsonfile://{tmp_path}/positions.json
+        """
+    )
+    run = CliRunner()
+    done = run.invoke(main, ["positions", str(file), "set", "default/0", "17:0", "--yes"])
+    assert done.exit_code == 0, done.output
+    done = run.invoke(main, ["positions", str(file), "show", "default/0"])
+    assert "17:0" in done.output
+    names = {row["name"] for row in orjson.loads((tmp_path / "positions.json").read_bytes())}
+    assert "shop/default/0" in names
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_missing_driver_names_the_extra_of_the_package_that_has_the_store() -> None:
+    with pytest.raises(SettingsError, match="'a_driver'") as error:
+        open_store("broken://h/db")
+    assert error.value.hint == "pip install 'stores-of-others[fast]'"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "module", "extra"),
+    [
+        ("postgres", "psycopg", "postgres"),
+        ("postgresql", "psycopg", "postgres"),
+        ("mongodb+srv", "pymongo", "mongodb"),
+        ("etcds", "urllib3", "etcd"),
+    ],
+)
+def test_a_missing_driver_of_ours_names_our_extra(
+    scheme: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("penstock.leases.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    plugin.cache_clear()
+    with pytest.raises(SettingsError) as error:
+        open_store(f"{scheme}://h/db")
+    assert error.value.hint == f"pip install 'penstock[{extra}]'"

@@ -6,11 +6,11 @@ import threading
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Postgres
 from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.open import open_store
 from penstock.leases.postgres import PostgresStore
+from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import nats as nats_py
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -15,13 +15,13 @@ import nkeys
 import orjson
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses
 from penstock.nats.connection import Connection, version_of
 from penstock.nats.failures import error_of
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder, asked
 from penstock.nats.settings import NatsSettings
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

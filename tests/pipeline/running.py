@@ -22,7 +22,7 @@ import psutil
 import psycopg
 import yaml
 
-from penstock.demo.servers import Database, Nats
+from tests.servers import Database, Nats
 
 __all__ = [
     "SHORT_LIVED",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats, Postgres
 from penstock.leases.sqlite import SqliteStore
 from tests.pipeline.running import Run, document, eventually, messages, running
+from tests.servers import Database, Nats, Postgres
 from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
@@ -123,6 +123,7 @@ def test_a_backend_that_may_not_log_in_any_more_goes_on_when_it_may(
         a.execute(f"DROP ROLE {role}")
 
 
+@pytest.mark.thorough
 def test_a_backend_that_can_not_begin_does_not_hold_up_the_others(
     databases: list[Database], nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ import psutil
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from tests.cluster import Cluster
 from tests.pipeline.running import (
@@ -30,6 +29,7 @@ from tests.pipeline.running import (
     send,
     tree,
 )
+from tests.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
@@ -216,6 +216,7 @@ def test_tasks_on_other_hosts_report_and_lose_nothing_with_an_executor(
     assert_exact(nats, stream, rows)
 
 
+@pytest.mark.thorough  # of the first, with a transform
 @pytest.mark.timeout(1200)
 def test_a_transform_on_other_hosts_loses_nothing_with_an_executor(
     cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
@@ -274,6 +275,7 @@ def test_epochs_follow_the_executors_that_come_and_go(
     assert_exact(nats, stream, rows)
 
 
+@pytest.mark.thorough  # of the third, with executors that Spark asks for
 @pytest.mark.timeout(1200)
 def test_with_dynamic_allocation_each_backend_gets_a_core(
     cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any

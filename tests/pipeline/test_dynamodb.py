@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 import penstock
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.dynamodb.server import StreamsServer
 from tests.dynamodb.streams import Stream
 from tests.pipeline.running import Run, count, eventually, messages, running, send, tree
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
@@ -115,7 +115,13 @@ def writing(server: StreamsServer, stream: Stream) -> Iterator[threading.Thread]
         thread.join()
 
 
-@pytest.mark.parametrize("polled", [False, True], ids=["read by one", "read by tasks"])
+@pytest.mark.parametrize(
+    "polled",
+    [
+        pytest.param(False, id="read by one", marks=pytest.mark.thorough),
+        pytest.param(True, id="read by tasks"),
+    ],
+)
 def test_splits_under_load_are_exact_under_kill_9(
     tmp_path: Path, nats: Nats, stream: str, polled: bool
 ) -> None:
@@ -198,6 +204,7 @@ def test_dynamodb_local_is_delivered_exactly_once(tmp_path: Path, nats: Nats, st
         assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_while_it_is_read_costs_nothing(
     tmp_path: Path, nats: Nats, stream: str
 ) -> None:

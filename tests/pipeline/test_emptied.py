@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import count, document, eventually, json_messages, running
 from tests.pipeline.test_faults import TABLE
+from tests.servers import Database, Nats
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]

@@ -15,9 +15,9 @@ import psutil
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.pipeline.running import Run, count, document, eventually, messages, running, send
 from tests.pipeline.truth import Truth, assert_same
+from tests.servers import Database, Nats, Postgres
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 
@@ -90,7 +90,7 @@ def stored_all(nats: Nats, stream: str, changes: int) -> bool:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [SEED, SEED + 1])  # two halves, for two workers
+@pytest.mark.parametrize("seed", [SEED, pytest.param(SEED + 1, marks=pytest.mark.thorough)])
 def test_kill_9_of_the_pipeline_at_random_moments(
     database: Database, nats: Nats, stream: str, tmp_path: Path, seed: int
 ) -> None:
@@ -131,10 +131,10 @@ PLANNER, WORKERS = "source_runner", "worker"
     ("spark", "victims"),
     [
         ({}, [PLANNER, WORKERS, "java"]),
-        ({"mode": "packed"}, [PLANNER, WORKERS]),
-        ({"fork_server": False}, [PLANNER, WORKERS]),
+        ({"trigger": "100ms"}, [PLANNER, WORKERS]),
+        pytest.param({"fork_server": False}, [PLANNER, WORKERS], marks=pytest.mark.thorough),
     ],
-    ids=["auto", "packed", "without the fork server"],
+    ids=["auto", "an interval", "without the fork server"],
 )
 def test_kill_9_of_the_parts_of_a_pipeline(
     database: Database,

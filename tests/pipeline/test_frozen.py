@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import count, document, eventually, messages, running
+from tests.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.feeds.postgres.copies import copy_of
 from tests.pipeline.running import Run, document, eventually, messages, running
+from tests.servers import Database, Nats, Postgres
 from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]

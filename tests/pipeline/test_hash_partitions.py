@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import Run, count, document, eventually, messages
+from tests.servers import Database, Nats
 from tests.wire.test_hash_partitions import VECTORS, by_the_book
 
 pytestmark = [
@@ -36,7 +36,7 @@ def changes_of(bodies: list[dict[str, Any]], subjects: list[str]) -> list[dict[s
     return found
 
 
-@pytest.mark.parametrize("packing", ["change", "batch"])
+@pytest.mark.parametrize("packing", ["change", pytest.param("batch", marks=pytest.mark.thorough)])
 def test_documents_keep_their_partition_and_their_order_under_kill_9(
     packing: str, database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:

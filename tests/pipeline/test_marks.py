@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.position import PartitionId
 from tests.pipeline.running import Run, assert_none_is_left, count, eventually, messages, tree
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

@@ -14,10 +14,9 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import PyMongoError, WriteError
 
-from penstock.demo.secantus import Secantus
-from penstock.demo.servers import Nats
 from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
+from tests.servers import Nats, Secantus
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -255,6 +254,7 @@ def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
         assert copy_of(found) == expected
 
 
+@pytest.mark.thorough
 def test_one_of_two_servers_is_killed_and_comes_back(
     nats: Nats, stream: str, tmp_path: Path
 ) -> None:

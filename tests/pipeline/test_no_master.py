@@ -37,7 +37,7 @@ def assert_told(run: Run, said: str) -> None:
     ("master", "said"),
     [
         ("spark://nowhere", "the master spark://nowhere: Invalid master URL: spark://nowhere"),
-        ("sparks", "with the master sparks"),
+        pytest.param("sparks", "with the master sparks", marks=pytest.mark.thorough),
     ],
 )
 def test_a_start_with_a_wrong_master_ends_with_an_error(

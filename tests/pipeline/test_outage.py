@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import Run, count, document, eventually, messages, running, tree
+from tests.servers import Database, Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

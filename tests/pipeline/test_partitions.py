@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, place_of
 from tests.pipeline.running import Run, count, eventually, messages, tree
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

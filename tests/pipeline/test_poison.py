@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.demo.servers import Database, Nats, Postgres
 from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.pipeline.running import Run, document, eventually, messages, running, send, tree
+from tests.progress import Noted
+from tests.servers import Database, Nats, Postgres
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
@@ -65,7 +66,7 @@ class Pipe:
             **{"on_error": "dead-letter", **sink},
         )
         self.sink = JetStreamSink(self.settings)
-        self.following = self.feed.follow(self.feed.partitions()[0].partition)
+        self.following = self.feed.follow(next(iter(self.feed.partitions())).partition)
         self.told: list[Any] = []
 
     def move(self, count: int, on_error: Any = "dead-letter") -> None:
@@ -76,7 +77,7 @@ class Pipe:
             assert time.monotonic() < deadline, f"{count} changes did not come"
             for page in self.following.read(0.5):
                 count -= page.count
-                self.sink.write(decoder.decode(page), self.told.append)
+                self.sink.write(decoder.decode(page), Noted(self.told.append))
 
 
 @pytest.fixture
@@ -301,7 +302,11 @@ JOINED = (
     " ON c.collection = wanted.name WHERE c.operation <> 'ERROR'"
 )
 WAYS: list[list[dict[str, str]]] = [[], [{"sql": BLIND}], [{"sql": JOINED}]]
-every_way = pytest.mark.parametrize("transform", WAYS, ids=["default", "transform", "join"])
+every_way = pytest.mark.parametrize(
+    "transform",
+    [*WAYS[:2], pytest.param(WAYS[2], marks=pytest.mark.thorough)],
+    ids=["default", "transform", "join"],
+)
 
 
 @pytest.mark.spark

@@ -6,7 +6,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import (
     Run,
     assert_none_is_left,
@@ -17,6 +16,7 @@ from tests.pipeline.running import (
     running,
     slot_of,
 )
+from tests.servers import Database, Nats
 from tests.workers import FORK_SERVER, python_workers
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import (
     Run,
     assert_none_is_left,
@@ -22,6 +21,7 @@ from tests.pipeline.running import (
     slot_of,
     tree,
 )
+from tests.servers import Database, Nats
 from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
@@ -154,6 +154,7 @@ def more(database: Database, what: str) -> None:
     database.execute("INSERT INTO audit (what) SELECT %s FROM generate_series(1, 100)", (what,))
 
 
+@pytest.mark.thorough
 def test_a_sql_transform_sees_rows_without_the_fork_server(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -172,7 +173,9 @@ def test_a_sql_transform_sees_rows_without_the_fork_server(
     assert messages(nats, stream)[0].body["data"]["balance"] == "10.50"
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_number", [pytest.param(signal.SIGINT, marks=pytest.mark.thorough), signal.SIGTERM]
+)
 def test_a_signal_while_servers_are_away_ends_it_in_order(
     nats: Nats, stream: str, tmp_path: Path, signal_number: int
 ) -> None:
@@ -184,7 +187,7 @@ def test_a_signal_while_servers_are_away_ends_it_in_order(
         assert run.process.wait(180) == 0
 
 
-@pytest.mark.parametrize("after", [0.2, 2.5])
+@pytest.mark.parametrize("after", [pytest.param(0.2, marks=pytest.mark.thorough), 2.5])
 def test_an_interrupt_while_spark_starts_ends_it_in_order(
     nats: Nats, stream: str, tmp_path: Path, after: float
 ) -> None:

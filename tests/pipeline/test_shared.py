@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.demo.servers import Database, Nats, Postgres
 from tests.pipeline.running import Message, Run, document, eventually, messages, running, slot_of
+from tests.servers import Database, Nats, Postgres
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 

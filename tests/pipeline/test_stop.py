@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.etcd import Etcd, etcd_program
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from penstock.leases.open import open_store
 from tests.pipeline.running import (
@@ -22,6 +20,7 @@ from tests.pipeline.running import (
     running,
     tree,
 )
+from tests.servers import Database, Etcd, Nats, etcd_program
 
 pytestmark = [
     pytest.mark.live,
@@ -61,7 +60,14 @@ def items(database: Database) -> Database:
     return database
 
 
-@pytest.mark.parametrize("stop", [twice_by_signal, twice_by_request, by_both])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        by_both,
+        pytest.param(twice_by_signal, marks=pytest.mark.thorough),
+        pytest.param(twice_by_request, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_second_stop_changes_nothing(
     stop: Callable[[Run], None], items: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.etcd import Etcd, etcd_program
-from penstock.demo.servers import Database, Nats
 from penstock.errors import Unavailable
 from penstock.leases.open import open_store
 from tests.pipeline.running import Run, count, document, eventually, messages, running
+from tests.servers import Database, Etcd, Nats, etcd_program
 
 pytestmark = [
     pytest.mark.live,

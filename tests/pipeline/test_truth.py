@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.demo.servers import Database
 from tests.pipeline.truth import Truth, assert_same
+from tests.servers import Database
 
 pytestmark = pytest.mark.live
 

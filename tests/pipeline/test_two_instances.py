@@ -11,10 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.demo.programs import free_port
-from penstock.demo.servers import Database, Nats
 from tests.pipeline.running import Run, document, eventually, running, send, tree
 from tests.pipeline.test_faults import assert_exact, load, prepared, stored_all
+from tests.servers import Database, Nats, free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.demo.servers import Database
+from tests.servers import Database
 
 __all__ = ["Fact", "Truth", "assert_same"]
 

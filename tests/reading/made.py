@@ -8,7 +8,7 @@ from typing import Any
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.reading.epochs import Epochs
+from penstock.reading.epochs import BufferedEpochs, Lengths
 from penstock.reading.gap_log import GapLog
 from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.positions import Positions
@@ -78,16 +78,11 @@ class Made:
         slots: Callable[[], int | None] = lambda: None,
         groups: int = 1,
         clock: Clock | None = None,
-    ) -> Epochs:
+    ) -> BufferedEpochs:
         assert self.positions is not None
-        epochs = Epochs(
-            self.reservoir,
-            self.roster,
-            self.positions,
-            seconds=30.0,
-            slots=slots,
-            groups=lambda: groups,
-            clock=clock or Clock(),
+        lengths = Lengths(30.0, slots, lambda: groups)
+        epochs = BufferedEpochs(
+            self.reservoir, self.roster, self.positions, lengths, clock or Clock()
         )
         epochs.begin(self.feed.begin())
         return epochs

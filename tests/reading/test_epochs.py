@@ -2,19 +2,19 @@
 
 import threading
 import time
-from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.feeds import Lineage
+from penstock.feeds import Listing
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import replace
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.draw import OpenDraw, group_of
-from penstock.reading.epochs import SETTLE, SHORT, WARM_UP, Epochs
+from penstock.reading.draw import OpenDraw
+from penstock.reading.epochs import SAVE, SHORT, WARM_UP, BufferedEpochs
 from penstock.reading.positions import Positions
 from tests.reading.made import P0, P1, Clock, Made, feed_of, made, place, until
 
@@ -24,10 +24,9 @@ class Saving(Positions):
 
     is_open = True
 
-    def save(
-        self, durable: Callable[[], Bookmarks], changes: int, *, force: bool = False
-    ) -> Bookmarks:
-        return super().save(durable, changes, force=True) if self.is_open or force else {}
+    def is_due(self, changes: int) -> bool:
+        super().is_due(changes)
+        return self.is_open
 
 
 def saving(store: MemoryStore | None = None) -> Saving:
@@ -89,19 +88,6 @@ def drawn(draw: OpenDraw, count: int) -> list[str]:
     return [str(page.last) for page in pages]
 
 
-def test_groups_share_the_partitions() -> None:
-    with made(feed_of(partitions=30), positions=saving()) as parts:
-        epochs = parts.epochs(groups=3)
-        epochs.plan(1)
-        seen: list[set[str]] = []
-        for group in range(3):
-            mine = [f"p{n}" for n in range(30) if group_of(PartitionId(f"p{n}"), 3) == group]
-            found = drawn(epochs.draw(group, 3), 100 * len(mine))
-            seen.append({each.partition("-")[0] for each in found})
-            assert seen[-1] == set(mine)
-        assert len(set.union(*seen)) == 30
-
-
 def test_an_epoch_begins_after_what_is_stored() -> None:
     with made(feed_of(), positions=saving()) as parts:
         epochs = parts.epochs()
@@ -134,7 +120,7 @@ def test_a_start_goes_on_from_its_bookmarks() -> None:
         assert drawn(epochs.draw(0, 1), 10) == [str(place(99))]
 
 
-def running(parts: Made, **given: Any) -> Epochs:
+def running(parts: Made, **given: Any) -> BufferedEpochs:
     """Epochs, once all is read."""
     epochs = parts.epochs(**given)
     epochs.plan(1)
@@ -159,7 +145,7 @@ def test_what_is_stored_is_saved_and_only_then_acknowledged() -> None:
         epochs = running(parts)
         epochs.stored({P0: place(19)})
         assert source.acknowledged == {}
-        epochs.settle()
+        epochs.save()
         assert source.acknowledged == {P0: place(19)}
         assert positions.load() == {P0: Bookmark(place(19), {})}
 
@@ -174,7 +160,7 @@ def test_what_was_stored_too_soon_to_be_saved_is_saved_later_in_the_epoch() -> N
         positions.is_open = True
         epochs.watch()
         assert source.acknowledged == {}  # it was just looked at
-        clock.now += SETTLE
+        clock.now += SAVE
         epochs.watch()
         assert source.acknowledged == {P0: place(19)}
 
@@ -261,11 +247,12 @@ def test_children_that_the_source_lists_late_are_looked_for_again() -> None:
     class Late(MemoryFeed):
         looks = 0
 
-        def partitions(self) -> list[Lineage]:
+        def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
             self.looks += 1
             if self.looks == 2:
                 raise Unavailable("it does not answer now")
-            return list(super().partitions())[: 1 if self.looks < 5 else 2]
+            listed = list(super().partitions(known))[: 1 if self.looks < 5 else 2]
+            return Listing(lineages=listed)
 
     feed = Late(MemoryFeedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
     with made(feed, positions=saving()) as parts:
@@ -294,12 +281,12 @@ def test_a_partition_that_another_instance_took_leaves_while_the_epoch_is_open()
         draw = epochs.draw(0, 1)
         drawn(draw, 200)
         epochs.stored({P0: place(9), P1: place(9, "p1")})
-        epochs.settle()
+        epochs.save()
         row = store.get("shop/default/p1")
         assert row is not None
         store.put(replace(row, owner="b"))
         epochs.stored({P0: place(19), P1: place(19, "p1")})
-        epochs.settle()
+        epochs.save()
         assert parts.reservoir.open_partitions == [P0]
         assert set(epochs.durable) == {P0}
         assert parts.feed.acknowledged == {P0: place(19), P1: place(9, "p1")}

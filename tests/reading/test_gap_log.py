@@ -22,13 +22,13 @@ class Lossy(MemoryFeed):
     def __init__(self, policy: GapPolicy, *, before: Callable[[], None] = lambda: None) -> None:
         super().__init__(MemoryFeedSettings(changes=30, page=10))
         self.gap = Gap(cause="slot_missing", after="", detail="gone", policy=policy)
-        self.despite: Gap | None = None
+        self.despite: Sequence[Gap] = ()
         self._before = before
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
-        if despite is None:
+        if not despite:
             raise HistoryLost(self.gap, hint="load it anew")
         self._before()
         self.despite = despite
@@ -175,7 +175,7 @@ def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
     with pytest.raises(PositionLost, match="gone") as caught:
         failure(reservoir)
     assert caught.value.hint == "load it anew"
-    assert feed.despite is None
+    assert feed.despite == ()
     assert ledger.rows()["p0"]["gaps"][0]["policy"] == "fail"
     reservoir.stop(5)
 
@@ -200,9 +200,9 @@ def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
     """It moved the slot as well: what looks lost was delivered."""
     store = MemoryStore()
     ours, theirs = positions(store), positions(store)
-    ours.save(lambda: {P0: Bookmark(Place("0A", 0), {})}, 1)
+    ours.save({P0: Bookmark(Place("0A", 0), {})})
     theirs.load()
-    theirs.save(lambda: {P0: Bookmark(Place("0B", 0), {})}, 1, force=True)
+    theirs.save({P0: Bookmark(Place("0B", 0), {})}, force=True)
     reservoir = filled(Lossy("continue"), GapLog(ours))
     with pytest.raises(LeaseLost):
         failure(reservoir)

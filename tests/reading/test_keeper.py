@@ -1,20 +1,22 @@
 """What is saved is a place with its own mark, also while the source is away."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.errors import LeaseLost, Unavailable
 from penstock.feeds import Following, Gap
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.feeds.memory.places import bookmark_at
+from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import START, Bookmark, PartitionId, Place
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.gap_log import GapLog
 from penstock.reading.keeper import Keeper
+from penstock.reading.positions import Positions
 from penstock.reservoir.reservoir import Reservoir
-from tests.reading.made import P0, place, positions_of, until
+from tests.reading.made import P0, Clock, place, positions_of, until
 
 
 class Knowing(MemoryFollowing):
@@ -33,7 +35,7 @@ class Knowing(MemoryFollowing):
             return None
         if _is_before(read_to, place):
             return None
-        if not self.is_connected:
+        if not self._connected:
             return super().bookmark(place)
         if _is_before(place, self._least):
             return None
@@ -60,7 +62,7 @@ class AwayFeed(MemoryFeed):
         return place(number - 1) if number else None
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
         if self.followed and self.is_away:
             raise Unavailable("the source is away")
@@ -87,14 +89,14 @@ def read(feed: AwayFeed, events: int) -> Iterator[tuple[Reservoir, Keeper, Memor
     try:
         until(lambda: reservoir.rows()[P0]["buffered_events"] == events)
         until(lambda: reservoir.rows()[P0]["reconnects"])
-        yield reservoir, Keeper(reservoir, positions), store
+        yield reservoir, Keeper(positions, reservoir), store
     finally:
         reservoir.stop(5)
 
 
 def saved(keeper: Keeper, store: MemoryStore, number: int) -> Bookmark | None:
     """What is stored when everything up to a change is durable."""
-    keeper.settle({P0: Bookmark(place(number), OLD)}, force=True)
+    keeper.save({P0: Bookmark(place(number), OLD)}, 0, force=True)
     return positions_of(store).load().get(P0)
 
 
@@ -133,7 +135,7 @@ def test_where_nothing_is_durable_nothing_that_was_read_is_saved() -> None:
     """The bookmark before the first change is no later one, after a reconnect neither."""
     feed = AwayFeed()
     with read(feed, 30) as (_, keeper, store):
-        keeper.settle({P0: START}, force=True)
+        keeper.save({P0: START}, 0, force=True)
         stored = positions_of(store).load().get(P0, START)
         assert stored.place is None
 
@@ -143,5 +145,71 @@ def test_followings_that_are_not_needed_are_dropped(number: int) -> None:
     feed = AwayFeed()
     with read(feed, 30) as (reservoir, keeper, store):
         assert saved(keeper, store, number) == at(number)
-        past = reservoir._parts[P0]._past
+        past = reservoir._parts[P0].reader._past
         assert len(past._closed) == (0 if number >= 19 else 1)
+
+
+class Iterating:
+    """A reader without threads, as an iterator is one: its marks are its places' numbers."""
+
+    def __init__(self) -> None:
+        self.asked: list[Place | None] = []
+        self.acknowledged: dict[PartitionId, Bookmark] = {}
+
+    @property
+    def open_partitions(self) -> list[PartitionId]:
+        return [P0]
+
+    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark:
+        self.asked.append(place)
+        return Bookmark(place, {"at": str(place)})
+
+    def acknowledge(self, saved: Bookmarks) -> None:
+        self.acknowledged |= saved
+
+
+def test_marks_are_asked_for_only_when_it_is_time_to_save() -> None:
+    reader, clock = Iterating(), Clock()
+    positions = Positions(MemoryStore(), "shop/default", interval=1.0, event_count=10, clock=clock)
+    keeper = Keeper(positions, reader)
+    for number in (1, 2, 3):
+        keeper.save({P0: Bookmark(place(number))}, 3)
+    assert reader.asked == [place(1)]
+    assert reader.acknowledged == {P0: Bookmark(place(1), {"at": str(place(1))})}
+    keeper.save({P0: Bookmark(place(4))}, 4)  # ten changes
+    clock.now += 1.0
+    keeper.save({P0: Bookmark(place(5))}, 0)
+    keeper.save({P0: Bookmark(place(6))}, 0, force=True)
+    assert reader.asked == [place(number) for number in (1, 4, 5, 6)]
+    assert reader.acknowledged == positions.load()
+
+
+class Away(MemoryStore):
+    """A store whose server is away."""
+
+    def put_all(self, leases: Sequence[Lease]) -> list[Lease | LeaseLost]:
+        raise Unavailable("the store does not answer")
+
+
+def test_what_could_not_be_saved_is_not_acknowledged() -> None:
+    reader = Iterating()
+    keeper = Keeper(positions_of(Away()), reader)
+    keeper.save({P0: Bookmark(place(1))}, 1)
+    assert reader.acknowledged == {}
+    with pytest.raises(Unavailable, match="does not answer"):
+        keeper.save({P0: Bookmark(place(1))}, 0, force=True)
+    assert reader.acknowledged == {}
+
+
+def test_without_a_store_what_is_durable_is_acknowledged_as_it_is() -> None:
+    """Spark's checkpoint has it already: an offset with its own mark."""
+    reader = Iterating()
+    Keeper(None, reader).save({P0: Bookmark(place(1), {"own": True})}, 1)
+    assert reader.acknowledged == {P0: Bookmark(place(1), {"own": True})}
+    assert reader.asked == []
+
+
+def test_where_tasks_read_their_bookmarks_are_saved_as_they_are() -> None:
+    positions = positions_of()
+    Keeper(positions).save({P0: Bookmark(place(1), {"own": True})}, 0)
+    assert positions.load() == {P0: Bookmark(place(1), {"own": True})}

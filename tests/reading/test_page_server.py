@@ -49,7 +49,7 @@ class Served:
         reservoir = self.parts.reservoir
         if request.ranges:
             return PlannedDraw(reservoir, request.ranges)
-        return OpenDraw(reservoir, request.group, request.groups, lambda _: None)
+        return OpenDraw(reservoir, lambda _: None)
 
     def hear(self, position: Position) -> None:
         if self.failure is not None:
@@ -83,7 +83,10 @@ def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[
 
 
 def count(client: PageClient) -> int:
-    return sum(page.count for page in client.pages())
+    """How many changes it gets; its connection is free then for the next one."""
+    found = sum(page.count for page in client.pages())
+    client.release()
+    return found
 
 
 def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
@@ -239,6 +242,7 @@ def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are
         client.stored({})
         client.stored({P0: pages[1].last})
         client.handed_on(pages[3], list(decoder.decode(pages[3])))
+        client.stored({P0: pages[3].last})
         client.finish()
         assert served.told == [pages[0].last, pages[2].last, pages[3].last]
         # And the connection is good for the next one.
@@ -282,6 +286,7 @@ def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
         client = PageClient(served.ticket(seconds=0.1))
         for page in client.pages():
             client.handed_on(page, [])
+        client.stored({})
         with pytest.raises(LeaseLost, match="somebody else"):
             client.finish()
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from random import Random
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PositionLost
-from penstock.feeds import Lineage
+from penstock.feeds import Lineage, Listing
+from penstock.feeds.holes import hole_before
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import START, Bookmark, PartitionId
-from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, lease_changes, openings
+from penstock.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, openings
 from tests.reading.made import Clock, made, place
 
 READ = Bookmark(place(3), {})
@@ -26,14 +28,16 @@ def known(**bookmarks: Bookmark) -> dict[PartitionId, Bookmark]:
     return {PartitionId(name): each for name, each in bookmarks.items()}
 
 
+def names(text: str) -> tuple[PartitionId, ...]:
+    return tuple(map(PartitionId, text.split()))
+
+
 def tree(text: str) -> list[Lineage]:
     """`a; b < a c`: b's parents are a and c."""
     found = []
     for each in filter(None, text.split("; ")):
         name, _, parents = each.partition(" < ")
-        found.append(
-            Lineage(partition=PartitionId(name), parents=tuple(map(PartitionId, parents.split())))
-        )
+        found.append(Lineage(partition=PartitionId(name), parents=names(parents)))
     return found
 
 
@@ -44,10 +48,11 @@ def test_a_partition_is_ready_when_its_parents_are_done() -> None:
     assert set(openings(listed, known(a=DONE), ()).ready) == p("b")
 
 
-def test_a_child_begins_with_the_last_bookmarks_of_its_parents() -> None:
-    found = openings(tree("a; b; m < a b"), known(a=DONE, b=DONE), ())
-    parents = {"a": DONE.to_json(), "b": DONE.to_json()}
-    assert found.ready == {PartitionId("m"): Bookmark(None, {"parents": parents})}
+def test_a_child_begins_where_the_feed_says_that_its_parents_led() -> None:
+    first = Bookmark(None, {"since": 7})
+    listed = [*tree("a; b"), Lineage(partition=PartitionId("m"), parents=names("a b"), first=first)]
+    assert openings(listed, known(a=DONE, b=READ), p("b")).ready == {}
+    assert openings(listed, known(a=DONE, b=DONE), ()).ready == {PartitionId("m"): first}
 
 
 def test_a_partition_that_is_missing_is_ready_only_when_it_is_absent() -> None:
@@ -59,47 +64,79 @@ def test_a_partition_that_is_missing_is_ready_only_when_it_is_absent() -> None:
     assert openings(listed, known(a=READ), p("a")).missing == set()  # it is read already
 
 
-def test_a_child_waits_for_a_parent_that_is_missing_until_that_is_absent() -> None:
-    listed = tree("a; c < b")
-    found = openings(listed, known(a=DONE), ())
+def test_at_a_first_start_a_child_waits_for_a_parent_that_is_missing_until_that_is_absent() -> None:
+    listed = tree("c < b")
+    found = openings(listed, {}, ())
     assert (found.ready, found.missing) == ({}, p("b"))
-    found = openings(listed, known(a=DONE), (), p("b"))
-    assert found.ready == {PartitionId("c"): START}
+    assert openings(listed, {}, (), p("b")).ready == {PartitionId("c"): START}
+
+
+def hole(opened: Bookmark) -> bool:
+    return hole_before(opened, "fail") is not None
+
+
+def test_what_descends_from_nothing_known_is_behind_a_hole_once_two_listings_say_so() -> None:
+    listed = tree("a; c < b; d < c")
+    found = openings(listed, known(a=DONE), ())
+    assert (found.ready, found.missing) == ({}, p("b", "c"))
+    found = openings(listed, known(a=DONE), (), p("b", "c"))
+    assert set(found.ready) == p("c"), "and its own child waits for it"
+    assert hole(found.ready[PartitionId("c")])
+
+
+def test_a_merged_child_with_one_parent_that_was_never_known_is_behind_a_hole() -> None:
+    found = openings(tree("a; m < a b"), known(a=DONE), (), p("b", "m"))
+    assert hole(found.ready[PartitionId("m")])
+
+
+def test_when_all_that_was_known_has_ended_and_is_gone_what_is_there_is_behind_a_hole() -> None:
+    found = openings(tree("x"), known(a=DONE), (), p("x"))
+    assert hole(found.ready[PartitionId("x")])
+    assert found.forgotten == [], "what ended stays until a descendant is known"
+
+
+def test_nothing_from_behind_a_hole_is_opened_while_something_known_is_missing() -> None:
+    listed, both = tree("a; c < b"), known(a=DONE, k=READ)
+    found = openings(listed, both, (), p("b", "c", "k"))
+    assert set(found.ready) == p("k"), "which following says is lost, or not"
+    assert openings(listed, both, p("k"), p("b", "c")).ready == {}, "also while it is asked for"
+    assert set(openings(listed, known(a=DONE, k=DONE), (), p("b", "c")).ready) == p("c")
+
+
+def test_what_descends_from_something_known_is_opened_while_another_is_missing() -> None:
+    assert set(openings(tree("a; b < a"), known(a=DONE, k=READ), ()).ready) == p("b")
+
+
+def test_a_new_partition_that_its_feed_begins_itself_is_behind_no_hole() -> None:
+    first = Bookmark(None, {"offset": 0})
+    listed = [*tree("a"), Lineage(partition=PartitionId("new"), first=first)]
+    assert openings(listed, known(a=READ), p("a")).ready == {PartitionId("new"): first}
 
 
 def test_a_partition_where_a_feed_began_waits_for_no_parent_that_is_missing() -> None:
     assert openings(tree("b < a"), known(b=START), ()).ready == known(b=START)
 
 
-def test_a_partition_is_leased_when_its_parents_are_done() -> None:
-    listed = tree("a; b < a; c < a; d < b")
-    assert lease_changes(listed, {}) == (["a"], [])
-    assert lease_changes(listed, known(a=READ)) == ([], [])
-    assert lease_changes(listed, known(a=DONE)) == (["b", "c"], [])
+def test_an_ended_partition_is_forgotten_when_it_is_not_listed_and_its_children_are_known() -> None:
+    listed = tree("b < a; c < a; d < b")
+    assert openings(listed, known(a=DONE, b=READ), p("b")).forgotten == []
+    assert openings(listed, known(a=DONE, b=READ, c=READ), p("b", "c")).forgotten == ["a"]
+    assert openings([*tree("a"), *listed], known(a=DONE, b=READ, c=READ), ()).forgotten == []
 
 
-def test_a_lease_that_is_done_goes_when_its_children_have_theirs() -> None:
-    listed = tree("a; b < a; c < a; d < b")
-    assert lease_changes(listed, known(a=DONE, b=START)) == (["c"], [])
-    assert lease_changes(listed, known(a=DONE, b=START, c=START)) == ([], ["a"])
-    # Its shard is listed for a day after that, and gets none again.
-    assert lease_changes(listed, known(b=DONE, c=READ)) == (["d"], [])
-    assert lease_changes(listed, known(d=READ, c=READ)) == ([], [])
+def test_an_ended_partition_without_a_child_is_kept() -> None:
+    assert openings(tree("a"), known(a=DONE), ()).forgotten == []
+    assert openings([], known(a=DONE), ()).forgotten == []
 
 
-def test_a_child_whose_lease_went_before_counts_as_leased() -> None:
+def test_an_ancestor_that_was_forgotten_is_done() -> None:
     listed = tree("a; x; b < a; m < a x; d < b")
-    assert lease_changes(listed, known(a=DONE, x=READ, d=READ)) == ([], [])
-    assert lease_changes(listed, known(a=DONE, x=DONE, d=READ, m=START)) == ([], ["a", "x"])
-
-
-def test_the_lease_of_a_done_leaf_goes_when_it_is_not_listed_any_more() -> None:
-    assert lease_changes(tree("a"), known(a=DONE)) == ([], [])
-    assert lease_changes([], known(a=DONE)) == ([], ["a"])
+    assert openings(listed, known(x=READ, d=READ), p("d", "x")).ready == {}
+    assert set(openings(listed, known(x=DONE, d=READ), p("d")).ready) == p("m")
 
 
 @given(st.lists(st.lists(st.integers(0, 20), max_size=2), max_size=20), st.randoms())
-def test_over_any_lineage_each_partition_is_leased_once_after_its_parents(
+def test_over_any_lineage_each_partition_is_opened_once_after_its_parents(
     drawn: list[list[int]], random: Random
 ) -> None:
     listed = [
@@ -110,26 +147,31 @@ def test_over_any_lineage_each_partition_is_leased_once_after_its_parents(
         for number, parents in enumerate(drawn)
     ]
     parents = {each.partition: each.parents for each in listed}
-    leases: dict[PartitionId, Bookmark] = {}
+    bookmarks = {name: START for name, of in parents.items() if not of}
     done: set[PartitionId] = set()
     while len(done) < len(listed):
-        changes = lease_changes(random.sample(listed, len(listed)), leases)
-        for name in changes.made:
-            assert name not in done | leases.keys()
+        opened = bookmarks.keys() - done
+        found = openings(random.sample(listed, len(listed)), bookmarks, opened)
+        assert not found.missing
+        for name, first in found.ready.items():
+            assert name not in done | bookmarks.keys()
             assert done.issuperset(parents[name])
-            leases[name] = START
-        for name in changes.dropped:
-            del leases[name]
-        running = sorted(leases.keys() - done)
+            assert not hole(first)
+            bookmarks[name] = START
+        assert found.forgotten == []
+        running = sorted(bookmarks.keys() - done)
         assert running
         ended = random.choice(running)
         done.add(ended)
-        leases[ended] = DONE
-    while dropped := lease_changes(listed, leases).dropped:
-        for name in dropped:
-            del leases[name]
+        bookmarks[ended] = DONE
+    # What left the listing is forgotten, oldest first; only leaves stay.
     leaves = parents.keys() - {parent for of in parents.values() for parent in of}
-    assert leases.keys() == leaves
+    left = [each for each in listed if each.partition in leaves]
+    for each in listed:
+        if each.partition not in leaves:
+            found = openings([other for other in listed if other is not each], bookmarks, ())
+            assert found.forgotten == [each.partition]
+    assert openings(left, bookmarks, ()).ready == {}
 
 
 def test_only_two_listings_some_seconds_apart_make_a_partition_absent() -> None:
@@ -141,17 +183,28 @@ def test_only_two_listings_some_seconds_apart_make_a_partition_absent() -> None:
     assert absences.confirmed(p("a", "b"), 10.0 + 1.5 * AGAIN) == p("b")
 
 
-class Listing(MemoryFeed):
+def test_a_listing_that_is_not_complete_confirms_no_absence() -> None:
+    absences = Absences()
+    assert absences.confirmed(p("a"), 10.0, counts=False) == set()
+    assert absences.confirmed(p("a"), 10.0 + AGAIN, counts=False) == set()
+    assert absences.confirmed(p("a"), 10.0 + AGAIN) == set()
+    assert absences.confirmed(p("a"), 10.0 + 1.5 * AGAIN, counts=False) == set()
+    assert absences.confirmed(p("a"), 10.0 + 2 * AGAIN) == p("a")
+
+
+class Listed(MemoryFeed):
     """`listed` is what the source lists."""
 
     listed: Sequence[Lineage] = ()
+    complete = True
 
-    def partitions(self) -> Sequence[Lineage]:
-        return self.listed
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        self.listings += 1
+        return Listing(lineages=self.listed, complete=self.complete)
 
 
 def test_the_roster_looks_again_soon_where_a_listing_left_something_out() -> None:
-    clock, feed = Clock(), Listing(MemoryFeedSettings())
+    clock, feed = Clock(), Listed(MemoryFeedSettings())
     roster = Roster(feed, clock=clock)
     feed.listed = tree("b < a")
     found = roster.look(known(a=READ), ())
@@ -167,6 +220,77 @@ def test_the_roster_looks_again_soon_where_a_listing_left_something_out() -> Non
     assert roster.look(known(a=READ), p("a")) is None
     clock.now += LOOKUP
     assert roster.look(known(a=READ), p("a")) is not None
+
+
+@pytest.mark.parametrize("listed", ["", "b < a"], ids=["empty", "half of it"])
+def test_an_incomplete_listing_is_no_evidence(listed: str) -> None:
+    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    feed.listed, feed.complete = tree(listed), False
+    roster = Roster(feed, clock=clock)
+    for _ in range(5):
+        found = roster.look(known(a=READ), ())
+        assert found is None or found.ready == {}
+        clock.now += AGAIN
+
+
+def seconds_until(roster: Roster, clock: Clock, bookmarks: dict[PartitionId, Bookmark]) -> float:
+    """Until something is opened."""
+    began = clock.now
+    while not ((found := roster.look(bookmarks, ())) and found.ready):
+        clock.now += 0.01
+        assert clock.now - began < 100
+    return clock.now - began
+
+
+@pytest.mark.parametrize("quiet", [0.5, 60.0, 110.0])
+def test_a_late_child_is_opened_two_seconds_after_its_listing_also_after_another(
+    quiet: float,
+) -> None:
+    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    roster = Roster(feed, clock=clock)
+    feed.listed = tree("a")
+    bookmarks = known(a=DONE)
+    until = clock.now + quiet
+    while clock.now < until:
+        roster.look(bookmarks, ())
+        clock.now += 0.01
+    feed.listed = tree("a; b < a")
+    assert seconds_until(roster, clock, bookmarks) <= AGAIN
+    bookmarks |= known(b=READ)
+    if quiet < 100:  # two minutes after the end
+        clock.now += 5.0
+        roster.look(bookmarks, p("b"))
+        feed.listed = tree("a; b < a; c < a")
+        began = clock.now
+        while not ((found := roster.look(bookmarks, p("b"))) and found.ready):
+            clock.now += 0.01
+        assert clock.now - began <= AGAIN
+        assert not hole(found.ready[PartitionId("c")])
+
+
+def test_an_ended_partition_is_forgotten_only_after_two_listings() -> None:
+    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    roster = Roster(feed, clock=clock)
+    feed.listed = tree("b < a")
+    bookmarks = known(a=DONE, b=READ)
+    found = roster.look(bookmarks, p("b"))
+    assert found is not None
+    assert found.forgotten == []
+    clock.now += AGAIN
+    found = roster.look(bookmarks, p("b"))
+    assert found is not None
+    assert found.forgotten == ["a"]
+
+
+def test_look_ups_of_a_settled_source_are_seldom() -> None:
+    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    roster = Roster(feed, clock=clock)
+    feed.listed = tree("a; b < a")
+    bookmarks = known(a=DONE, b=READ)
+    for _ in range(20_000):
+        roster.look(bookmarks, p("b"))
+        clock.now += 0.05
+    assert feed.listings < 1_000 / LOOKUP + 200
 
 
 def test_reading_says_that_a_partition_is_gone() -> None:

@@ -9,12 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.demo.servers import Nats
 from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
 from penstock.service.notices import Notices
 from tests.pipeline.running import messages
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

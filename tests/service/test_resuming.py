@@ -9,13 +9,14 @@ import pytest
 import structlog
 
 from penstock.config import parse_pipeline
-from penstock.demo.servers import Database, Nats
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Database, Nats
 from tests.sinks.jetstream.raw import Raw
 from tests.slots import drop_slot
 
@@ -77,7 +78,7 @@ class Start:
             assert time.monotonic() < deadline
             for page in following.read(0.2):
                 left -= page.count
-                self.sink.write(decoder.decode(page))
+                self.sink.write(decoder.decode(page), ignore)
                 place = page.last
         following.close()
         assert place is not None
@@ -107,7 +108,7 @@ class Start:
     def store(self, place: Place) -> None:
         positions = self.positions
         positions.load()
-        positions.save(lambda: {self.slot: Bookmark(place, {})}, 2, force=True)
+        positions.save({self.slot: Bookmark(place, {})}, force=True)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.demo.servers import Database
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
@@ -19,6 +18,7 @@ from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.standby import Standby
+from tests.servers import Database
 
 pytestmark = pytest.mark.live
 
@@ -165,7 +165,7 @@ def test_the_positions_are_claimed_before_a_reader_is_ended(
     store.put(Lease(name="owner:shop", owner="there", continuation=text))
     pipeline = pipeline_of(tmp_path, database)
     planner = Positions.of(pipeline.positions, "shop", "b0", pipeline.checkpoint, owner="there")
-    planner.save(lambda: {PartitionId("p0"): Bookmark(Place("0A", 0))}, 1, force=True)
+    planner.save({PartitionId("p0"): Bookmark(Place("0A", 0))}, force=True)
     planner.verify()
     with Waiting(pipeline, Ownership(store, "shop", instance="us", clock=clock)) as waiting:
         waiting.waits_for()

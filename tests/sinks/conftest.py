@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import Images, event_id, schema
-from penstock.demo.servers import Nats
 from penstock.position import Place
 from penstock.sinks.jetstream import JetStreamSettings
+from tests.servers import Nats
 
 COMMITTED = datetime(2026, 11, 21, 10, 2, 3, 4, UTC)
 CAPTURED = datetime(2026, 11, 21, 10, 2, 4, 0, UTC)

@@ -2,6 +2,7 @@
 
 import pickle
 import sqlite3
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
-from penstock.demo.servers import Nats
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.sinks import Receipt, Record, Sink, TellsPlaces
+from penstock.position import Bookmark, PartitionId, Place, Position
+from penstock.sinks import Receipt, Record, Sink, TellsPlaces, ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.tail.bodies import changes_of
+from tests.progress import Noted
+from tests.servers import Nats
 
 # The ways in which messages differ, all stored exactly once.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -29,6 +31,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "cloudevents-batch": {"layout": "cloudevents", "encoding": "json", "messages": "batch"},
 }
 EXACT = ["memory", "folder", "example", "exactly-once", "deduplicated", "auto", *SHAPES]
+
+SHOP = PartitionId("shop")
 
 
 @dataclass
@@ -96,7 +100,7 @@ def _in_sqlite(file: Path) -> list[str]:
 def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_of: Any) -> None:
     any_case.sink.prepare()
     batches = [batch_of(700, 1), batch_of(1, 2), batch_of(2500, 3)]
-    receipt = any_case.sink.write(batches)
+    receipt = any_case.sink.write(batches, ignore)
     any_case.sink.commit([receipt])
     assert any_case.ids() == ids_of(*batches)
     assert receipt.published == 3201
@@ -105,7 +109,7 @@ def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_
 
 
 def test_a_sink_may_be_written_to_before_it_was_prepared(any_case: Case, batch_of: Any) -> None:
-    assert any_case.sink.write([batch_of(3)]).published == 3
+    assert any_case.sink.write([batch_of(3)], ignore).published == 3
     any_case.sink.prepare()
     assert len(any_case.ids()) == 3
 
@@ -113,15 +117,15 @@ def test_a_sink_may_be_written_to_before_it_was_prepared(any_case: Case, batch_o
 def test_nothing_written_is_an_empty_receipt(any_case: Case, batch_of: Any) -> None:
     any_case.sink.prepare()
     for changes in ([], [batch_of(0)], iter(())):
-        receipt = any_case.sink.write(changes)
+        receipt = any_case.sink.write(changes, ignore)
         assert (receipt.published, receipt.duplicates, dict(receipt.position)) == (0, 0, {})
 
 
 def test_the_same_batch_twice_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
     case.sink.prepare()
     first, second = batch_of(1500, 1), batch_of(40, 2)
-    case.sink.write([first, second])
-    receipt = case.sink.write([first, second])
+    case.sink.write([first, second], ignore)
+    receipt = case.sink.write([first, second], ignore)
     assert (receipt.published, receipt.duplicates) == (0, 1540)
     assert case.ids() == ids_of(first, second)
 
@@ -129,7 +133,7 @@ def test_the_same_batch_twice_is_once(case: Case, batch_of: Any, ids_of: Any) ->
 def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case, batch_of: Any) -> None:
     case.sink.prepare()
     for _ in range(2):
-        receipt = case.sink.write([batch_of(5, 1), batch_of(7, 2)])
+        receipt = case.sink.write([batch_of(5, 1), batch_of(7, 2)], ignore)
         assert receipt.position == {PartitionId("shop"): Place("00000000/00000002", 6)}
         assert pickle.loads(pickle.dumps(receipt)) == receipt
 
@@ -142,25 +146,25 @@ def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of:
     assert case.sink.records("default", [shop]) == {shop: Record()}
     for commit in (1, 2):
         marks = [None, *(f'{{"token":"{commit}-{n}"}}' for n in range(1, 5))]
-        case.sink.write([batch_of(5, commit, mark=marks)])
+        case.sink.write([batch_of(5, commit, mark=marks)], ignore)
         sink = case.again()
         assert isinstance(sink, TellsPlaces)
         last = Bookmark(Place(f"00000000/{commit:08X}", 4), {"token": f"{commit}-4"})
         exact = getattr(case.sink.settings, "delivery", "auto") in ("auto", "exactly-once")
         expected = Record(bookmark=last if exact else None, begun=True)
         assert sink.records("default", [shop, other]) == {shop: expected, other: Record()}
-    case.sink.write([batch_of(1, 3)])
+    case.sink.write([batch_of(1, 3)], ignore)
     record = case.again().records("default", [shop])[shop]
     assert record.bookmark in (None, Bookmark(Place("00000000/00000003", 0), {}))
 
 
 def test_a_crash_between_write_and_commit_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
     case.sink.prepare()
-    case.sink.write([batch_of(1200, 1)])
+    case.sink.write([batch_of(1200, 1)], ignore)
     # The driver died; another process does the same micro-batch again, cut differently.
     again = case.again()
     again.prepare()
-    receipt = again.write([batch_of(500, 1), batch_of(700, 1, start=500), batch_of(10, 2)])
+    receipt = again.write([batch_of(500, 1), batch_of(700, 1, start=500), batch_of(10, 2)], ignore)
     again.commit([receipt])
     assert (receipt.published, receipt.duplicates) == (10, 1200)
     assert case.ids() == ids_of(batch_of(1200, 1), batch_of(10, 2))
@@ -174,8 +178,8 @@ def test_a_write_that_was_cut_short_is_completed(case: Case, batch_of: Any, ids_
         raise OSError("the source broke")
 
     with pytest.raises(OSError, match="the source broke"):
-        case.sink.write(failing())
-    receipt = case.sink.write([batch_of(1100, 1), batch_of(30, 2)])
+        case.sink.write(failing(), ignore)
+    receipt = case.sink.write([batch_of(1100, 1), batch_of(30, 2)], ignore)
     assert receipt.published + receipt.duplicates == 1130
     assert case.ids() == ids_of(batch_of(1100, 1), batch_of(30, 2))
 
@@ -183,9 +187,68 @@ def test_a_write_that_was_cut_short_is_completed(case: Case, batch_of: Any, ids_
 def test_a_generator_is_written_as_a_list_is(any_case: Case, batch_of: Any, ids_of: Any) -> None:
     any_case.sink.prepare()
     batches = [batch_of(3, n) for n in range(1, 60)]
-    receipt = any_case.sink.write(batch for batch in batches)
+    receipt = any_case.sink.write((batch for batch in batches), ignore)
     assert receipt.published == 177
     assert any_case.ids() == ids_of(*batches)
+
+
+def test_a_write_without_a_progress_is_a_type_error(any_case: Case) -> None:
+    write: Any = any_case.sink.write
+    with pytest.raises(TypeError, match="progress"):
+        write([])
+
+
+def test_progress_is_made_while_the_iterator_goes_on(any_case: Case, batch_of: Any) -> None:
+    """That of an open micro-batch goes on for an hour, and the source must be acknowledged."""
+    any_case.sink.prepare()
+    progress, deadline = Noted(), time.monotonic() + 60
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for commit in (1, 2):
+            yield batch_of(3, commit)
+            while progress.position.get(SHOP) != Place(f"00000000/{commit:08X}", 2):
+                assert time.monotonic() < deadline, progress.position
+                yield batch_of(0)
+                time.sleep(0.001)
+
+    assert any_case.sink.write(slow(), progress).position == progress.position
+
+
+def test_nothing_counts_as_stored_before_it_is_durable(
+    any_case: Case, batch_of: Any, ids_of: Any
+) -> None:
+    any_case.sink.prepare()
+    batches = [batch_of(200, commit) for commit in range(1, 9)]
+    ids = {
+        Place(f"00000000/{commit:08X}", number): event
+        for commit, batch in enumerate(batches, 1)
+        for number, event in enumerate(ids_of(batch))
+    }
+    missing: list[set[str]] = []
+
+    class Checked(Noted):
+        def stored(self, position: Position) -> None:
+            super().stored(position)
+            due = {event for place, event in ids.items() if place <= position[SHOP]}
+            missing.append(due.difference(any_case.ids()))
+
+    progress = Checked()
+
+    def cut_short() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches[:6]):
+            yield batch
+            while number == 3 and not progress.position:
+                yield batch_of(0)
+        raise OSError("the source broke")
+
+    with pytest.raises(OSError, match="the source broke"):
+        any_case.sink.write(cut_short(), progress)
+    receipt = any_case.sink.write(batches, progress)
+    assert len(missing) >= 1
+    assert missing == [set()] * len(missing)
+    # And what was not passed on is in the receipt.
+    assert receipt.position == {SHOP: max(ids)}
+    assert progress.position[SHOP] <= max(ids)
 
 
 def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, ids_of: Any) -> None:
@@ -205,7 +268,7 @@ def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, i
         for p, part in zip("ab", parts, strict=True)
     ]
     with ThreadPoolExecutor(2) as pool:
-        receipts: list[Receipt] = list(pool.map(any_case.sink.write, parts))
+        receipts: list[Receipt] = list(pool.map(any_case.sink.write, parts, (ignore, ignore)))
     assert [receipt.published for receipt in receipts] == [2400, 2400]
     ids = any_case.ids()
     for p, part in zip("ab", parts, strict=True):
@@ -215,7 +278,7 @@ def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, i
 def test_images_come_out_whichever_encoding_they_had(any_case: Case, batch_of: Any) -> None:
     any_case.sink.prepare()
     changes = [batch_of(2, 1, images="json"), batch_of(2, 2, images="msgpack")]
-    assert any_case.sink.write(changes).published == 4
+    assert any_case.sink.write(changes, ignore).published == 4
 
 
 def test_a_sink_checks_itself_without_errors(any_case: Case) -> None:

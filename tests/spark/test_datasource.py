@@ -61,7 +61,7 @@ def test_the_package_that_pyspark_discovers_offers_it() -> None:
     assert PenstockDataSource.name() == "penstock"
 
 
-@pytest.mark.parametrize("mode", ["rows", "packed", "realtime"])
+@pytest.mark.parametrize("mode", ["rows", "realtime"])
 @pytest.mark.parametrize("images", ["json", "msgpack"])
 def test_every_change_arrives_once_and_in_order(
     spark: SparkSession, tmp_path: Path, mode: str, images: str

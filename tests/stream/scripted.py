@@ -8,13 +8,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.change import Images, OnError, schema
 from penstock.errors import InvalidPosition, Malformed, PositionLost, Unavailable
-from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage
+from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
@@ -65,14 +66,19 @@ class ScriptedFeed:
     def on_gap(self) -> GapPolicy:
         return self._on_gap
 
-    def partitions(self) -> Sequence[Lineage]:
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         self.fail("list")
         self.calls["list"] += 1
-        return [
-            Lineage(partition=PartitionId(name), parents=tuple(map(PartitionId, parents)))
-            for name, parents in self.lineage.items()
-            if name not in self.unlisted and all(map(self.ended, parents))
-        ]
+        return Listing(
+            lineages=[
+                Lineage(partition=PartitionId(name), parents=tuple(map(PartitionId, parents)))
+                for name, parents in self.lineage.items()
+                if name not in self.unlisted and all(map(self.ended, parents))
+            ]
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        return {}
 
     def ended(self, name: str) -> bool:
         if not all(map(self.ended, self.lineage[name])):
@@ -107,7 +113,11 @@ class ScriptedFeed:
         return {PartitionId(name): START for name, of in self.lineage.items() if not of}
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
     ) -> Following:
         if partition in self.taken:
             self.taken.discard(partition)
@@ -117,7 +127,7 @@ class ScriptedFeed:
             start = self._page_after(partition, bookmark.place)
         if start < self.trimmed[partition]:
             gap = Gap(cause="trimmed", after=str(bookmark.place or ""), policy=self.on_gap)
-            if despite is None:
+            if not despite:
                 raise HistoryLost(gap)
             start = self.trimmed[partition]
         self.open += 1

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.demo.moto import Moto
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
+from tests.servers import Moto
 
 pytestmark = [pytest.mark.live]
 

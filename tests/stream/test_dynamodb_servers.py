@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.demo.moto import Moto
 from penstock.errors import InvalidStream, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.local import DynamodbLocal, Table
+from tests.servers import Moto
 
 pytestmark = [pytest.mark.live]
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.demo.servers import Database
 from penstock.errors import InvalidPosition, Unavailable
 from penstock.stream import Stream
+from tests.servers import Database
 
 pytestmark = [pytest.mark.live]
 

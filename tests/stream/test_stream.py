@@ -28,7 +28,9 @@ from penstock.feeds import Gap, HistoryLost, NativeRecord
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
+from penstock.reading.gap_log import GapLog
 from penstock.reading.roster import AGAIN
+from penstock.reservoir.reader import PartitionReader
 from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader
@@ -280,20 +282,19 @@ def test_with_on_gap_continue_the_gap_is_recorded_and_passed() -> None:
 
 @pytest.mark.parametrize(
     "met",
-    [PositionLost("not there any more"), HistoryLost(Gap(cause="trimmed", after=""))],
-    ids=["lost", "a gap"],
+    ["lost", "a gap"],
 )
 @pytest.mark.parametrize("call", ["next", "heartbeat"])
 @pytest.mark.parametrize("policy", ["fail", "continue"])
-def test_what_is_lost_while_it_is_read_is_a_gap_too(
-    met: PositionLost, call: str, policy: Any
-) -> None:
+def test_what_is_lost_while_it_is_read_is_a_gap_too(met: str, call: str, policy: Any) -> None:
+    gap = Gap(cause="trimmed", after="", policy=policy)
+    lost = PositionLost("not there any more") if met == "lost" else HistoryLost(gap)
     feed = ScriptedFeed(tree("A"), {"A": [[1], [2]]}, on_gap=policy)
     feed.shown["A"] = 0
     stream = Stream(feed, at="trim_horizon")
     assert take(stream, 1) == [None]
     feed.shown["A"] = 2
-    feed.losing["A"] = met
+    feed.losing["A"] = lost
     if policy == "continue":
         if call == "heartbeat":
             stream.heartbeat()
@@ -607,7 +608,8 @@ def test_records_before_one_that_cannot_be_decoded_are_handed_out() -> None:
                 raise Malformed("record 70 is broken, as the test says")
             yield record
 
-    shard = Shard(feed, PartitionId("A"), Bookmark(), failing)
+    partition = PartitionId("A")
+    shard = Shard(PartitionReader(feed, partition, Bookmark(), GapLog()), Bookmark(), failing)
     good[0] = False
     shard.poll()
     found: list[NativeRecord] = []

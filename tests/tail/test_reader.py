@@ -11,10 +11,10 @@ import ormsgpack
 import pytest
 from nats.js.api import StreamConfig
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.tail.reader import TailReader
 from penstock.tail.start import NEW, Since, Start
+from tests.servers import Nats, free_port
 
 pytestmark = pytest.mark.live
 

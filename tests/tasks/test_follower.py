@@ -16,7 +16,7 @@ from penstock.handover.ticket import Ticket
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.assignments import Assignments
-from penstock.reading.epochs import Epochs
+from penstock.reading.epochs import AssignedEpochs, Lengths
 from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
 from penstock.reading.positions import Positions
@@ -36,19 +36,16 @@ class World:
         self.gaps = GapLog(self.positions)
         self.over = threading.Event()
         self.assignments = Assignments(1 << 20)
-        self.epochs = Epochs(
-            self.assignments,
-            Roster(feed),
-            self.positions,
-            seconds=600.0,
-            clock=lambda: 0.0,
+        self.epochs = AssignedEpochs(
+            self.assignments, Roster(feed), self.positions, Lengths(600.0), lambda: 0.0
         )
-        self.epochs.begin(feed.begin() if not self.positions.is_known() else self.positions.load())
+        if not self.positions.is_known():
+            self.positions.begin(feed.begin())
+        self.epochs.begin(self.positions.load())
         self.server = PageServer(
             "unix:",
             lambda request: self.epochs.draw(request.group, request.groups),
-            stored=self.epochs.stored,
-            marked=self.epochs.marked,
+            marked=self.epochs.stored,
             lost=self.lost,
             status=self.assignments.report_rows,
             stopping=self.over.is_set,
@@ -107,14 +104,13 @@ def events(partition: str, count: int = 100) -> list[str]:
     return [f"memory:{place(n, partition)}" for n in range(count)]
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_task_reads_all_partitions_of_its_group_in_order(shared: bool) -> None:
-    with world({"partitions": 30, "shared": shared}) as made:
+def test_a_task_reads_all_partitions_of_its_group_in_order() -> None:
+    with world({"partitions": 30}) as made:
         made.task(3_000)
         assert sorted(made.got) == sorted(e for n in range(30) for e in events(f"p{n}"))
         for n in range(30):
             assert [e for e in made.got if e.startswith(f"memory:p{n}-")] == events(f"p{n}")
-        made.epochs.settle()
+        made.epochs.save()
         assert all(each.place == place(99, name) for name, each in made.epochs.durable.items())
         assert made.positions.load() == made.epochs.durable
 
@@ -195,7 +191,7 @@ def test_the_next_epoch_goes_on_after_what_was_reported() -> None:
     store = MemoryStore()
     with world({"partitions": 5}, positions_of(store)) as made:
         made.task(200)
-        made.epochs.settle()
+        made.epochs.save()
         before = list(made.got)
     with world({"partitions": 5}, positions_of(store)) as made:
         made.task(500 - len(before))
@@ -283,6 +279,6 @@ def test_a_gap_that_is_recorded_after_the_end_of_the_epoch_is_no_unknown_message
 
 def test_late_reports_take_nothing_back() -> None:
     with world({}) as made:
-        made.epochs.marked({P0: Bookmark(place(50), {})})
-        made.epochs.marked({P0: Bookmark(place(20), {})})
+        made.epochs.stored({P0: Bookmark(place(50), {})})
+        made.epochs.stored({P0: Bookmark(place(20), {})})
         assert made.epochs.durable[P0].place == place(50)

@@ -4,22 +4,27 @@ import gc
 import pickle
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from penstock.errors import Malformed
 from penstock.handover.ticket import Ticket, punch
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.reading.assignments import Assignments
-from penstock.reading.epochs import Epochs
+from penstock.reading.epochs import AssignedEpochs, BufferedEpochs, Lengths
 from penstock.reading.page_server import PageServer
 from penstock.reading.planner import ReadLimits
 from penstock.reading.roster import Roster
-from penstock.tasks.attempt import Attempt
+from penstock.sinks import Progress, Receipt, ignore
+from penstock.sinks.memory import MemorySink, MemorySinkSettings
+from penstock.tasks import task as module
+from penstock.tasks.late import Attempt
 from penstock.tasks.task import tidied, write_changes
-from tests.reading.made import P0, Clock, feed_of, made, place, positions_of, until
+from tests.reading.made import P0, Made, feed_of, made, place, positions_of, until
 
 PLACE = Place("1", 0)
 PAGE = Page(
@@ -60,45 +65,117 @@ class LeavesNothing:
         return []
 
 
+class Task:
+    """A task of an open epoch over a real page server, which ends when the test says so."""
+
+    def __init__(self, parts: Made, decoder: object, *, buffer: int, polled: bool = False) -> None:
+        assert parts.positions is not None
+        feed, lengths, self.over = parts.feed, Lengths(3600.0), threading.Event()
+        self.error: BaseException | None = None
+        roster, positions = Roster(feed), parts.positions
+        self.epochs: AssignedEpochs | BufferedEpochs
+        if polled:
+            self.epochs = AssignedEpochs(Assignments(buffer), roster, positions, lengths)
+            reports: dict[str, Any] = {"marked": self.epochs.stored}
+        else:
+            self.epochs = BufferedEpochs(parts.reservoir, roster, positions, lengths)
+            reports = {"stored": self.epochs.stored}
+        self.epochs.begin(feed.begin())
+        self.server = PageServer(
+            "unix:",
+            lambda request: self.epochs.draw(request.group, request.groups),
+            stopping=self.over.is_set,
+            watch=self.epochs.watch,
+            **reports,
+        )
+        self.server.open()
+        self.epochs.plan(1)
+        ticket = Ticket(
+            address=self.server.address,
+            key=self.server.key,
+            seconds=3600.0,
+            most=3600.0,
+            feed=pickle.dumps(feed) if polled else b"",
+            buffer=buffer,
+        )
+        self._row = punch(ticket, pickle.dumps(decoder))
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        attempt = Attempt(stage=0, number=0, is_first=True)
+        try:
+            write_changes({"sink": "memory", "name": "nothing"}, [self._row], attempt)
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def durable(self) -> Place | None:
+        return self.epochs.durable[P0].place
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        self.over.set()
+        self._thread.join(20.0)
+        assert not self.is_running
+        self.server.close()
+
+
 @pytest.mark.parametrize("polled", [False, True])
 def test_pages_without_a_change_for_the_sink_are_released_while_the_epoch_is_open(
     *, polled: bool
 ) -> None:
     """Of many times the buffer: reading must not wait for the end of the epoch."""
     feed = feed_of(changes=2000, page=10, polled=polled)
-    buffer = 4096
-    with made(feed, limits=ReadLimits(buffer=buffer), positions=positions_of()) as parts:
-        assert parts.positions is not None
-        reservoir = Assignments(buffer) if polled else parts.reservoir
-        epochs = Epochs(reservoir, Roster(feed), parts.positions, seconds=3600.0, clock=Clock())
-        epochs.begin(feed.begin())
-        over = threading.Event()
-        server = PageServer(
-            "unix:",
-            lambda request: epochs.draw(request.group, request.groups),
-            stored=epochs.stored,
-            marked=epochs.marked,
-            stopping=over.is_set,
-            watch=epochs.watch,
-        )
-        server.open()
-        epochs.plan(1)
-        ticket = Ticket(
-            address=server.address,
-            key=server.key,
-            seconds=3600.0,
-            most=3600.0,
-            feed=pickle.dumps(feed) if polled else b"",
-            buffer=buffer,
-        )
-        options = {"sink": "memory", "name": "nothing"}
-        row = punch(ticket, pickle.dumps(LeavesNothing()))
-        attempt = Attempt(stage=0, number=0, is_first=True)
-        task = threading.Thread(target=write_changes, args=(options, [row], attempt), daemon=True)
-        task.start()
-        until(lambda: epochs.durable[P0].place == place(1999), 20.0)
-        assert task.is_alive()
-        over.set()
-        task.join(20.0)
-        assert not task.is_alive()
-        server.close()
+    limits = ReadLimits(buffer=4096)
+    with made(feed, limits=limits, positions=positions_of()) as parts:
+        task = Task(parts, LeavesNothing(), buffer=4096, polled=polled)
+        until(lambda: task.durable == place(1999), 20.0)
+        assert task.is_running
+        task.end()
+        assert task.error is None
+
+
+class Sink(MemorySink):
+    """Reports no progress; its receipt has what it was given, if it is `honest`."""
+
+    def __init__(self, *, honest: bool) -> None:
+        super().__init__(MemorySinkSettings(keep=False))
+        self.honest = honest
+        self.taken = 0
+
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
+        def counted() -> Iterator[pa.RecordBatch]:
+            for batch in changes:
+                self.taken += batch.num_rows
+                yield batch
+
+        receipt = super().write(counted(), ignore)
+        return receipt if self.honest else Receipt()
+
+
+@pytest.mark.parametrize("polled", [False, True])
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_receipt_says_what_is_acknowledged_at_the_end_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, *, polled: bool, honest: bool
+) -> None:
+    """Without a place for what was written the task fails: the source would never be acknowledged,
+    or of what may be lost."""
+    sink = Sink(honest=honest)
+    monkeypatch.setattr(module, "_sink", lambda _: (sink, "quiet", None))
+    feed = feed_of(changes=200, page=10, polled=polled)
+    with made(feed, positions=positions_of()) as parts:
+        task = Task(parts, feed.decoder("json"), buffer=1 << 20, polled=polled)
+        until(lambda: sink.taken == 200, 20.0)
+        assert task.durable is None
+        task.end()
+        if honest:
+            assert task.error is None
+            until(lambda: task.durable == place(199), 20.0)
+        else:
+            assert isinstance(task.error, Malformed)
+            assert "without a place for p0" in str(task.error)
+            assert task.durable is None

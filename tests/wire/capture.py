@@ -17,8 +17,8 @@ import psycopg
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from penstock.demo.servers import Database, Postgres
 from penstock.wire.pgoutput.values import SESSION
+from tests.servers import Database, Postgres
 from tests.wire.kinds import KINDS, SETUP
 
 GOLDEN = Path(__file__).parent / "golden"

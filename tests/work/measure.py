@@ -15,8 +15,8 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from penstock.demo.servers import Nats
 from penstock.native import library
+from tests.servers import Nats
 from tests.work.counting import cost
 from tests.work.scenarios import ROWS, encoding, scenarios, sending
 

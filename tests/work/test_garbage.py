@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats
 from tests.work.scenarios import changes, decoding, framing
 
 BATCHES = 40
@@ -59,7 +60,7 @@ def test_a_batch_that_is_written_leaves_no_garbage(
                 yield next(batches)
 
         with collected() as found:
-            sink.write(some(), lambda told: None)
+            sink.write(some(), ignore)
         return found[0]
 
     garbage(BATCHES)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats, free_port
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats, free_port
 from tests.work.scenarios import changes
 
 pytestmark = pytest.mark.live
@@ -45,6 +46,8 @@ def test_a_thousand_changes_have_two_answers(server: tuple[Nats, str], delivery:
     }
     sink = JetStreamSink(JetStreamSettings.model_validate({**settings, "delivery": delivery}))
     before = answers(monitor)
-    receipt = sink.write(changes(1000, transaction=number) for number in range(CHANGES // 1000))
+    receipt = sink.write(
+        (changes(1000, transaction=number) for number in range(CHANGES // 1000)), ignore
+    )
     assert receipt.published == CHANGES
     assert answers(monitor) - before <= MOST

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
+from tests.servers import Nats
 from tests.work.counting import cost
 from tests.work.measure import LIMITS, Costs, measured, version
 from tests.work.scenarios import ROWS, decoding

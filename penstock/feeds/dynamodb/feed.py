@@ -8,6 +8,7 @@ written in between is a gap.
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from penstock.change import Images, OnError
@@ -19,7 +20,7 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
-from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, RecordReader
+from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import DescribedStream, StreamsClient, client_of
 from penstock.feeds.dynamodb.collection import DynamodbTable
@@ -47,8 +48,7 @@ class DynamodbFeed:
     def __init__(self, settings: DynamodbSettings) -> None:
         self.settings = settings
         self._arns: dict[str, str] = {}  # by label
-        # What reading has found: after which place, and the cause.
-        self._lost: dict[PartitionId, tuple[Place | None, str]] = {}
+        self._status = ""
 
     def __repr__(self) -> str:
         return f"DynamodbFeed({self.settings.stream or self.settings.table})"
@@ -75,16 +75,20 @@ class DynamodbFeed:
     def _client(self) -> StreamsClient:
         return client_of(self.settings)
 
-    def partitions(self) -> Sequence[Lineage]:
-        """See `feeds.Feed`: the shards of the table's streams, parents first."""
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        """See `feeds.Feed`: the shards of the table's streams, parents first. A child inherits
+        where its parents began, if nothing was read of them."""
         found: list[Lineage] = []
         last: tuple[PartitionId, ...] = ()
         for label, tree in self._trees():
             for shard in tree.ordered:
                 parents = (_name(label, shard.parent),) if shard.parent else last
-                found.append(Lineage(partition=_name(label, shard.id), parents=parents))
+                marks = {name: known[name].to_json() for name in parents if name in known}
+                first = Bookmark(mark={"parents": marks}) if marks else None
+                name = _name(label, shard.id)
+                found.append(Lineage(partition=name, parents=parents, first=first))
             last = tuple(_name(label, shard.id) for shard in tree.leaves)
-        return found
+        return Listing(lineages=found, history=self._arns[label])
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`: of the newest stream. "Now" is a LATEST iterator of each open shard,
@@ -93,10 +97,9 @@ class DynamodbFeed:
         if isinstance(at, Mapping):
             _check(at)
             return at
-        self._lost.clear()  # a new beginning has lost nothing yet
         now = time.time()
         *older, (label, tree) = self._trees()
-        done = {_name(old, each): Bookmark(None, {}, ended=True)
+        done = {_name(old, each): _ended_at(now)
                 for old, past in older for each in past.shards}  # fmt: skip
         if isinstance(at, datetime) and at.timestamp() > now:
             at = "now"
@@ -112,7 +115,7 @@ class DynamodbFeed:
         found = {}
         for shard in tree.ordered:
             if not shard.is_open:
-                found[_name(label, shard.id)] = Bookmark(None, {}, ended=True)
+                found[_name(label, shard.id)] = _ended_at(now)
                 continue
             iterator = self._client.latest(self._arns[label], shard.id)
             mark = ShardBeginning(since=now, asked=now, iterator=iterator).to_mark()
@@ -129,6 +132,7 @@ class DynamodbFeed:
                 found.append((label, ShardTree(described.shards)))
         if not found or described is None:
             raise self._no_stream()
+        self._status = described.status
         label, newest = found[-1]
         if not newest.shards and described.status not in _DISABLED:
             raise Unavailable(f"the stream {label} of {self._table} lists no shards now")
@@ -150,17 +154,20 @@ class DynamodbFeed:
         )
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
     ) -> DynamodbFollowing:
-        """See `feeds.Feed`. Makes no call, but for a gap: reading finds what is lost, and then it
-        is raised here."""
+        """See `feeds.Feed`. Makes no call, but for a gap: reading finds what else is lost."""
         label, _, shard = partition.rpartition("/")
         beginning = beginning_of(bookmark)
-        gap = self._gap(partition, bookmark, beginning)
-        if gap is not None and (despite is None or despite.cause != gap.cause):
-            raise loss(gap)
-        if gap is not None:
-            self._lost.pop(partition, None)
+        passed = {each.cause for each in despite}
+        cause = self._cause(partition, bookmark, beginning)
+        if cause and cause not in passed:
+            raise loss(self._gap_of(partition, bookmark.place, cause))
+        if passed:
             beginning = ShardBeginning(asked=time.time())
         following = DynamodbFollowing(
             self._client,
@@ -172,9 +179,9 @@ class DynamodbFeed:
             pace=ShardPace(self.settings.reads, self.settings.poll),
             lost=lambda after, cause: self._found_lost(partition, after, cause),
         )
-        if gap is not None and gap.cause in ("shard_gone", "stream_gone"):
+        if passed & {"shard_gone", "stream_gone"}:
             following.end()
-        elif gap is not None:
+        elif passed:
             following.look_ahead()
         return following
 
@@ -183,27 +190,15 @@ class DynamodbFeed:
             self._streams()
         return self._arns.get(label)
 
-    def _gap(
-        self, partition: PartitionId, bookmark: Bookmark, beginning: ShardBeginning
-    ) -> Gap | None:
+    def _cause(self, partition: PartitionId, bookmark: Bookmark, beginning: ShardBeginning) -> str:
+        """Of what is lost for sure, before anything is read; "" for nothing."""
         label = partition.rpartition("/")[0]
         parents = (bookmark.mark or {}).get("parents", {}) if bookmark.place is None else {}
         if self._arn(label) is None:
-            cause = "stream_gone"
-        elif any(parent.rpartition("/")[0] != label for parent in parents):
-            cause = "stream_replaced"
-        elif beginning.is_overdue(time.time()):
-            cause = "trimmed"
-        else:
-            cause = self._found_cause(partition, beginning.after)
-        return self._gap_of(partition, bookmark.place, cause) if cause else None
-
-    def _found_cause(self, partition: PartitionId, after: Place | None) -> str:
-        """Of what reading has found: it is lost for that place, and for those before."""
-        at, cause = self._lost.get(partition, (None, ""))
-        if after is None or at is None:
-            return cause if after is at else ""
-        return cause if after <= at else ""
+            return "stream_gone"
+        if any(parent.rpartition("/")[0] != label for parent in parents):
+            return "stream_replaced"
+        return "trimmed" if beginning.is_overdue(time.time()) else ""
 
     def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
         return gap_of(cause, partition, place, table=self._table, policy=self.on_gap)
@@ -221,8 +216,14 @@ class DynamodbFeed:
         last = None if shard is None else shard.last
         if last is not None and after is not None and int(after.cursor) >= last:
             return None
-        self._lost[partition] = after, cause
         return loss(self._gap_of(partition, after, cause))
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed`: whether the newest stream is disabled, by the last listing."""
+        if self._status not in _DISABLED:
+            return {"state": "", "message": "", "at_risk": ""}
+        text = f"the stream of {self._table} is disabled: what is written from now on is not in it"
+        return {"state": "disabled", "message": text, "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
@@ -270,6 +271,11 @@ def _check(token: Bookmarks) -> None:
             f"the token is damaged: {error.message}",
             hint="take another one, a time or trim_horizon",
         ) from error
+
+
+def _ended_at(now: float) -> Bookmark:
+    """Of a closed shard when "now" was asked for: a child that is listed later begins then."""
+    return Bookmark(None, ShardBeginning(since=now, asked=now).to_mark(), ended=True)
 
 
 def _name(label: str, shard: str) -> PartitionId:

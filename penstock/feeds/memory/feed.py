@@ -1,16 +1,17 @@
 """The memory feed: partitions with any lineage, that end, split, merge and are trimmed."""
 
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from penstock.change import Images, OnError
 from penstock.errors import Malformed, SettingsError
-from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, SharedConnection
+from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.feeds.memory.decoder import FetchingDecoder, MemoryDecoder
-from penstock.feeds.memory.following import MemoryConnection, MemoryFollowing
+from penstock.feeds.memory.following import MemoryFollowing
 from penstock.feeds.memory.places import (
     COMMITTED,
     bookmark_at,
@@ -34,8 +35,7 @@ class MemoryFeed:
         self.acknowledged: dict[PartitionId, Place] = {}
         self.failures: set[tuple[PartitionId, int]] = set()
         """The failures that happened already."""
-        self.connections = 0
-        self.reads = 0
+        self.connections = self.reads = self.listings = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MemoryFeed, (self.settings,)
@@ -55,13 +55,26 @@ class MemoryFeed:
         """See `feeds.Feed`."""
         return self.settings.on_gap
 
-    def partitions(self) -> Sequence[Lineage]:
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """See `feeds.Feed`."""
-        return [each for each in self.lineage.values() if each.partition not in self._unlisted]
+        self.listings += 1
+        settings, late = self.settings, self.settings.late if self.listings % 2 else ()
+        listed = [
+            replace(each, first=self._first(each, known))
+            for each in self.lineage.values()
+            if each.partition not in settings.unlisted and each.partition not in late
+        ]
+        complete = self.listings > settings.incomplete
+        if not complete:
+            listed = listed[: (len(listed) + 1) // 2]
+        return Listing(lineages=listed, complete=complete, history=settings.history)
 
-    @property
-    def _unlisted(self) -> tuple[str, ...]:
-        return self.settings.unlisted
+    def _first(self, lineage: Lineage, known: Bookmarks) -> Bookmark | None:
+        """A child of a known parent begins at its beginning; after a start at "now" or a time, at
+        the change of that time, also if it is listed late."""
+        parents = [known[name] for name in lineage.parents if name in known]
+        since = max((int((each.mark or {}).get("since", 0)) for each in parents), default=0)
+        return bookmark_at(self.settings, None, since=since) if parents else None
 
     @cached_property
     def lineage(self) -> Mapping[PartitionId, Lineage]:
@@ -106,12 +119,7 @@ class MemoryFeed:
         elif isinstance(at, datetime):
             number = max(0, -((COMMITTED - at) // timedelta(milliseconds=1)))
         number = min(number, self.settings.changes)
-        return {
-            name: bookmark_at(
-                self.settings, place_of(self.settings, name, number - 1) if number else None
-            )
-            for name in roots
-        }
+        return {name: bookmark_at(self.settings, None, since=number) for name in roots}
 
     def newest(self, partition: PartitionId) -> Place | None:
         """See `feeds.EstimatesLag`."""
@@ -120,54 +128,57 @@ class MemoryFeed:
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """See `feeds.EstimatesLag`."""
-        done = 0 if bookmark.place is None else number_of(self.settings, bookmark.place) + 1
+        done = int((bookmark.mark or {}).get("since", 0))
+        if bookmark.place is not None:
+            done = number_of(self.settings, bookmark.place) + 1
         return self.settings.changes - done
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
-    ) -> Following:
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
+    ) -> MemoryFollowing:
         """See `feeds.Feed`."""
         self.connections += 1
-        return self.following(partition, bookmark, despite)
-
-    def shared_connection(self) -> SharedConnection | None:
-        """See `feeds.FollowsMany`."""
-        return MemoryConnection(self) if self.settings.shared else None
-
-    def read_once(self) -> None:
-        """What each read costs, of one partition or of several."""
-        self.reads += 1
-        if self.settings.latency:
-            time.sleep(self.settings.latency)
-
-    def following(
-        self, partition: PartitionId, bookmark: Bookmark, despite: Gap | None
-    ) -> MemoryFollowing:
-        """A partition that is read, over a connection that is counted elsewhere."""
         if partition not in self.lineage:
             raise SettingsError(f"there is no partition {partition}")
-        after = self._resumed(partition, bookmark)
-        following = MemoryFollowing(self, partition, after)
-        cause, first = "trimmed", self.settings.trimmed if partition == "p0" else 0
-        if partition in self._unlisted:
-            cause, first = "partition_gone", self.settings.changes
-        if following.next >= first:
-            return following
-        if despite is None:
-            details = {
-                "trimmed": f"{partition} begins at change {first} by now",
-                "partition_gone": f"{self.backend} no longer lists the partition {partition}",
-            }
-            gap = Gap(
-                cause=cause,
-                after="" if after is None else str(after),
-                detail=details[cause],
-                policy=self.settings.on_gap,
-            )
-            raise HistoryLost(gap, hint="on_gap: continue goes on after the gap")
-        following.next = first
-        following.begins = str(first)
+        after, since = (
+            self._resumed(partition, bookmark),
+            int((bookmark.mark or {}).get("since", 0)),
+        )
+        following = MemoryFollowing(self, partition, after, since=since)
+        first = following.next
+        for gap, begins in self._gaps(partition, bookmark, after, first):
+            if gap.cause not in {each.cause for each in despite}:
+                lost = HistoryLost(gap, hint="on_gap: continue goes on after the gap")
+                if self.settings.found == "follow":
+                    raise lost
+                return MemoryFollowing(self, partition, after, since=since, loss=lost)
+            first = max(first, begins)
+        following.next, following.begins = first, str(first) if despite else ""
         return following
+
+    def _gaps(
+        self, partition: PartitionId, bookmark: Bookmark, after: Place | None, first: int
+    ) -> Sequence[tuple[Gap, int]]:
+        """What the partition lost, and the change that it goes on with after each gap."""
+        settings, found = self.settings, list[tuple[str, str, int]]()
+        history = (bookmark.mark or {}).get("history", settings.history)
+        if history != settings.history:
+            found.append(("other_history", f"the source is {settings.history}, not {history}", 0))
+        if partition == "p0" and first < settings.trimmed:
+            text = f"{partition} begins at change {settings.trimmed} by now"
+            found.append(("trimmed", text, settings.trimmed))
+        if partition in settings.unlisted and first < settings.changes:
+            text = f"{self.backend} no longer lists the partition {partition}"
+            found.append(("partition_gone", text, settings.changes))
+        place = "" if after is None else str(after)
+        return [
+            (Gap(cause=cause, after=place, detail=text, policy=settings.on_gap), begins)
+            for cause, text, begins in found
+        ]
 
     def _resumed(self, partition: PartitionId, bookmark: Bookmark) -> Place | None:
         """After which change to follow: with `tokens` the one that the mark names."""
@@ -179,6 +190,10 @@ class MemoryFeed:
         if number is None:
             raise Malformed(f"the bookmark of {partition} at {bookmark.place} has no token")
         return place_of(self.settings, partition, number)
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed`."""
+        return {"state": self.settings.state, "message": "", "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`. What it makes up can be read."""

@@ -1,5 +1,5 @@
-"""Partitions of the memory feed, being read, alone or together: pages of numbers, and failures
-where the settings say.
+"""A partition of the memory feed, being read: pages of numbers, and failures where the settings
+say.
 """
 
 import time
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.errors import Unavailable
-from penstock.feeds import Following, Gap
+from penstock.feeds import HistoryLost
 from penstock.feeds.memory.places import KEYS, bookmark_at, number_of, place_of
 from penstock.page import Page
-from penstock.position import START, Bookmark, PartitionId, Place
+from penstock.position import Bookmark, PartitionId, Place
 
 if TYPE_CHECKING:
     from penstock.feeds.memory.feed import MemoryFeed
 
-__all__ = ["MemoryConnection", "MemoryFollowing"]
+__all__ = ["MemoryFollowing"]
 
 _PAGES_PER_READ = 8
 
@@ -25,28 +25,43 @@ _PAGES_PER_READ = 8
 class MemoryFollowing:
     """The implementation of `feeds.Following`."""
 
-    def __init__(self, feed: "MemoryFeed", partition: PartitionId, after: Place | None) -> None:
+    def __init__(
+        self,
+        feed: "MemoryFeed",
+        partition: PartitionId,
+        after: Place | None,
+        *,
+        since: int = 0,
+        loss: HistoryLost | None = None,
+    ) -> None:
         self._feed = feed
         self._partition = partition
-        self.next = 0 if after is None else number_of(feed.settings, after) + 1
+        self._since = since
+        self._loss = loss  # which the first read finds
+        self.next = since if after is None else number_of(feed.settings, after) + 1
         self.begins = ""
         self._connected = True
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
-        self._feed.read_once()
-        pages = self.take(_PAGES_PER_READ)
+        self._feed.reads += 1
+        settings = self._feed.settings
+        if settings.latency:
+            time.sleep(settings.latency)
+        if not self._connected:
+            raise Unavailable(f"{self._partition} was closed")
+        if self._loss is not None:
+            self._connected = False
+            raise self._loss
+        pages = self._take()
         if not pages and not self.drained:
             time.sleep(timeout)
         return pages
 
-    def take(self, most: int) -> Sequence[Page]:
-        """The next pages, if there are any."""
-        if not self._connected:
-            raise Unavailable(f"{self._partition} was closed")
+    def _take(self) -> Sequence[Page]:
         settings = self._feed.settings
         pages: list[Page] = []
-        while len(pages) < most and self.next < settings.changes:
+        while len(pages) < _PAGES_PER_READ and self.next < settings.changes:
             first, last = self.next, self._last()
             if last < first:
                 if pages:
@@ -92,11 +107,6 @@ class MemoryFollowing:
         )
 
     @property
-    def is_connected(self) -> bool:
-        """Whether it can be read."""
-        return self._connected
-
-    @property
     def drained(self) -> bool:
         """See `feeds.Following`."""
         return self._feed.ends(self._partition) and self.next >= self._feed.settings.changes
@@ -112,8 +122,8 @@ class MemoryFollowing:
             self._feed.acknowledged[self._partition] = bookmark.place
 
     def bookmark(self, place: Place | None) -> Bookmark:
-        """See `feeds.Following`: there is one history only."""
-        return bookmark_at(self._feed.settings, place)
+        """See `feeds.Following`."""
+        return bookmark_at(self._feed.settings, place, since=self._since)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""
@@ -129,39 +139,3 @@ class MemoryFollowing:
     def close(self) -> None:
         """See `feeds.Following`."""
         self._connected = False
-
-
-class MemoryConnection:
-    """The implementation of `feeds.SharedConnection`."""
-
-    def __init__(self, feed: "MemoryFeed") -> None:
-        self._feed = feed
-        self._open: list[MemoryFollowing] = []
-        self._first = 0
-
-    def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
-    ) -> Following:
-        """See `feeds.SharedConnection`."""
-        self._open = [each for each in self._open if each.is_connected]
-        following = self._feed.following(partition, bookmark, despite)
-        self._feed.connections += not self._open
-        self._open.append(following)
-        return following
-
-    def read(self, followings: Sequence[Following], timeout: float) -> Sequence[Page]:
-        """See `feeds.SharedConnection`. Begins at another one of them each time."""
-        self._feed.read_once()
-        self._first = first = (self._first + 1) % max(1, len(followings))
-        pages: list[Page] = []
-        try:
-            for each in (*followings[first:], *followings[:first]):
-                if isinstance(each, MemoryFollowing) and len(pages) < _PAGES_PER_READ:
-                    pages += each.take(1)
-        except Unavailable:
-            for open_one in self._open:
-                open_one.close()
-            raise
-        if not pages and not all(each.drained for each in followings):
-            time.sleep(timeout)
-        return pages

@@ -1,6 +1,7 @@
 """The memory feed's changes: a number in a partition gives a change's place, key and time."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from penstock.errors import Malformed
 from penstock.feeds.memory.settings import MemoryFeedSettings
@@ -28,11 +29,17 @@ def number_of(settings: MemoryFeedSettings, place: Place) -> int:
     return int(unit) * settings.unit + place.ordinal
 
 
-def bookmark_at(settings: MemoryFeedSettings, place: Place | None) -> Bookmark:
-    """What to store when everything up to a place is durable."""
-    if place is None or not settings.tokens:
-        return Bookmark(place, {})
-    return Bookmark(place, {"token": token_of(number_of(settings, place))})
+def bookmark_at(settings: MemoryFeedSettings, place: Place | None, *, since: int = 0) -> Bookmark:
+    """What to store when everything up to a place is durable. `since`: the first change, of every
+    partition, that belongs to a start at "now" or at a time; children inherit it."""
+    mark: dict[str, Any] = {}
+    if place is not None and settings.tokens:
+        mark["token"] = token_of(number_of(settings, place))
+    if since:
+        mark["since"] = since
+    if settings.history:
+        mark["history"] = settings.history
+    return Bookmark(place, mark)
 
 
 # Numbers are scrambled, so that the order of tokens says nothing.

@@ -36,14 +36,22 @@ class MemoryFeedSettings(Settings):
     trimmed: int = Field(0, ge=0)
     """The source has no changes of `p0` before this number any more."""
     unlisted: tuple[str, ...] = ()
-    """Partitions that the source no longer lists."""
+    """Partitions that the source no longer lists, and that are gone."""
+    found: Literal["follow", "read"] = "follow"
+    """Whether following a partition finds what it lost, or only the first read."""
+    late: tuple[str, ...] = ()
+    """Partitions that only every second listing has."""
+    incomplete: int = Field(0, ge=0)
+    """So many first listings leave out the second half of the partitions, and say so."""
+    history: str = ""
+    """Which history of the source this is: bookmarks of another one are a gap."""
+    state: str = ""
+    """What the feed's status says of the source, such as `disabled`."""
     supersede: bool = False
     """Only the newest change of each key is kept, as by a source that gives the latest version: a
     replay leaves out what a later change has replaced, and no change is identified by counting."""
     fetched: bool = False
     """Whether pages are instructions, whose payload the task that decodes them makes up."""
-    shared: bool = False
-    """Whether all partitions are read over one connection, which is lost with any failure."""
     tokens: bool = False
     """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
     not enough to resume, a bookmark's mark must have the token of its change."""

@@ -3,12 +3,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from penstock.backoff import delays
 from penstock.change import Images, OnError
 from penstock.errors import PenstockError, PositionLost, SettingsError
-from penstock.feeds import At, Collection, Following, Gap, GapPolicy, HistoryLost, Lineage, Mark
+from penstock.feeds import (
+    At,
+    Collection,
+    Following,
+    Gap,
+    GapPolicy,
+    HistoryLost,
+    Lineage,
+    Listing,
+    Mark,
+)
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import Tolerance, cause_of, is_too_large
@@ -72,9 +83,9 @@ class MongoFeed:
         """See `feeds.PacesRetries`: an election takes some ten seconds."""
         return delays(first=1.0, limit=30.0)
 
-    def partitions(self) -> Sequence[Lineage]:
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """See `feeds.Feed`."""
-        return [Lineage(partition=PARTITION)]
+        return Listing(lineages=[Lineage(partition=PARTITION)])
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`. Now is the token of a stream that is opened for it; the beginning is
@@ -106,7 +117,11 @@ class MongoFeed:
         return seconds
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
     ) -> Following:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
         a gap, from now on."""
@@ -117,7 +132,7 @@ class MongoFeed:
                 "a change stream goes on by its resume token, and this bookmark has none",
                 hint="begin anew, or set the position with its mark",
             )
-        if despite is not None:
+        if despite:
             return self._despite(bookmark)
         try:
             stream = self._open(bookmark.mark)
@@ -161,6 +176,10 @@ class MongoFeed:
     def _lost(self, cause: str, place: Place | None, detail: str) -> HistoryLost:
         said = f"{self._settings.database} at {address(self._settings)}: {detail}"
         return HistoryLost(gap_of(cause, place, self.on_gap, said), hint=HINTS[cause])
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed`: what there is to say is each following's."""
+        return {}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""

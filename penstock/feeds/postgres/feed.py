@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from penstock.change import Images, OnError
@@ -16,6 +18,7 @@ from penstock.feeds import (
     HistoryLost,
     Holder,
     Lineage,
+    Listing,
     Mark,
 )
 from penstock.feeds.postgres.collection import PostgresTable
@@ -33,6 +36,7 @@ from penstock.feeds.postgres.history import (
     HistoryVerdict,
     KnownHistory,
     can_anchor,
+    diverged,
     era_behind,
     judge,
     known_of,
@@ -73,7 +77,6 @@ class PostgresFeed:
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
         self._streaming = settings.streaming
-        self._diverged = False
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -91,9 +94,9 @@ class PostgresFeed:
         """See `feeds.Feed`."""
         return self._settings.on_gap
 
-    def partitions(self) -> Sequence[Lineage]:
-        """See `feeds.Feed`."""
-        return [Lineage(partition=PartitionId(self._settings.slot))]
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        """See `feeds.Feed`. Following compares the server's identity with a bookmark's."""
+        return Listing(lineages=[Lineage(partition=PartitionId(self._settings.slot))])
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`: where the slot is, or now, where it is made. Makes the publication (if
@@ -138,7 +141,11 @@ class PostgresFeed:
         create_slot(connection, self._settings.slot, failover=self._settings.failover)
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Gap | None = None
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
     ) -> Following:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
@@ -153,7 +160,11 @@ class PostgresFeed:
             return self._follow(partition, after, mark, despite)
 
     def _follow(
-        self, partition: PartitionId, after: Place | None, mark: Mark | None, despite: Gap | None
+        self,
+        partition: PartitionId,
+        after: Place | None,
+        mark: Mark | None,
+        despite: Sequence[Gap],
     ) -> Following:
         replication = connect_replication(self._settings)
         try:
@@ -164,27 +175,32 @@ class PostgresFeed:
                 partition,
                 begin,
                 on_server_defect=self._do_not_stream,
-                on_diverged=self._has_diverged,
+                diverged=partial(self._diverged, known_of(mark, after), after),
             )
         except BaseException:
             replication.close()
             raise
-        self._diverged = False
         return following
 
     def _begin(
-        self, replication: Ordinary, after: Place | None, mark: Mark | None, despite: Gap | None
+        self,
+        replication: Ordinary,
+        after: Place | None,
+        mark: Mark | None,
+        despite: Sequence[Gap],
     ) -> Beginning:
         """Looks at the server and the slot, and settles where to begin. Raises HistoryLost."""
-        known = known_of(mark, after)
+        known, passed = known_of(mark, after), {each.cause for each in despite}
         with connect_ordinary(self._settings) as connection:
             slot = find_slot(connection, self._settings.slot)
             if slot is not None:
                 refuse_foreign(slot)
                 _refuse_taken(slot)
-            verdict, system = self._judge(connection, replication, known, after, slot)
+            verdict, system = self._judge(
+                connection, replication, known, after, slot, has_diverged="diverged" in passed
+            )
             gap = self._gap(verdict, after)
-            if gap is not None and (despite is None or despite.cause != gap.cause):
+            if gap is not None and gap.cause not in passed:
                 raise HistoryLost(gap, hint=HINTS[gap.cause])
             if gap is not None:
                 known = KnownHistory(
@@ -217,6 +233,8 @@ class PostgresFeed:
         known: KnownHistory,
         after: Place | None,
         slot: Slot | None,
+        *,
+        has_diverged: bool,
     ) -> tuple[HistoryVerdict, System]:
         system = identify_system(replication)
         server = find_server(connection)
@@ -228,7 +246,7 @@ class PostgresFeed:
             system=system,
             current=server.current,
             forks=forks(replication, system.timeline) if moved else {},
-            diverged=self._diverged,
+            has_diverged=has_diverged,
         )
         if verdict.cause == "server_behind" and server.in_recovery:
             raise Unavailable(
@@ -265,8 +283,15 @@ class PostgresFeed:
     def _do_not_stream(self) -> None:
         self._streaming = False
 
-    def _has_diverged(self) -> None:
-        self._diverged = True
+    def _diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
+        """What reading found: the log has another transaction where ours was."""
+        gap = self._gap(diverged(known, after), after)
+        assert gap is not None
+        return HistoryLost(gap, hint=HINTS[gap.cause])
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed`: what there is to say is the slot's, of its following."""
+        return {}
 
     def holders(self) -> Sequence[Holder]:
         """See `feeds.TellsItsReader`."""

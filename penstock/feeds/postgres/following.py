@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.feeds import HistoryLost
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Errands, Ordinary
@@ -13,7 +14,7 @@ from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
 from penstock.feeds.postgres.history import KnownHistory, known_of
-from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.ripening import Ripening
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
@@ -37,7 +38,7 @@ class Beginning:
     """Where a following begins, and on which history; `connection` is for replication and free.
 
     `lsn` is the commit of the transaction that `after` is in, because the rest of it may be needed;
-    0 for where the slot is. `allowed`: see `Progress`. `despite`: there is a hole after `after`.
+    0 for where the slot is. `allowed`: see `LogProgress`. `despite`: there is a hole after `after`.
     `anchored`: the log is expected to have the transaction that `after` is in.
     """
 
@@ -64,14 +65,14 @@ class PostgresFollowing:
         begin: Beginning,
         *,
         on_server_defect: Callable[[], None] = lambda: None,
-        on_diverged: Callable[[], None] = lambda: None,
+        diverged: Callable[[], HistoryLost],
     ) -> None:
         slot, after = begin.slot, begin.after
         self._settings = settings
         self._slot = slot
         self._begin = begin
         self._on_server_defect = on_server_defect
-        self._on_diverged = on_diverged
+        self._diverged = diverged
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
         self._connected = True
@@ -82,7 +83,7 @@ class PostgresFollowing:
         self._heard_at = now
         self._asked_at: float | None = None  # the first question since, which has no answer yet
         self._ripening = Ripening(settings.page_wait, now)
-        self._progress = Progress(
+        self._progress = LogProgress(
             durable=slot.confirmed,
             after=None if after is None else (after, begin.lsn),
             allowed=begin.allowed,
@@ -119,7 +120,7 @@ class PostgresFollowing:
             if is_internal(error):
                 self._on_server_defect()
             if isinstance(error, Diverged):
-                self._on_diverged()
+                raise self._diverged() from error
             raise
 
     def _read(self, deadline: float) -> list[Page]:

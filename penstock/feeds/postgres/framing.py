@@ -1,7 +1,7 @@
 """Bytes of the replication stream -> pages. Sans-IO: bytes and times come in, pages go out.
 
 This is the reader process's hot loop: one pass that looks at the head of every message (walk.py),
-and never at a row. `Progress` gets what may be acknowledged. Rows are decoded elsewhere.
+and never at a row. `LogProgress` gets what may be acknowledged. Rows are decoded elsewhere.
 """
 
 import struct
@@ -11,7 +11,7 @@ from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
 from penstock.feeds.postgres.delivery import TransactionDelivery
 from penstock.feeds.postgres.failures import backend_error, failure
 from penstock.feeds.postgres.pages import BETWEEN, Transaction
-from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
 from penstock.feeds.postgres.walk import PADDING, NativeWalk, rows_ahead
 from penstock.page import Page
@@ -46,7 +46,7 @@ class Framer:
     is left when no more bytes wait.
     """
 
-    def __init__(self, collector: Collector, *, progress: Progress, streams: Streams) -> None:
+    def __init__(self, collector: Collector, *, progress: LogProgress, streams: Streams) -> None:
         self.transactions = 0
         self._collector = collector
         self._progress = progress

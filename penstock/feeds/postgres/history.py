@@ -144,12 +144,12 @@ def judge(
     system: System,
     current: int,
     forks: Mapping[int, int],
-    diverged: bool = False,
+    has_diverged: bool = False,
 ) -> HistoryVerdict:
     """The first cause that applies, worst first.
 
     `current` is the end of the server's log. `forks` says where the history of the server's
-    timeline left each earlier one. `diverged`: our last transaction is not at its place.
+    timeline left each earlier one. `has_diverged`: our last transaction is not at its place.
     """
     position = position_of(known, after)
     if known.system and known.system != system.identifier:
@@ -177,12 +177,16 @@ def judge(
             detail=f"our position {_text(max(position or 0, flushed))} is ahead of the server's"
             f" log, which ends at {format_lsn(current)}",
         )
-    if diverged:
-        return HistoryVerdict(
-            cause="diverged",
-            detail=f"the server's log has another transaction where ours was, at {_text(position)}",
-        )
+    if has_diverged:
+        return diverged(known, after)
     return _of_slot(slot, flushed)
+
+
+def diverged(known: KnownHistory, after: Place | None) -> HistoryVerdict:
+    """Our last transaction is not at its place, as reading the log finds."""
+    position = position_of(known, after)
+    detail = f"the server's log has another transaction where ours was, at {_text(position)}"
+    return HistoryVerdict(cause="diverged", detail=detail)
 
 
 def _of_slot(slot: Slot | None, flushed: int) -> HistoryVerdict:

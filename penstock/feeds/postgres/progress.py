@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from penstock.position import Place
 
-__all__ = ["Inside", "Progress"]
+__all__ = ["Inside", "LogProgress"]
 
 MOVED = 1.0  # seconds between reports while the durable position moves
 SAME = 10.0  # and while it does not
@@ -38,7 +38,7 @@ class _Sent:
         return self.inside(place) if self.inside is not None else 0
 
 
-class Progress:
+class LogProgress:
     """One stream's received and durable positions; times are seconds of any one clock.
 
     `durable` is the slot's confirmed_flush_lsn; `after` the place that we follow from, and the

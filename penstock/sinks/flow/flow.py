@@ -28,7 +28,7 @@ class Flow:
         self.pace = self.pressure.pace  # how to send now
         self.breaker = Breaker(threshold=breaker.threshold, timeout=breaker.timeout)
         self._clock = clock
-        self._listener: Notify = ignore
+        self._listener: Notify = ignore.report
         self._turn: float | None = None  # since when an answer is due
         self._slowest: float | None = None
         self._broken = 0

@@ -6,12 +6,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.change import Images
 from penstock.finding import Finding
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
-from penstock.sinks import Notify, Receipt, Record, ignore
+from penstock.sinks import Progress, Receipt, Record
 from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
@@ -31,10 +32,15 @@ class JetStreamSink:
     def __init__(self, settings: JetStreamSettings) -> None:
         self.settings = settings
 
-    def write(self, changes: Iterable[pa.RecordBatch], notify: Notify = ignore) -> Receipt:
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
-            return Write(session, notify).run(changes)
+            return Write(session, progress).run(changes)
+
+    @property
+    def images(self) -> Images:
+        """See `PrefersImages`."""
+        return "json" if self.settings.encoding == "json" else "msgpack"
 
     def commit(self, receipts: Sequence[Receipt]) -> None:
         """Nothing to do: what `write` returned for is stored."""

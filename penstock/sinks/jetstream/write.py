@@ -8,8 +8,7 @@ import pyarrow as pa
 from penstock.backoff import delays
 from penstock.errors import Malformed, Rejected, Unavailable
 from penstock.nats.connection import Connection
-from penstock.position import position_to_json
-from penstock.sinks import Notify, Receipt
+from penstock.sinks import Progress, Receipt
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.breaker import BreakerState
@@ -18,7 +17,6 @@ from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
 from penstock.sinks.jetstream.latency import PublishLatency
 from penstock.sinks.jetstream.new_publisher import new_publisher
-from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
@@ -37,16 +35,16 @@ _STORED = 1 << 20  # bytes stored that are reported at once: a small part of the
 class Write:
     """One call of `write`."""
 
-    def __init__(self, session: Session, notify: Notify) -> None:
-        self._session, self._notify = session, notify
+    def __init__(self, session: Session, progress: Progress) -> None:
+        self._session, self._progress = session, progress
         self._tally = Tally()
         self._collects = session.settings.messages == "batch"
         self._order = Order(_LARGE_PART) if self._collects else Order()
-        self._poison = Cleaner(session, notify)
+        self._poison = Cleaner(session, progress.report)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
         self._flow = session.flow
-        self._flow.listen(notify)
+        self._flow.listen(progress.report)
         self._gather = Gather(session.settings.batch)
         self._told = time.monotonic()
         self._reported = self._size = 0  # of the tally, at the last report
@@ -70,7 +68,7 @@ class Write:
         self._latency.stored()
         self._latency.measure()
         if counts := self._latency.take_counts():
-            self._notify({"counts": counts})
+            self._progress.report({"counts": counts})
         return self._receipt()
 
     def _until(self) -> tuple[float, int | None]:
@@ -111,7 +109,7 @@ class Write:
             self._flow.idle()
             if not batches and not waited:
                 self._session.refresh()  # answers the PINGs of an idle server
-        self._progress()
+        self._report_progress()
 
     def _flush(self) -> None:
         """Encodes and sends what has gathered."""
@@ -162,12 +160,12 @@ class Write:
             self._publisher.add(messages)
         except OtherWriters as error:
             self._retried(lambda: self._publisher.pump(drain=True))
-            if isinstance(self._publisher, Atomic):
+            if self._session.delivery == "exactly-once":  # it may have stepped down meanwhile
                 self._step_down(error)
             self._publisher.add(messages)
 
-    def _progress(self) -> None:
-        """Says how far it is, for those who acknowledge a source before an open end."""
+    def _report_progress(self) -> None:
+        """Reports what is durable: a source is acknowledged it before the end of the write."""
         now = time.monotonic()
         if self._is_idle:
             self._pass()
@@ -177,9 +175,9 @@ class Write:
             self._told, self._reported, self._size = now, tally.stored, tally.size
             self._latency.stored()
             fresh, tally.fresh = tally.fresh, {}
+            self._progress.stored(fresh)
             counts = self._latency.take_counts()
-            self._notify({
-                "position": position_to_json(fresh),
+            self._progress.report({
                 "published": tally.published,
                 "duplicates": tally.duplicates,
                 "size": tally.size,
@@ -215,7 +213,7 @@ class Write:
     def _step_down(self, error: OtherWriters) -> None:
         """From atomic batches to message ids, if we may choose."""
         old, session = self._publisher, self._session
-        if session.settings.delivery != "auto" or not isinstance(old, Atomic):
+        if session.settings.delivery != "auto" or session.delivery != "exactly-once":
             raise error
         session.step_down(error.message)
         self._publisher = new_publisher(session, self._tally)
@@ -241,13 +239,15 @@ class Write:
                     waits, before = _delays(), self._tally.batches
                 attempts += 1
                 self._flow.failed(error.message)
-                self._notify({"connected": False, "error": str(error), "attempts": attempts})
+                self._progress.report(
+                    {"connected": False, "error": str(error), "attempts": attempts}
+                )
                 if self._flow.breaker.state is BreakerState.CLOSED:
                     time.sleep(next(waits))
             else:
                 break
         if attempts:
-            self._notify({"connected": True, "attempts": attempts})
+            self._progress.report({"connected": True, "attempts": attempts})
 
     def _wait_for_breaker(self) -> None:
         """While the breaker is open nothing is tried."""
@@ -286,7 +286,7 @@ class Write:
 
     def _tell(self) -> None:
         session = self._session
-        self._notify({
+        self._progress.report({
             "connected": True,
             "server": session.connection.address,
             "version": str(session.connection.info.get("version", "")),

@@ -19,6 +19,8 @@ from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
 from penstock.plugins import plugin
+from penstock.sinks import PrefersImages, SetsAside
+from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
@@ -31,21 +33,20 @@ _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """How changes go through Spark: as rows if a transform must see them, else as tickets.
-    Micro-batches of tickets stay open, unless the trigger is an interval."""
+    """How changes go through Spark: as tickets in micro-batches that stay open, unless a transform
+    must see rows, or the trigger is an interval."""
     spark = pipeline.spark
-    if pipeline.transform or spark.mode == "rows":
+    if pipeline.transform or spark.mode == "rows" or spark.trigger not in (0, "realtime"):
         return "rows"
-    is_open = spark.trigger == "realtime" or (spark.trigger == 0 and spark.mode == "auto")
-    return "realtime" if is_open else "packed"
+    return "realtime"
 
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
     reads them (the columns `late` go around the transforms)."""
-    packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
     unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
-    return "msgpack" if packed and unseen else "json"
+    sink = pipeline.sink.sink()
+    return sink.images if unseen and isinstance(sink, PrefersImages) else "json"
 
 
 def start_query(
@@ -148,10 +149,13 @@ def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[st
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """What a sink gets of the backend, as far as it has the settings."""
-    connector = plugin("feeds", backend.type).connector or backend.type
-    policy = {"on_error": backend.on_error, "connector": connector}
-    known = type(pipeline.sink.settings).model_fields
-    return {name: value for name, value in policy.items() if name in known}
+    sink = pipeline.sink
+    policy: dict[str, str] = {}
+    if isinstance(sink.sink(), SetsAside):
+        policy["on_error"] = backend.on_error
+    if isinstance(sink.settings, SinkSettings):
+        policy["connector"] = plugin("feeds", backend.type).connector or backend.type
+    return policy
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:

@@ -77,13 +77,16 @@ class Warming:
 
 
 def _start(spark: SparkSession, pipeline: Pipeline, run: Path) -> StreamingQuery:
-    """Returns at once. Each micro-batch has one generated change."""
+    """Returns at once. Each micro-batch has one generated change, or a few."""
     source = {
         "backend": "memory",
-        "mode": "rows" if mode(pipeline) == "rows" else "packed",
+        "mode": mode(pipeline),
         "images": images(pipeline),
         "changes": str(10**9),
         "page": "1",
+        "latency": "100ms",
+        "positions": "memory:",
+        "epoch": "200ms",
         "max_events": "1",
         "buffer": "1KiB",
         "preload": ",".join(sorted({backend.type for backend in pipeline.backends})),

@@ -123,11 +123,11 @@ def _dump(archive: Path) -> None:
 def _list_classes(classes: Path) -> None:
     """Runs one batch in a JVM that writes the names of its classes to this file."""
     option = shlex.quote(f"-XX:DumpLoadedClassList={classes}")
-    conf = {"spark.driver.extraJavaOptions": f"{java_options('packed')} {option}"}
+    conf = {"spark.driver.extraJavaOptions": f"{java_options('realtime')} {option}"}
     with tempfile.TemporaryDirectory(prefix="penstock-class-list-") as folder:
         place = Path(folder)
         spark = open_session(
-            "class-list", master="local[1]", folder=place, mode="packed", slots=1, conf=conf
+            "class-list", master="local[1]", folder=place, mode="realtime", slots=1, conf=conf
         )
         gateway = SparkContext._gateway
         try:

@@ -61,7 +61,7 @@ _LEAN = "spark-home"
 
 # A ticket is one row: interpreted. Spark would generate and compile code for it in every trigger,
 # which looks for classes in all of its jars (half of the planning thread's time, by JFR).
-_PACKED = {
+_TICKETS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -70,9 +70,9 @@ _PACKED = {
 # memory.
 _JAVA = "-XX:+UseSerialGC -Xms64m"
 
-# Packed pages leave the JVM little to do but plan: optimizing that code for minutes costs a fifth
+# Tickets leave the JVM little to do but plan: optimizing that code for minutes costs a fifth
 # of a core (measured) and never pays.
-_PACKED_JAVA = "-XX:TieredStopAtLevel=1"
+_TICKETS_JAVA = "-XX:TieredStopAtLevel=1"
 
 # Rows go through compiled queries, where it does: but only what is called for every row, not what
 # is called for every trigger. Compiled by Java's own thresholds, that costs as much as all the rest
@@ -126,7 +126,7 @@ def open_session(
             places["PYSPARK_PYTHON"] = str(_forks.python)
     settings = {
         **SETTINGS,
-        **(_PACKED if mode != "rows" else {}),
+        **(_TICKETS if mode != "rows" else {}),
         **(_local(folder) if local else {}),
         **(_NO_DAEMON if _forks is not None and mode == "realtime" else {}),
         "spark.local.dir": str(folder / "spark"),
@@ -173,7 +173,7 @@ def _local(folder: Path) -> Mapping[str, str]:
 def java_options(mode: Mode) -> str:
     """What the JVM of a session of this mode is started with, unless `spark.conf` overrides it."""
     log4j = files("penstock.spark") / "log4j2.properties"
-    compiler = _ROWS_JAVA if mode == "rows" else _PACKED_JAVA
+    compiler = _ROWS_JAVA if mode == "rows" else _TICKETS_JAVA
     return f"-Dlog4j2.configurationFile=file:{log4j} {_JAVA} {compiler}"
 
 

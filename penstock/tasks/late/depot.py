@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.change import images_of, schema
-from penstock.tasks.attempt import Attempt
+from penstock.tasks.late import Attempt
 from penstock.tasks.late.errors import ErrorFiles
 from penstock.tasks.late.side_files import SideFiles
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.change import unreadable
-from penstock.tasks.attempt import Attempt
+from penstock.tasks.late import Attempt
 
 __all__ = ["ErrorFiles"]
 

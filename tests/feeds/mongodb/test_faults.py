@@ -9,7 +9,6 @@ from typing import Any
 import pymongo
 import pytest
 
-from penstock.demo.secantus import Secantus
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Gap, HistoryLost
 from penstock.feeds.mongodb import MongoFeed
@@ -18,6 +17,7 @@ from penstock.feeds.mongodb.feed import PARTITION
 from penstock.position import Bookmark, Place
 from tests.chaos.proxy import Proxy, Weather
 from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
+from tests.servers import Secantus
 
 on_stand_in = pytest.mark.skipif(bool(REAL), reason="needs a server of its own, with fail points")
 on_a_real_one = pytest.mark.skipif(
@@ -242,7 +242,7 @@ def test_an_oplog_that_rolled_over_is_lost_history_and_goes_on_when_told_so() ->
         assert gap.cause == "oplog_rolled_over"
         assert gap.after == str(page.last)
         assert gap.policy == "continue"
-        following = feed.follow(PARTITION, bookmark, despite=gap)
+        following = feed.follow(PARTITION, bookmark, despite=[gap])
         assert following.begins > page.last.cursor
         shop.db.users.insert_one({"_id": "after"})
         found = rows(feed, pages(following, 1))
@@ -272,7 +272,7 @@ def test_after_a_restored_backup_places_sort_after_the_old_ones(shop: Shop) -> N
     with pytest.raises(HistoryLost) as lost:
         feed.follow(PARTITION, bookmark)
     assert lost.value.gap.cause == "server_behind"
-    following = feed.follow(PARTITION, bookmark, despite=lost.value.gap)
+    following = feed.follow(PARTITION, bookmark, despite=[lost.value.gap])
     shop.db.users.insert_one({"_id": 1})
     found = rows(feed, pages(following, 1))
     first = following.bookmark(Place(found[0]["cursor"], found[0]["ordinal"]))

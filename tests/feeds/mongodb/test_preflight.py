@@ -2,10 +2,10 @@
 
 import pytest
 
-from penstock.demo.secantus import Secantus
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.finding import Finding
 from tests.mongo import REAL, Shop
+from tests.servers import Secantus
 
 
 def said(found: list[Finding] | object) -> dict[str, list[Finding]]:

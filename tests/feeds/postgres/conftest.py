@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.programs import postgres_bin
-from penstock.demo.servers import Database, Postgres
 from penstock.errors import Unavailable
 from tests.feeds.postgres.reading import Reader
 from tests.feeds.postgres.story import FAST, TABLE, feed_of
+from tests.servers import Database, Postgres, postgres_bin
 
 
 @pytest.fixture

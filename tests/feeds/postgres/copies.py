@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.demo.programs import unprivileged
-from penstock.demo.servers import Postgres
+from tests.servers import Postgres
 
 
 def _empty(server: Postgres, settings: Mapping[str, object] | None = None) -> Postgres:

@@ -3,7 +3,7 @@
 from penstock.feeds.postgres.collecting import Collector, PageLimits
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.pages import KnownRelation
-from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -24,7 +24,7 @@ class Loop:
     def __init__(
         self, after: Place | None = None, rows: int = 2000, size: int = 2**18, memory: int = 2**20
     ) -> None:
-        self.progress = Progress()
+        self.progress = LogProgress()
         self.streams = Streams(memory=memory)
         self.described: list[bytes] = []
         self.framer = Framer(

@@ -6,12 +6,12 @@ from typing import Any
 
 import orjson
 
-from penstock.demo.servers import Database
 from penstock.errors import Unavailable
 from penstock.feeds import Following
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
+from tests.servers import Database
 
 Row = dict[str, Any]
 

@@ -1,17 +1,17 @@
 """One reader's story over all the servers that a test shows it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import Unavailable
 from penstock.feeds import Following, Gap, HistoryLost, Mark
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.position import Bookmark, PartitionId, Place
+from tests.servers import Postgres
 
 __all__ = ["FAST", "SLOT", "TABLE", "Story", "feed_of", "insert", "patiently", "started"]
 
@@ -42,7 +42,7 @@ class Story:
         count: int,
         text: str = "",
         *,
-        despite: Gap | None = None,
+        despite: Sequence[Gap] = (),
     ) -> list[str]:
         """Reads, stores and acknowledges `count` changes with this text in them, and what comes
         with them; the images of all."""
@@ -74,7 +74,7 @@ class Story:
         following.acknowledge(Bookmark(self.after, self.mark))
 
     @contextmanager
-    def following(self, feed: PostgresFeed, despite: Gap | None = None) -> Iterator[Following]:
+    def following(self, feed: PostgresFeed, despite: Sequence[Gap] = ()) -> Iterator[Following]:
         following = patiently(
             lambda: feed.follow(SLOT, Bookmark(self.after, self.mark), despite=despite)
         )

@@ -3,7 +3,6 @@
 import psycopg
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.failures import (
@@ -13,6 +12,7 @@ from penstock.feeds.postgres.failures import (
     translated,
     translating,
 )
+from tests.servers import Postgres
 
 STATES = sorted(
     kind.sqlstate
@@ -184,6 +184,6 @@ def test_a_server_without_a_free_wal_sender_names_the_setting() -> None:
         feed.begin()
         with psycopg.connect(server.url + "?replication=database", autocommit=True):
             with pytest.raises(Unavailable, match="max_wal_senders"):
-                feed.follow(feed.partitions()[0].partition)
+                feed.follow(next(iter(feed.partitions())).partition)
             errors = [finding for finding in feed.check() if finding.level == "error"]
             assert any("max_wal_senders" in finding.remedy for finding in errors)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Postgres
 from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.position import Bookmark
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
+from tests.servers import Postgres
 from tests.slots import advance_slot, drop_slot
 
 pytestmark = pytest.mark.live
@@ -43,12 +43,12 @@ def test_a_slot_that_was_dropped_is_a_gap_and_made_anew(server: Postgres) -> Non
     assert (gap.cause, gap.policy) == ("slot_missing", "fail")
     assert story.lost(server, on_gap="continue").policy == "continue"
     assert story.lost(server).cause == "slot_missing"  # looking has made nothing
-    with story.following(feed_of(server), despite=gap) as following:
+    with story.following(feed_of(server), despite=[gap]) as following:
         begins = following.begins
     insert(server, 21, 30, "found")
     # What happened in between is only told by the mark: nothing was stored with the new slot.
     assert story.lost(server).cause == "slot_recreated"
-    found = story.read(server, 10, despite=story.lost(server))
+    found = story.read(server, 10, despite=[story.lost(server)])
     assert all("found" in row for row in found)
     assert story.rows[10]["cursor"] > begins > story.rows[9]["cursor"]
     insert(server, 31, 32)
@@ -79,7 +79,7 @@ def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
     insert(server, 21, 30, "found")
     gap = story.lost(server)
     assert gap.cause == "slot_recreated"
-    assert all("found" in row for row in story.read(server, 10, despite=gap))
+    assert all("found" in row for row in story.read(server, 10, despite=[gap]))
 
 
 def test_a_slot_that_somebody_else_read_is_a_gap(server: Postgres) -> None:
@@ -143,7 +143,7 @@ def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
                 following.read(0.1)
         gap = story.lost(server)
         assert gap.cause == "slot_lost"
-        with story.following(feed_of(server), despite=gap) as following:
+        with story.following(feed_of(server), despite=[gap]) as following:
             story.store(following)
         insert(server, 21, 30, "found")
         assert all("found" in row for row in story.read(server, 10))

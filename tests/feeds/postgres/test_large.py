@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Postgres
 from penstock.errors import Unavailable
 from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader
+from tests.servers import Database, Postgres
 
 _ROWS = 300_000
 _MIB = 2**20

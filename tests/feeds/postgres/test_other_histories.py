@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.programs import postgres_bin
-from penstock.demo.servers import Postgres
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.position import Bookmark, Place
@@ -24,6 +22,7 @@ from tests.feeds.postgres.story import (
     patiently,
     started,
 )
+from tests.servers import Postgres, postgres_bin
 
 pytestmark = pytest.mark.live
 
@@ -41,7 +40,7 @@ def test_older_data_files_are_behind_us_and_begin_an_era(server: Postgres) -> No
         assert gap.cause == "server_behind"
         insert(restored, 11, 20, "anew")
         # Older servers do not keep, over a stop, how far their slots are: some comes again.
-        found = story.read(restored, 10, "anew", despite=gap)
+        found = story.read(restored, 10, "anew", despite=[gap])
         assert not any("undone" in row for row in found)
         insert(restored, 501, 510, "later")
         assert all("later" in row for row in story.read(restored, 10))
@@ -72,7 +71,7 @@ def test_older_data_files_that_were_written_to_since_have_diverged(server: Postg
             patiently(lambda: feed.follow(SLOT, Bookmark(story.after, story.mark)))
         gap = caught.value.gap
         assert gap.cause == "diverged"
-        found = story.read(feed, 381, "another", despite=gap)
+        found = story.read(feed, 381, "another", despite=[gap])
         assert not any("undone" in row for row in found)
     assert len({row["event_id"] for row in story.rows}) == len(story.rows)
 
@@ -84,7 +83,7 @@ def test_another_cluster_is_a_gap(server: Postgres) -> None:
         gap = story.lost(other)
         assert gap.cause == "other_system"
         insert(other, 1, 5, "before the slot")
-        with story.following(feed_of(other), despite=gap) as following:
+        with story.following(feed_of(other), despite=[gap]) as following:
             story.store(following)
         insert(other, 6, 10, "found")
         assert all("found" in row for row in story.read(other, 5))
@@ -172,7 +171,7 @@ def test_a_backup_that_was_recovered_is_another_timeline(
         story = started(server)
         gap = story.lost(backup)
         assert gap.cause == "other_timeline"
-        with story.following(feed_of(backup), despite=gap) as following:
+        with story.following(feed_of(backup), despite=[gap]) as following:
             story.store(following)
         insert(backup, 11, 20, "anew")
         assert all("anew" in row for row in story.read(backup, 10))

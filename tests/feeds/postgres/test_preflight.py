@@ -5,10 +5,10 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Postgres
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.finding import Finding
 from tests.feeds.postgres.reading import Reader
+from tests.servers import Database, Postgres
 
 
 def _of(findings: object, subject: str) -> list[Finding]:

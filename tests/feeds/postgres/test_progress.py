@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.feeds.postgres.progress import Progress
+from penstock.feeds.postgres.progress import LogProgress
 from penstock.position import Place
 
 
@@ -74,7 +74,7 @@ _STORIES = {
 
 @pytest.mark.parametrize("story", _STORIES)
 def test_durable_is_below_the_first_change_that_is_not(story: str) -> None:
-    progress = Progress()
+    progress = LogProgress()
     for (kind, *arguments), durable in _STORIES[story]:
         if kind == "keepalive":
             progress.keepalive(*arguments, asked=False)
@@ -86,7 +86,7 @@ def test_durable_is_below_the_first_change_that_is_not(story: str) -> None:
 
 
 def test_what_we_follow_from_is_in_flight_until_it_is_acknowledged() -> None:
-    progress = Progress(durable=100, after=(place(150, 3), 150))
+    progress = LogProgress(durable=100, after=(place(150, 3), 150))
     progress.keepalive(200, asked=False)
     assert progress.durable == 100
     progress.acknowledged(place(150, 3))
@@ -94,13 +94,13 @@ def test_what_we_follow_from_is_in_flight_until_it_is_acknowledged() -> None:
 
 
 def test_what_we_follow_from_may_lie_before_the_slot() -> None:
-    progress = Progress(durable=100, after=(place(50, 0), 50))
+    progress = LogProgress(durable=100, after=(place(50, 0), 50))
     progress.acknowledged(place(50, 0))
     assert progress.durable == 100
 
 
 def test_received_is_everything_that_came() -> None:
-    progress = Progress()
+    progress = LogProgress()
     progress.opened(1)
     progress.committed(place(5, 0), 10)
     progress.keepalive(20, asked=False)
@@ -121,14 +121,14 @@ def test_received_is_everything_that_came() -> None:
 def test_a_report_is_due_when_asked_for_and_by_the_clock(
     asked: bool, moved: bool, seconds: float, due: bool
 ) -> None:
-    progress = Progress(durable=5, now=100.0)
+    progress = LogProgress(durable=5, now=100.0)
     progress.reporting(100.0)
     progress.keepalive(6 if moved else 5, asked=asked)
     assert progress.due(100.0 + seconds) is due
 
 
 def test_one_answer_is_enough() -> None:
-    progress = Progress(now=0.0)
+    progress = LogProgress(now=0.0)
     progress.keepalive(0, asked=True)
     assert progress.due(0.0)
     progress.reporting(0.0)
@@ -136,7 +136,7 @@ def test_one_answer_is_enough() -> None:
 
 
 def test_keepalives_that_do_not_ask_are_not_answered_at_once() -> None:
-    progress = Progress(now=0.0)
+    progress = LogProgress(now=0.0)
     progress.reporting(0.0)
     for number in range(100):
         progress.keepalive(number, asked=False)
@@ -144,14 +144,14 @@ def test_keepalives_that_do_not_ask_are_not_answered_at_once() -> None:
 
 
 def test_reports_come_three_times_within_the_silence_that_counts_as_death() -> None:
-    progress = Progress(patience=6.0, now=0.0)
+    progress = LogProgress(patience=6.0, now=0.0)
     progress.reporting(0.0)
     assert not progress.due(1.9)
     assert progress.due(2.0)
 
 
 def test_the_age_of_the_oldest_commit_in_flight() -> None:
-    progress = Progress()
+    progress = LogProgress()
     assert progress.oldest is None
     progress.opened(77)
     assert progress.oldest == 77

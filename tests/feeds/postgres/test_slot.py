@@ -7,13 +7,13 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Postgres
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres.slot import find_slot, refuse_unusable
 from penstock.feeds.postgres.transport import start
 from penstock.position import Bookmark, Place
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 from tests.feeds.postgres.reading import Reader
+from tests.servers import Database, Postgres
 
 _NOW = "SELECT pg_current_wal_lsn()"
 _NOISE = "CREATE TABLE {0} (id int); INSERT INTO {0} SELECT generate_series(1, 1000)"

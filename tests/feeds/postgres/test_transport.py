@@ -9,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.demo.servers import Database, Postgres
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.postgres.transport import LibpqTransport, PlainTransport, Transport, start
 from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader
+from tests.servers import Database, Postgres
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected
 from penstock.position import PartitionId, Place
+from penstock.sinks import ignore
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
@@ -20,6 +20,7 @@ from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -63,7 +64,7 @@ def test_a_message_holds_changes_of_one_route(
     make: Any, messages: Any, batch_of: Any, stream: str
 ) -> None:
     batch = batch_of(6, 9, collection=["a", "b", "a", "b", "a", "a"])
-    receipt = make().write([batch])
+    receipt = make().write([batch], ignore)
     assert (receipt.published, receipt.duplicates) == (6, 0)
     assert receipt.position == {PartitionId("shop"): Place("00000000/00000009", 5)}
     found = messages()
@@ -89,10 +90,10 @@ def test_the_limits_of_a_batch_are_those_of_a_message(
     encoding: str, make: Any, messages: Any, batch_of: Any, ids_of: Any
 ) -> None:
     batch = batch_of(1000, 1, images="json" if encoding == "json" else "msgpack")
-    make(encoding=encoding, batch={"max_size": 300}).write([batch])
+    make(encoding=encoding, batch={"max_size": 300}).write([batch], ignore)
     assert [len(changes) for _, changes in messages()] == [300, 300, 300, 100]
     large = batch_of(20, 2, document_id="x" * 3000)
-    make(encoding=encoding, batch={"max_bytes": 10_000}).write([large])
+    make(encoding=encoding, batch={"max_bytes": 10_000}).write([large], ignore)
     assert [len(changes) for _, changes in messages()[4:]] == [3] * 6 + [2]
     said = [change["event_id"] for _, changes in messages() for change in changes]
     assert said == ids_of(batch, large)
@@ -104,7 +105,7 @@ def test_messages_stay_below_what_the_server_takes(
 ) -> None:
     """Its max_payload is 1 MiB; the settings would allow more."""
     batches = [batch_of(500, n, document_id="x" * 5000) for n in range(1, 4)]
-    make(encoding=encoding, batch={"max_bytes": "64MiB"}).write(batches)
+    make(encoding=encoding, batch={"max_bytes": "64MiB"}).write(batches, ignore)
     found = messages()
     assert sum(len(changes) for _, changes in found) == 1500
     assert max(len(message.data) for message, _ in found) > 900_000
@@ -116,7 +117,7 @@ def test_a_change_that_is_too_large_alone_is_rejected_by_its_place(
 ) -> None:
     ids = ["small", "s3cret" * 200_000, "small"]
     with pytest.raises(Rejected, match="00000000/00000009:1 of shop") as caught:
-        make(encoding=encoding).write([batch_of(3, 9, document_id=ids)])
+        make(encoding=encoding).write([batch_of(3, 9, document_id=ids)], ignore)
     assert "s3cret" not in str(caught.value)
 
 
@@ -153,7 +154,7 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
         # As few messages in a batch as can be: each end where one may end is used.
         return Atomic(*args, **{**fields, "limits": FlightLimits(size=1)})
 
-    monkeypatch.setattr("penstock.sinks.jetstream.write.Atomic", small)
+    monkeypatch.setattr("penstock.sinks.jetstream.new_publisher.Atomic", small)
     everything = [
         {"position": f"{row['cursor']}:{row['ordinal']}"}
         for batch in source(96)
@@ -177,7 +178,7 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
 
         receipt = None
         with suppress(OSError):
-            receipt = sink.write(dying())
+            receipt = sink.write(dying(), ignore)
         found = at_rest(messages)
         changes = [change for _, one in found for change in one]
         # What is there is a prefix, and the last message says where it ends.
@@ -198,7 +199,7 @@ def test_a_lost_acknowledgement_does_not_repeat_a_change(
 ) -> None:
     between = proxy(trigger=b'{"stream":', remaining=1)
     sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", messages="batch"))
-    receipt = sink.write(source(10))
+    receipt = sink.write(source(10), ignore)
     assert between.lost == 1
     assert (receipt.published, receipt.duplicates) == (96, 0)
     assert sum(len(changes) for _, changes in messages()) == 96
@@ -209,12 +210,12 @@ def test_single_acknowledgements_count_changes(
     delivery: str, make: Any, messages: Any, batch_of: Any, ids_of: Any
 ) -> None:
     batches = [batch_of(40, n) for n in range(1, 6)]
-    receipt = make(delivery=delivery, batch={"max_size": 7}).write(batches)
+    receipt = make(delivery=delivery, batch={"max_size": 7}).write(batches, ignore)
     assert (receipt.published, receipt.duplicates) == (200, 0)
     found = [change["event_id"] for _, changes in messages() for change in changes]
     assert found == ids_of(*batches)
     if delivery == "deduplicated":
-        again = make(delivery=delivery, batch={"max_size": 7}, window=1).write(batches)
+        again = make(delivery=delivery, batch={"max_size": 7}, window=1).write(batches, ignore)
         assert (again.published, again.duplicates) == (0, 200)
 
 
@@ -259,5 +260,5 @@ def test_nothing_waits_for_changes_that_do_not_come(
 
     sink = make()
     sink.prepare()
-    assert sink.write(slow()).published == 30
+    assert sink.write(slow(), ignore).published == 30
     assert seen == [1, 2, 3, 4, 5]

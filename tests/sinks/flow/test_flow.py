@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import Unavailable
+from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.settings import PressureSettings
+from tests.progress import Noted
+from tests.servers import Nats, free_port
 
 SURE = ["exactly-once", "deduplicated"]
 
@@ -136,7 +138,7 @@ class Writing:
 
     def _run(self) -> None:
         try:
-            self.receipt = self._sink.write(self._changes(), self.told.append)
+            self.receipt = self._sink.write(self._changes(), Noted(self.told.append))
         except BaseException as error:
             self.error = error
 
@@ -174,7 +176,7 @@ def test_a_healthy_server_is_never_under_pressure(
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
     told: list[Any] = []
-    receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], told.append)
+    receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], Noted(told.append))
     assert receipt.published == 60_000
     assert not [key for note in told for key in note.get("counts", {}) if "pressure" in key]
     assert (receipt.numbers["pressure"], receipt.numbers["breaker"]) == ("normal", "closed")
@@ -239,7 +241,7 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
             pressure={"pause": "3s"},
         )
     )  # fmt: skip
-    assert sink.write(changes(), told.append).published == 400
+    assert sink.write(changes(), Noted(told.append)).published == 400
     if messages == "change":
         assert [message.event_id for message in read(server.url, stream)] == ids_of(*batches)
 
@@ -273,9 +275,9 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
     """A write begins with a request: what was stored of suspended tables."""
     server: Nats = own_nats()
     sink = JetStreamSink(settings_of(server.url, timeout="20s"))
-    sink.write([batch_of(1, 1)])
+    sink.write([batch_of(1, 1)], ignore)
     told: list[Any] = []
-    thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], told.append))
+    thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], Noted(told.append)))
     os.kill(server.pid, signal.SIGSTOP)
     try:
         thread.start()
@@ -299,7 +301,7 @@ def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
     receipts: list[Any] = []
 
     def write() -> None:
-        receipts.append(sink.write([batch_of(1, 1)], told.append))
+        receipts.append(sink.write([batch_of(1, 1)], Noted(told.append)))
 
     thread = threading.Thread(target=write)
     os.kill(server.pid, signal.SIGSTOP)
@@ -371,7 +373,7 @@ def test_an_open_breaker_leaves_the_server_alone(settings_of: Any, batch_of: Any
             raise Enough
 
     with pytest.raises(Enough):
-        sink.write([batch_of(1)], notify)
+        sink.write([batch_of(1)], Noted(notify))
     listener.close()
     assert len(calls) == 5
     gaps = [later - earlier for earlier, later in pairwise(calls[2:])]
@@ -421,7 +423,7 @@ def test_limits_of_a_batch_that_are_set_hold_for_a_backlog_too(
     batch: Any, largest: int, nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once", batch=batch))
-    sink.write([batch_of(1000, n) for n in range(1, 4)])
+    sink.write([batch_of(1000, n) for n in range(1, 4)], ignore)
     sizes = sizes_of_batches(read(nats.url, stream))
     assert sum(sizes) == 3000
     assert largest // 2 < max(sizes) <= largest
@@ -436,7 +438,7 @@ def test_a_change_larger_than_a_batch_may_be_goes_alone(
     )
     images = ['{"a":"x"}'] * 9
     images[4] = '{"a":"' + "x" * 40_000 + '"}'
-    assert sink.write([batch_of(9, after=images)]).published == 9
+    assert sink.write([batch_of(9, after=images)], ignore).published == 9
     assert sizes_of_batches(read(nats.url, stream)) == [4, 1, 4]
 
 
@@ -457,6 +459,6 @@ def test_a_write_that_was_given_up_while_the_breaker_was_open_leaves_it_open(
 
     for _ in range(2):
         with pytest.raises(GiveUp):
-            JetStreamSink(settings).write([batch_of(1)], notify)
+            JetStreamSink(settings).write([batch_of(1)], Noted(notify))
     with pytest.raises(Unavailable):
         JetStreamSink(settings).prepare()

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats
 
 
 @pytest.fixture

@@ -8,12 +8,13 @@ from typing import Any
 
 import orjson
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream import JetStreamSettings
+from tests.progress import Noted
+from tests.servers import Nats
 
 __all__ = ["Raw", "mending", "reload"]
 
@@ -98,16 +99,16 @@ class Raw:
         return self.codes(len(sequences))[-1]
 
 
-def mending(told: list[Any], mend: Callable[[], object], *, after: int = 2) -> Callable[..., None]:
-    """A `notify` that notes what it is told, and mends what is broken once the sink has said that
+def mending(told: list[Any], mend: Callable[[], object], *, after: int = 2) -> Noted:
+    """A progress that notes what it is told, and mends what is broken once the sink has said that
     it failed `after` times."""
 
-    def notify(note: Any) -> None:
+    def report(note: Any) -> None:
         told.append(note)
         if note.get("connected") is False and note["attempts"] == after:
             mend()
 
-    return notify
+    return Noted(report)
 
 
 def reload(server: Nats, config: dict[str, Any], seen: Callable[[], object]) -> None:

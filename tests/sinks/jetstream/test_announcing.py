@@ -7,10 +7,10 @@ from typing import Any
 import nats as nats_py
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.sinks import Announces
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.sink import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

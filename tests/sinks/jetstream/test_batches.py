@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 

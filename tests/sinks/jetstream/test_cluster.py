@@ -11,11 +11,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats, free_port
 from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -81,14 +82,14 @@ def test_the_leader_dies_in_the_middle_of_a_write(
         victim.kill()
         yield from batches[10:]
 
-    receipt = sink.write(killed())
+    receipt = sink.write(killed(), ignore)
     victim.start()
     assert receipt.published + receipt.duplicates >= 15_000
     assert receipt.numbers["delivery"] == delivery
     survivor = cluster[cluster.index(victim) - 1]
     stored = [message.event_id for message in read(survivor.url, settings.stream)]
     assert stored == ids_of(*batches)
-    again = sink.write(batches[-3:])
+    again = sink.write(batches[-3:], ignore)
     assert (again.published, again.duplicates) == (0, 1500)
 
 
@@ -124,7 +125,7 @@ def test_the_leader_steps_down_in_the_middle_of_a_write(
                 raw.step_down(sink.settings.stream)
                 raw.connection.close()
 
-    sink.write(led_by_others())
+    sink.write(led_by_others(), ignore)
     stored = [message.event_id for message in read(cluster[0].url, sink.settings.stream)]
     # Single messages in flight that the old leader drops are stored behind those that the new one
     # already has: only batches behind a fence keep the order then.
@@ -168,11 +169,11 @@ def test_10071_a_zombie_is_fenced_on_three_servers_too(
         yield batch_of(10, 1)
         while len(read(cluster[0].url, stream)) < 10:
             yield batch_of(0)
-        owner.write([batch_of(5, 2)])
+        owner.write([batch_of(5, 2)], ignore)
         yield batch_of(10, 3)
 
     with pytest.raises(LeaseLost):
-        zombie.write(woken_late())
+        zombie.write(woken_late(), ignore)
     stored = [message.event_id for message in read(cluster[0].url, stream)]
     assert stored == ids_of(batch_of(10, 1), batch_of(5, 2))
 
@@ -181,9 +182,9 @@ def test_10201_ids_that_are_remembered_do_not_stop_a_batch_on_three_servers(
     cluster: list[Nats], stream: str, three: Any, batch_of: Any, ids_of: Any, read: Any
 ) -> None:
     sink = three()
-    sink.write([batch_of(10, 1)])
+    sink.write([batch_of(10, 1)], ignore)
     Raw(cluster[0].url).api._call(f"STREAM.PURGE.{stream}", {})
-    assert sink.write([batch_of(10, 1), batch_of(10, 2)]).published == 20
+    assert sink.write([batch_of(10, 1), batch_of(10, 2)], ignore).published == 20
     stored = [message.event_id for message in read(cluster[0].url, stream)]
     assert stored == ids_of(batch_of(10, 1), batch_of(10, 2))
 

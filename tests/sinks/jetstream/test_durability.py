@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import PenstockError, SettingsError
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.stream import TargetStream
+from tests.progress import Noted
+from tests.servers import Nats, free_port
 
 ALWAYS = {"sync_always": True, "sync_interval": 120_000_000_000}
 USUAL = {"sync_interval": 120_000_000_000}
@@ -147,7 +149,7 @@ def test_a_real_server_that_syncs_always_is_verified_and_told(
     server, monitoring = servers("always", {"sync_interval": "always"})
     sink = JetStreamSink(settings_of(server.url, durability="fsync", monitoring=monitoring))
     told: list[Any] = []
-    assert sink.write([batch_of(10)], told.append).published == 10
+    assert sink.write([batch_of(10)], Noted(told.append)).published == 10
     assert told[0]["durability"] == "fsync"
     assert "syncs always" in told[0]["durability_reason"]
     assert [f.level for f in sink.check() if f.subject == "durability"] == ["ok"]
@@ -160,7 +162,7 @@ def test_a_real_server_with_the_default_is_refused(
     server, monitoring = servers("usual", {})
     sink = JetStreamSink(settings_of(server.url, durability="fsync", monitoring=monitoring))
     with pytest.raises(SettingsError, match="does not sync always"):
-        sink.write([batch_of(10)])
+        sink.write([batch_of(10)], ignore)
     with pytest.raises(SettingsError):
         sink.prepare()
     (finding,) = [f for f in sink.check() if f.subject == "durability"]
@@ -176,12 +178,12 @@ def test_a_restart_without_syncing_is_noticed_at_the_next_connection(
     sink = JetStreamSink(
         settings_of(server.url, durability="fsync", monitoring=f"http://127.0.0.1:{port}")
     )
-    assert sink.write([batch_of(1, 1)]).published == 1
+    assert sink.write([batch_of(1, 1)], ignore).published == 1
     server.stop()
     server.config = {"http": f"127.0.0.1:{port}"}
     server.start()
     with pytest.raises(SettingsError, match="does not sync always"):
-        sink.write([batch_of(1, 2)])
+        sink.write([batch_of(1, 2)], ignore)
 
 
 @pytest.mark.live
@@ -216,7 +218,7 @@ def test_every_server_of_a_replicated_stream_is_asked(settings_of: Any, batch_of
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         told: list[Any] = []
-        assert sink.write([batch_of(100)], told.append).published == 100
+        assert sink.write([batch_of(100)], Noted(told.append)).published == 100
         lone = JetStreamSink(settings_of(nodes[0].url, monitoring=urls[0], **fields))
         with pytest.raises(SettingsError, match="could not be asked"):
             lone.prepare()

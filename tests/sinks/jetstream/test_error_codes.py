@@ -16,10 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.chaos.proxy import Proxy, Weather
+from tests.progress import Noted
+from tests.servers import Nats
 from tests.sinks.jetstream.raw import Raw, mending, reload
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -64,10 +66,10 @@ def test_10077_a_full_stream_is_waited_for(
 ) -> None:  # fmt: skip
     raw.make(stream, discard="new", **{limit: 30_000 if limit == "max_bytes" else 100})
     told: list[Any] = []
-    notify = mending(told, lambda: raw.update(stream, **{limit: -1}))
+    progress = mending(told, lambda: raw.update(stream, **{limit: -1}))
     batches = [batch_of(50, n) for n in range(1, 9)]
     settings = settings_of(nats.url, delivery=delivery, breaker=BREAKER)
-    JetStreamSink(settings).write(batches, notify)
+    JetStreamSink(settings).write(batches, progress)
     assert any("10077" in error and "the stream is full" in error for error in outages(told))
     assert [message.event_id for message in read(nats.url, stream)] == ids_of(*batches)
 
@@ -97,10 +99,10 @@ def test_a_full_account_and_a_full_server_are_waited_for(
     raw.publish("OTHER.x", {}, b"x" * 180_000)
     assert raw.codes(1) == [0]
     told: list[Any] = []
-    notify = mending(told, lambda: raw.api._call("STREAM.PURGE.OTHER", {}), after=3)
+    progress = mending(told, lambda: raw.api._call("STREAM.PURGE.OTHER", {}), after=3)
     batches = [batch_of(10, n) for n in range(1, 11)]
     settings = settings_of(url, delivery=delivery, timeout="3s", subject=f"{stream}.{tokens}")
-    JetStreamSink(settings).write(batches, notify)
+    JetStreamSink(settings).write(batches, progress)
     # A batch that hits the limit while it is stored is not answered at all.
     assert any(str(code) in error and "is full" in error for error in outages(told))
     assert [message.event_id for message in read(url, stream)] == ids_of(*batches)
@@ -115,7 +117,7 @@ def test_10109_a_stream_that_is_sealed_is_a_settings_error(
     seal = lambda: raw.update(stream, sealed=True)  # noqa: E731
     sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
     with pytest.raises(SettingsError, match="10109") as caught:
-        sink.write(interrupted(nats.url, stream, seal, batch_of(3, 1), batch_of(3, 2)))
+        sink.write(interrupted(nats.url, stream, seal, batch_of(3, 1), batch_of(3, 2)), ignore)
     assert "sealed" in caught.value.hint
 
 
@@ -129,7 +131,7 @@ def test_10054_a_limit_that_is_lowered_under_us_rejects_what_is_larger(
     large = batch_of(3, 2, after='{"a":"' + "x" * 2000 + '"}')
     sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
     with pytest.raises(Rejected, match="00000000/00000002"):
-        sink.write(interrupted(nats.url, stream, lower, batch_of(3, 1), large))
+        sink.write(interrupted(nats.url, stream, lower, batch_of(3, 1), large), ignore)
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -147,7 +149,7 @@ def test_10210_too_many_batches_of_others_are_waited_for(
     settings = settings_of(
         nats.url, delivery="exactly-once", durability="fsync", assume_synced=True, breaker=BREAKER
     )
-    receipt = JetStreamSink(settings).write([batch_of(count, 1)], told.append)
+    receipt = JetStreamSink(settings).write([batch_of(count, 1)], Noted(told.append))
     assert receipt.numbers["resent"] > 0
     assert "10210" in outages(told)[0] or "10176" in outages(told)[0]
     assert [message.event_id for message in read(nats.url, stream)] == ids_of(batch_of(count, 1))
@@ -184,7 +186,7 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
         yield batch_of(1000, 2)
 
     told: list[Any] = []
-    receipt = sink.write(changes(), told.append)
+    receipt = sink.write(changes(), Noted(told.append))
     proxy.close()
     assert receipt.numbers["resent"] == 1000
     stored = [message.event_id for message in read(nats.url, stream)]
@@ -201,7 +203,7 @@ def test_503_a_stream_that_is_deleted_under_us_is_made_again(
     sink.prepare()
     told: list[Any] = []
     batches = [batch_of(10, 1), batch_of(10, 2)]
-    sink.write(interrupted(nats.url, stream, delete, *batches), told.append)
+    sink.write(interrupted(nats.url, stream, delete, *batches), Noted(told.append))
     assert len(outages(told)) == 1
     assert [message.event_id for message in read(nats.url, stream)] == ids_of(batches[1])
     assert any(note.get("stream_made") for note in told)
@@ -335,6 +337,6 @@ def test_credentials_that_end_under_us_are_a_settings_error(
     sink = JetStreamSink(settings_of(url, delivery=delivery))
     sink.prepare()
     with pytest.raises(SettingsError, match=says) as caught:
-        sink.write(interrupted(reader, stream, revoke, batch_of(3, 1), batch_of(3, 2)))
+        sink.write(interrupted(reader, stream, revoke, batch_of(3, 1), batch_of(3, 2)), ignore)
     assert caught.value.hint
     assert "s3cret" not in str(caught.value)

@@ -10,9 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
@@ -51,7 +53,7 @@ class Story:
         yield from self.batches[half:]
 
     def _run(self) -> None:
-        self.receipt = self.sink.write(self._changes(), self.told.append)
+        self.receipt = self.sink.write(self._changes(), Noted(self.told.append))
 
     @property
     def outages(self) -> list[Any]:
@@ -108,13 +110,15 @@ def test_a_restarted_server_that_remembers_no_id_is_written_to_exactly_once(
     server: Nats = own_nats()
     sink = JetStreamSink(settings_of(server.url, delivery="exactly-once"))
     batches = [batch_of(30, n) for n in range(1, 4)]
-    sink.write([batches[0]])
+    sink.write([batches[0]], ignore)
     getattr(server, end)()
     server.start()
     time.sleep(0.3)  # longer than its duplicate window
     told: list[Any] = []
-    sink.write([batches[0], batches[1]], told.append)
-    JetStreamSink(settings_of(server.url, delivery="exactly-once", timeout="4s")).write(batches)
+    sink.write([batches[0], batches[1]], Noted(told.append))
+    JetStreamSink(settings_of(server.url, delivery="exactly-once", timeout="4s")).write(
+        batches, ignore
+    )
     stored = [message.event_id for message in read(server.url, sink.settings.stream)]
     assert stored == ids_of(*batches)
     assert {note["delivery"] for note in told if "delivery" in note} == {"exactly-once"}
@@ -246,11 +250,11 @@ def test_an_idle_connection_that_the_server_closed_is_opened_again(
 ) -> None:
     server: Nats = own_nats()
     sink = JetStreamSink(settings_of(server.url))
-    sink.write([batch_of(1, 1)])
+    sink.write([batch_of(1, 1)], ignore)
     server.stop()
     server.start()
     told: list[Any] = []
-    assert sink.write([batch_of(1, 2)], told.append).published == 1
+    assert sink.write([batch_of(1, 2)], Noted(told.append)).published == 1
     assert not [note for note in told if note.get("connected") is False]
 
 
@@ -286,11 +290,11 @@ def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
     sink = JetStreamSink(settings_of(server.url, delivery=delivery))
     images = ["{}", '{"a":"' + "s3cret" * 1000 + '"}', "{}"]
     with pytest.raises(Rejected) as caught:
-        sink.write([batch_of(3, 7, after=images)])
+        sink.write([batch_of(3, 7, after=images)], ignore)
     assert "00000000/00000007:1 of shop" in str(caught.value)
     assert "max_payload" in caught.value.hint
     assert "s3cret" not in str(caught.value)
-    assert sink.write([batch_of(1, 8)]).published == 1
+    assert sink.write([batch_of(1, 8)], ignore).published == 1
 
 
 def test_a_change_larger_than_the_stream_takes_is_rejected(
@@ -305,7 +309,7 @@ def test_a_change_larger_than_the_stream_takes_is_rejected(
     JetStream(connection).create(config)
     sink = JetStreamSink(settings_of(nats.url, encoding="json"))
     with pytest.raises(Rejected, match="00000000/00000007:0 of shop"):
-        sink.write([batch_of(1, 7, after='{"a":"' + "x" * 3000 + '"}')])
+        sink.write([batch_of(1, 7, after='{"a":"' + "x" * 3000 + '"}')], ignore)
 
 
 SECRET = "s3cret-p4ss"  # the password of the servers below
@@ -348,7 +352,7 @@ def test_the_right_password_works(
     delivery: str, guarded: Nats, settings_of: Any, batch_of: Any
 ) -> None:
     sink = JetStreamSink(settings_of(of("writer", guarded), delivery=delivery))
-    assert sink.write([batch_of(10)]).published == 10
+    assert sink.write([batch_of(10)], ignore).published == 10
 
 
 @pytest.mark.parametrize(
@@ -367,7 +371,7 @@ def test_what_the_server_denies_is_a_settings_error_without_secrets(
     sink = JetStreamSink(settings_of(of(user, guarded, password)))
     told: list[Any] = []
     with pytest.raises(SettingsError) as caught:
-        sink.write([batch_of(10)], told.append)
+        sink.write([batch_of(10)], Noted(told.append))
     assert says in str(caught.value)
     assert caught.value.hint
     findings = [finding for finding in sink.check() if finding.level == "error"]

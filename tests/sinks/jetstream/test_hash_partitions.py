@@ -5,8 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.demo.servers import Nats
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -48,9 +49,9 @@ def test_each_document_is_in_order_and_a_repeat_adds_nothing(
     """Two operations in turns make thousands of messages of a part: more than may be stored
     together."""
     batches = [of_documents(batch_of, commit, operations) for commit in (1, 2)]
-    sink.write(iter(batches))
+    sink.write(iter(batches), ignore)
     found = read(nats.url, stream)
-    sink.write(iter(batches))
+    sink.write(iter(batches), ignore)
     assert len(read(nats.url, stream)) == len(found)
     changes = [change for message in found for change in changes_of(message)]
     ids = [change["event_id"] for change in changes]
@@ -74,7 +75,7 @@ def test_messages_are_as_full_as_without_hash_partitions(
 ) -> None:
     """A backlog of pages of 500 changes: each message has more than a sixteenth of a page."""
     pages = [of_documents(batch_of, commit, ["UPDATE"], 500) for commit in range(1, 61)]
-    sink.write(pages)
+    sink.write(pages, ignore)
     sizes = [len(changes_of(message)) for message in read(nats.url, stream)]
     assert sum(sizes) == 30_000
     # 500 changes would be 16 messages of 31.

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.position import PartitionId
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.progress import Noted
+from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch
 
 pytestmark = pytest.mark.live
@@ -35,7 +37,7 @@ def test_a_pause_between_writes_is_no_fault(
     sink = JetStreamSink(settings(nats, stream, delivery))
     told: list[Any] = []
     for commit in range(1, 4):
-        sink.write([batch_of(500, commit)], told.append)
+        sink.write([batch_of(500, commit)], Noted(told.append))
         time.sleep(TIMEOUT + 0.1)
     assert [note for note in told if not note.get("connected", True)] == []
 
@@ -50,7 +52,7 @@ def test_a_pause_inside_an_open_end_is_no_fault(
             time.sleep(TIMEOUT + 0.1)
 
     told: list[Any] = []
-    JetStreamSink(settings(nats, stream, delivery)).write(slowly(), told.append)
+    JetStreamSink(settings(nats, stream, delivery)).write(slowly(), Noted(told.append))
     assert [note for note in told if not note.get("connected", True)] == []
 
 
@@ -84,6 +86,6 @@ def test_a_process_that_never_wrote_says_nothing_of_a_delivery(
     nats: Nats, stream: str, batch_of: MakeBatch
 ) -> None:
     sink = JetStreamSink(settings(nats, stream, "auto"))
-    assert "delivery" not in sink.write(iter([])).numbers
-    assert sink.write([batch_of(1)]).numbers["delivery"] == "exactly-once"
-    assert sink.write(iter([])).numbers["delivery"] == "exactly-once"
+    assert "delivery" not in sink.write(iter([]), ignore).numbers
+    assert sink.write([batch_of(1)], ignore).numbers["delivery"] == "exactly-once"
+    assert sink.write(iter([]), ignore).numbers["delivery"] == "exactly-once"

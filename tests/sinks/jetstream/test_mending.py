@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import ERROR
-from penstock.demo.servers import Nats
 from penstock.errors import Malformed, Rejected, SettingsError
 from penstock.page import Page
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -65,7 +66,7 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
     sink = sink_of(delivery=delivery)
-    sink.write([spoilt(batch_of), batch_of(1, 2)])
+    sink.write([spoilt(batch_of), batch_of(1, 2)], ignore)
     (letter,) = sink.dead_letters()
     feed = Feed(batch_of(3).slice(1, 1))
     done = sink.replay(letter["event_id"], feed.decode)
@@ -74,8 +75,10 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     assert (page.payload, page.context, str(page.first)) == (b"raw", b"c", letter["position"])
     assert list(sink.dead_letters()) == []
     # A session that was open goes on, and a new one begins behind what was stored.
-    sink.write([batch_of(1, 3)])
-    sink_of(delivery=delivery, timeout=4).write([spoilt(batch_of), batch_of(1, 3), batch_of(1, 4)])
+    sink.write([batch_of(1, 3)], ignore)
+    sink_of(delivery=delivery, timeout=4).write(
+        [spoilt(batch_of), batch_of(1, 3), batch_of(1, 4)], ignore
+    )
     ids = [event for event, _ in stored(read, nats, stream)]
     assert ids == [
         "00000001:0", "00000001:2", "00000002:0", "00000001:1", "00000003:0", "00000004:0",
@@ -94,7 +97,7 @@ def test_a_replayed_change_does_not_move_the_mark_either(
     bad = spoilt(batch_of)
     marks = pa.array(['{"token":"0"}', '{"token":"1"}', '{"token":"2"}'])
     bad = bad.set_column(bad.schema.get_field_index("mark"), bad.schema.field("mark"), marks)
-    sink.write([bad])
+    sink.write([bad], ignore)
     before = sink.records("default", ["shop"])
     (letter,) = sink.dead_letters()
     good = batch_of(3, mark=marks.to_pylist()).slice(1, 1)
@@ -107,10 +110,10 @@ def test_a_replayed_change_does_not_move_the_mark_either(
 def test_what_was_replayed_is_not_set_aside_again(
     sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
-    sink_of().write([spoilt(batch_of)])
+    sink_of().write([spoilt(batch_of)], ignore)
     (letter,) = sink_of().dead_letters()
     sink_of().replay(str(letter["id"]), Feed(batch_of(3).slice(1, 1)).decode)
-    sink_of(timeout=4).write([spoilt(batch_of)])
+    sink_of(timeout=4).write([spoilt(batch_of)], ignore)
     assert list(sink_of().dead_letters()) == []
     (note,) = read(nats.url, f"{stream}_DLQ")
     assert orjson.loads(note.data)["replayed"] == letter["event_id"]
@@ -118,7 +121,7 @@ def test_what_was_replayed_is_not_set_aside_again(
 
 def test_what_still_cannot_be_read_stays(sink_of: Any, batch_of: Any, nats: Nats) -> None:
     sink = sink_of()
-    sink.write([spoilt(batch_of)])
+    sink.write([spoilt(batch_of)], ignore)
     (letter,) = sink.dead_letters()
     with pytest.raises(Malformed, match="not UTF-8"):
         sink.replay(str(letter["id"]), Feed(None).decode)
@@ -127,7 +130,7 @@ def test_what_still_cannot_be_read_stays(sink_of: Any, batch_of: Any, nats: Nats
 
 def test_what_was_cut_cannot_be_replayed(sink_of: Any, batch_of: Any, nats: Nats) -> None:
     sink = sink_of()
-    sink.write([batch_of(1, after=orjson.dumps({"t": "x" * 1_200_000}).decode())])
+    sink.write([batch_of(1, after=orjson.dumps({"t": "x" * 1_200_000}).decode())], ignore)
     (letter,) = sink.dead_letters()
     assert letter["truncated"]
     with pytest.raises(Rejected, match="holds the first"):
@@ -138,7 +141,7 @@ def test_a_change_that_could_not_be_encoded_is_replayed_when_it_can(
     sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
     after = '{"id":1'  # no JSON, so it has no MessagePack; as JSON nobody looks into it
-    sink_of(encoding="msgpack").write([batch_of(1, after=after)])
+    sink_of(encoding="msgpack").write([batch_of(1, after=after)], ignore)
     (letter,) = sink_of(encoding="msgpack").dead_letters()
     with pytest.raises(Rejected, match="cannot be converted"):
         sink_of(encoding="msgpack").replay(str(letter["id"]), Feed(None).decode)
@@ -166,13 +169,13 @@ def test_a_replay_that_died_is_not_stored_twice(
     delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
     broken = sink_of(encoding="msgpack", delivery=delivery, duplicate_window="100ms")
-    broken.write([batch_of(1, after='{"id":1')])
+    broken.write([batch_of(1, after='{"id":1')], ignore)
     (letter,) = broken.dead_letters()
     subject = broken.settings.subject
     command = [sys.executable, "-c", DYING, str(letter["id"]), nats.url, stream, subject, "json"]
     assert subprocess.run([*command, delivery], timeout=60).returncode == 9
     sink = sink_of(delivery=delivery)
-    sink.write([batch_of(2, 2)])
+    sink.write([batch_of(2, 2)], ignore)
     time.sleep(0.3)  # the server forgot the id
     done = sink.replay(str(letter["id"]), Feed(None).decode)
     assert (done["sequence"], done["duplicate"]) == (1, True)
@@ -183,7 +186,7 @@ def test_a_replay_that_died_is_not_stored_twice(
 
 def test_a_letter_shows_its_bytes(sink_of: Any, batch_of: Any, nats: Nats) -> None:
     sink = sink_of()
-    sink.write([spoilt(batch_of)])
+    sink.write([spoilt(batch_of)], ignore)
     shown = sink.dead_letter("default:00000000/00000001:1")
     assert (shown["raw"], shown["kind"], shown["table"]) == ("cmF3", "source", "public.items")
     for id in ("99", "default:00000000/00000009:9"):
@@ -196,7 +199,7 @@ def test_tables_that_are_not_suspended_cannot_resume(
 ) -> None:
     sink = sink_of()
     assert list(sink.tables()) == []
-    sink.write([batch_of(1, operation="DELETE", key=[None])])
+    sink.write([batch_of(1, operation="DELETE", key=[None])], ignore)
     with pytest.raises(SettingsError, match=r"no table public\.other is suspended") as error:
         sink.resume_table(None, "public.other")
     assert error.value.hint == "suspended: public.items"

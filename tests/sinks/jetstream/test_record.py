@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.sinks import Record, TellsPlaces
+from penstock.sinks import Record, TellsPlaces, ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from tests.servers import Nats
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
@@ -42,7 +42,7 @@ def test_a_new_stream_has_no_record(sink: JetStreamSink) -> None:
 def test_the_last_message_says_how_far_a_partition_is(
     sink: JetStreamSink, batch_of: MakeBatch
 ) -> None:
-    sink.write([batch_of(3, 7)])
+    sink.write([batch_of(3, 7)], ignore)
     place = Place("00000000/00000007", 2)
     assert record_of(sink) == Record(bookmark=Bookmark(place, {}), begun=True)
     assert record_of(sink, "another") == Record(), "the stream is not its own"
@@ -51,7 +51,7 @@ def test_the_last_message_says_how_far_a_partition_is(
 def test_a_stream_that_was_emptied_is_no_new_one(
     sink: JetStreamSink, nats: Nats, stream: str, batch_of: MakeBatch
 ) -> None:
-    sink.write([batch_of(3, 7)])
+    sink.write([batch_of(3, 7)], ignore)
     Raw(nats.url).api._call(f"STREAM.PURGE.{stream}", {})
     assert record_of(sink) == Record(begun=True, emptied=True)
 
@@ -61,5 +61,5 @@ def test_where_a_change_may_be_stored_behind_later_ones_the_last_says_nothing(
     nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
 ) -> None:
     sink = sink_of(nats, stream, delivery=delivery)
-    sink.write([batch_of(3, 7)])
+    sink.write([batch_of(3, 7)], ignore)
     assert record_of(sink) == Record(begun=True)

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.finding import Finding
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.stream import TargetStream, choose, wanted
 from penstock.sinks.subject import parse_template
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
@@ -89,14 +91,14 @@ def test_a_stream_made_for_exactly_once_remembers_ids_where_they_matter_later(
         assert info is not None
         return float(info["config"]["duplicate_window"]) / 10**9
 
-    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3)])
+    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3)], ignore)
     assert window() == 0.1
     chosen = settings_of(nats.url, delivery="deduplicated", duplicate_window="100ms")
-    JetStreamSink(chosen).write([batch_of(3, 2)])
+    JetStreamSink(chosen).write([batch_of(3, 2)], ignore)
     assert window() == 0.1
-    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(3, 3)])
+    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(3, 3)], ignore)
     assert window() == 120
-    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3, 4)])
+    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3, 4)], ignore)
     assert window() == 120
 
 
@@ -105,7 +107,7 @@ def test_who_is_not_alone_relies_on_ids_that_are_remembered(
 ) -> None:
     told: list[Any] = []
     sink = JetStreamSink(settings_of(nats.url, delivery="auto"))
-    sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], told.append)
+    sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], Noted(told.append))
     assert [note["delivery"] for note in told if "delivery" in note][-1] == "deduplicated"
     info = api.stream(stream)
     assert info is not None
@@ -117,7 +119,7 @@ def test_a_stream_that_exists_is_not_changed(
     nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
 ) -> None:
     before = api.create({"name": stream, "subjects": [f"{stream}.>"], "max_msgs": 77})
-    JetStreamSink(settings_of(nats.url, max_age="1h")).write([batch_of(3)])
+    JetStreamSink(settings_of(nats.url, max_age="1h")).write([batch_of(3)], ignore)
     after = api.stream(stream)
     assert after is not None
     assert after["config"] == before["config"]
@@ -128,7 +130,7 @@ def test_a_stream_with_other_subjects_is_a_settings_error(
 ) -> None:
     api.create({"name": stream, "subjects": [f"{stream}.only.this"]})
     with pytest.raises(SettingsError, match=rf"does not take {stream}\.\*\.\*") as caught:
-        JetStreamSink(settings_of(nats.url)).write([batch_of(1)])
+        JetStreamSink(settings_of(nats.url)).write([batch_of(1)], ignore)
     assert "--subjects" in caught.value.hint
     assert any("does not take" in message for message in levels(check(), "error"))
 
@@ -186,8 +188,8 @@ def test_a_stream_is_made_with_the_retention_that_was_asked_for(
     assert info is not None
     assert info["config"]["retention"] == "interest"
     assert info["config"]["duplicate_window"] == 120 * 10**9
-    sink.write([batch_of(3)])
-    again = sink.write([batch_of(3)])
+    sink.write([batch_of(3)], ignore)
+    again = sink.write([batch_of(3)], ignore)
     assert (again.published, again.duplicates) == (0, 3)
     found = {each.subject: each for each in sink.check()}
     assert found["delivery"].message.startswith("deduplicated")

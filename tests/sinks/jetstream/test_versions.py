@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.demo.programs import nats_server
-from penstock.demo.servers import Nats
 from penstock.errors import SettingsError
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
@@ -43,7 +45,7 @@ def version(told: list[Any]) -> tuple[int, ...]:
 def test_auto_picks_the_best_and_says_why(server: Nats, settings_of: Any, batch_of: Any) -> None:
     sink = JetStreamSink(settings_of(server.url))
     told: list[Any] = []
-    receipt = sink.write([batch_of(1500, 1)], told.append)
+    receipt = sink.write([batch_of(1500, 1)], Noted(told.append))
     assert receipt.published == 1500
     if version(told) >= (2, 12, 1):
         assert receipt.numbers["delivery"] == "exactly-once"
@@ -52,7 +54,9 @@ def test_auto_picks_the_best_and_says_why(server: Nats, settings_of: Any, batch_
         assert receipt.numbers["delivery"] == "deduplicated"
         assert "has no atomic batches" in receipt.numbers["reason"]
         with pytest.raises(SettingsError, match="exactly-once is not possible"):
-            JetStreamSink(settings_of(server.url, delivery="exactly-once")).write([batch_of(1)])
+            JetStreamSink(settings_of(server.url, delivery="exactly-once")).write(
+                [batch_of(1)], ignore
+            )
     assert {note["delivery"] for note in told if "delivery" in note} == {
         receipt.numbers["delivery"]
     }
@@ -73,8 +77,8 @@ def test_a_kill_in_the_middle_loses_doubles_and_reorders_nothing(
                 server.start()
             yield batch
 
-    sink.write(killed())
-    again = sink.write(batches[-5:])
+    sink.write(killed(), ignore)
+    again = sink.write(batches[-5:], ignore)
     assert (again.published, again.duplicates) == (0, 2000)
     assert [message.event_id for message in read(server.url, settings.stream)] == ids_of(*batches)
 
@@ -84,5 +88,5 @@ def test_at_least_once_stores_everything(
 ) -> None:
     settings = settings_of(server.url, delivery="at-least-once")
     batches = [batch_of(400, n) for n in range(1, 6)]
-    assert JetStreamSink(settings).write(batches).published == 2000
+    assert JetStreamSink(settings).write(batches, ignore).published == 2000
     assert [message.event_id for message in read(server.url, settings.stream)] == ids_of(*batches)

@@ -12,13 +12,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.change import ERROR
-from penstock.demo.servers import Nats
 from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.poison.cleaning import now
 from penstock.sinks.poison.dead_letter import Letter, row_of
 from penstock.sinks.poison.suspension import Event, Suspension, Table
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -81,7 +83,7 @@ def test_a_change_that_could_not_be_decoded_is_a_dead_letter(
 ) -> None:
     told: list[Any] = []
     sink = sink_of(delivery=delivery)
-    receipt = sink.write([spoilt(10, {3, 9}, images)], told.append)
+    receipt = sink.write([spoilt(10, {3, 9}, images)], Noted(told.append))
     assert places(read, nats, stream) == ["0", "1", "2", "4", "5", "6", "7", "8"]
     first, second = letters(read, nats, stream)
     assert (first.event_id, first.reason) == ("default:00000000/00000001:3", "not-utf8")
@@ -102,10 +104,10 @@ def test_a_change_that_is_offered_again_is_one_dead_letter(
 ) -> None:
     sink = sink_of(delivery=delivery, duplicate_window=0.1)
     batch = spoilt(4, {1, 3})
-    sink.write([batch])
+    sink.write([batch], ignore)
     time.sleep(0.3)  # the duplicate window of both streams is over, or was not theirs
     again = sink_of(delivery=delivery, duplicate_window=0.1, timeout=4)  # another session
-    again.write([batch, spoilt(4, {1}, commit=2)])
+    again.write([batch, spoilt(4, {1}, commit=2)], ignore)
     assert [letter.position[-10:] for letter in letters(read, nats, stream)] == [
         "00000001:1",
         "00000001:3",
@@ -114,7 +116,7 @@ def test_a_change_that_is_offered_again_is_one_dead_letter(
 
 
 def test_only_poison_moves_the_position_too(sink_of: Any, spoilt: Any, nats: Nats) -> None:
-    receipt = sink_of().write([spoilt(3, {0, 1, 2})])
+    receipt = sink_of().write([spoilt(3, {0, 1, 2})], ignore)
     assert str(receipt.position["shop"]) == "00000000/00000001:2"
     assert receipt.published == 0
 
@@ -125,7 +127,7 @@ def test_a_change_larger_than_the_server_takes_is_a_dead_letter_that_is_cut(
 ) -> None:
     big = image("json", id=2, text="x" * 1_200_000)
     after = [image("json", id=n) if n != 2 else big for n in range(5)]
-    sink_of(delivery=delivery).write([batch_of(5, after=after)])
+    sink_of(delivery=delivery).write([batch_of(5, after=after)], ignore)
     assert places(read, nats, stream) == ["0", "1", "3", "4"]
     (letter,) = letters(read, nats, stream)
     assert (letter.reason, letter.kind, letter.truncated) == ("too-large", "change", True)
@@ -144,7 +146,7 @@ def test_a_change_too_large_for_the_stream_only_is_a_whole_dead_letter(
         session.api._call(f"STREAM.UPDATE.{stream}", config)
     after = [image("json", id=n, text="x" * 4_000 * (n == 1)) for n in range(3)]
     batch = batch_of(3, after=after)
-    sink_of(timeout=4).write([batch])  # another session, which looks at the stream anew
+    sink_of(timeout=4).write([batch], ignore)  # another session, which looks at the stream anew
     assert places(read, nats, stream) == ["0", "2"]
     (letter,) = letters(read, nats, stream)
     assert not letter.truncated
@@ -156,15 +158,15 @@ def test_a_stream_that_takes_less_than_it_did_is_looked_at_again(
     delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
     sink = sink_of(delivery=delivery)
-    sink.write([batch_of(1, 1)])
+    sink.write([batch_of(1, 1)], ignore)
     with borrowed(sink_of(timeout=4).settings) as session:
         session.open()
         config = {**session.api.stream(stream)["config"], "max_msg_size": 3_000}
         session.api._call(f"STREAM.UPDATE.{stream}", config)
     batch = batch_of(3, 2, after=[image("json", t="x" * 4_000 * (n == 1)) for n in range(3)])
     with pytest.raises(Unavailable, match="exceeds maximum"):
-        sink.write([batch])
-    sink.write([batch])  # as the query does that is started again
+        sink.write([batch], ignore)
+    sink.write([batch], ignore)  # as the query does that is started again
     assert places(read, nats, stream) == ["0", "0", "2"]
     assert [letter.reason for letter in letters(read, nats, stream)] == ["too-large"]
 
@@ -174,7 +176,7 @@ def test_a_change_that_cannot_be_encoded_is_a_dead_letter(
 ) -> None:
     after = [image("json", id=n) if n != 1 else '{"id": 1' for n in range(3)]
     batch = batch_of(3, after=after)
-    sink_of(encoding="msgpack").write([batch])
+    sink_of(encoding="msgpack").write([batch], ignore)
     assert places(read, nats, stream) == ["0", "2"]
     (letter,) = letters(read, nats, stream)
     assert letter.reason == "not-encodable"
@@ -187,10 +189,10 @@ def test_without_leave_nothing_goes_on(
 ) -> None:
     sink = sink_of(delivery=delivery, on_error="stop")
     with pytest.raises(Rejected, match=r"00000000/00000001:1 of shop .*not UTF-8"):
-        sink.write([spoilt(3, {1})])
+        sink.write([spoilt(3, {1})], ignore)
     big = image("json", text="x" * 1_200_000)
     with pytest.raises(Rejected, match="the server takes"):
-        sink.write([batch_of(1, 5, after=big)])
+        sink.write([batch_of(1, 5, after=big)], ignore)
     assert places(read, nats, stream) == []
 
 
@@ -198,7 +200,7 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
     sink_of: Any, spoilt: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
     sink = sink_of()
-    sink.write([spoilt(2, {1})])
+    sink.write([spoilt(2, {1})], ignore)
     with borrowed(sink.settings) as session:
         config = session.api.stream(f"{stream}_DLQ")["config"]
         full = {**config, "max_msgs": 1, "discard": "new"}
@@ -207,7 +209,7 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
     receipts: list[Any] = []
     batches = [spoilt(3, {1}, commit=2), batch_of(3, 3)]
     writing = threading.Thread(
-        target=lambda: receipts.append(sink.write(batches, told.append)), daemon=True
+        target=lambda: receipts.append(sink.write(batches, Noted(told.append))), daemon=True
     )
     writing.start()
     wait_until(lambda: sum(note.get("connected") is False for note in told) >= 3)
@@ -244,7 +246,7 @@ def test_subjects_that_another_stream_takes_are_named(
         ("warning", True),
     ]
     with pytest.raises(SettingsError, match=rf"another stream takes penstock\.dlq\.{stream}"):
-        JetStreamSink(settings).write([spoilt(2, {1})])
+        JetStreamSink(settings).write([spoilt(2, {1})], ignore)
 
 
 # Suspended tables.
@@ -268,7 +270,7 @@ def test_a_table_without_a_key_is_suspended_and_the_others_flow(
     sink = sink_of(delivery=delivery)
     others = batch_of(2, 3, collection="others", relation_id=9)
     sink.write(
-        [batch_of(2, 1), no_key(batch_of, 3, 2), others, no_key(batch_of, 2, 4)], told.append
+        [batch_of(2, 1), no_key(batch_of, 3, 2), others, no_key(batch_of, 2, 4)], Noted(told.append)
     )
     assert places(read, nats, stream) == ["0", "1", "!0", "0", "1"]
     (letter,) = letters(read, nats, stream)
@@ -289,9 +291,9 @@ def test_a_table_without_a_key_is_suspended_and_the_others_flow(
 def test_it_is_followed_again_when_it_has_a_key(
     delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
-    sink_of(delivery=delivery).write([no_key(batch_of, 3, 1)])
+    sink_of(delivery=delivery).write([no_key(batch_of, 3, 1)], ignore)
     sink = sink_of(delivery=delivery, timeout=4)  # another session: what is known is stored
-    sink.write([no_key(batch_of, 2, 2), batch_of(2, 3)])
+    sink.write([no_key(batch_of, 2, 2), batch_of(2, 3)], ignore)
     assert places(read, nats, stream) == ["!0", "0", "1"]
     record = record_of(read, nats, stream)
     assert (record.state, record.skipped) == ("following", 5)
@@ -303,10 +305,10 @@ def test_what_is_offered_again_comes_to_the_same(
     delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
 ) -> None:
     story = [batch_of(1, 1), no_key(batch_of, 3, 2), batch_of(2, 3), no_key(batch_of, 2, 4)]
-    sink_of(delivery=delivery).write(story)
+    sink_of(delivery=delivery).write(story, ignore)
     stored, record = places(read, nats, stream), record_of(read, nats, stream)
     assert stored == ["0", "!0", "0", "1", "!0"]
-    sink_of(delivery=delivery, timeout=4).write(story)
+    sink_of(delivery=delivery, timeout=4).write(story, ignore)
     assert places(read, nats, stream) == stored
     assert record_of(read, nats, stream).holes == record.holes
     assert len(letters(read, nats, stream)) == 2
@@ -317,9 +319,9 @@ def test_a_table_that_another_process_suspended_is_suspended(
 ) -> None:
     one, other = sink_of(), sink_of(timeout=4)
     for sink in (one, other):
-        sink.write([batch_of(1, 1 if sink is one else 2)])  # both sessions are open
-    one.write([no_key(batch_of, 1, 3)])
-    other.write([batch_of(1, 4, key=None)])  # an insert tells nothing of keys
+        sink.write([batch_of(1, 1 if sink is one else 2)], ignore)  # both sessions are open
+    one.write([no_key(batch_of, 1, 3)], ignore)
+    other.write([batch_of(1, 4, key=None)], ignore)  # an insert tells nothing of keys
     assert places(read, nats, stream) == ["0", "0", "!0"]
     assert record_of(read, nats, stream).skipped == 2
 
@@ -329,13 +331,13 @@ def test_a_table_resumes_by_command(
 ) -> None:
     sink = sink_of(on_error="suspend")
     after = [image("json", id=n) if n != 1 else '{"id": 1' for n in range(3)]
-    sink.write([batch_of(3, 1, after=after), batch_of(2, 2)])
+    sink.write([batch_of(3, 1, after=after), batch_of(2, 2)], ignore)
     assert places(read, nats, stream) == ["0", "!1"]
     with borrowed(sink_of(timeout=4).settings) as session:
         session.open()
         session.suspensions.change(TABLE, lambda known: known.after(Event.ASKED, now()))
     time.sleep(1.1)  # a record is believed for a second
-    sink.write([batch_of(2, 3)])
+    sink.write([batch_of(2, 3)], ignore)
     assert places(read, nats, stream) == ["0", "!1", "0", "1"]
     record = record_of(read, nats, stream)
     assert (record.state, record.skipped) == ("following", 4)
@@ -347,15 +349,15 @@ def test_a_table_that_is_too_large_again_and_again_is_suspended(
     sink = sink_of(suspend_after=3, batch={"max_bytes": "64MiB"})
     big = image("json", id=1, text="x" * 1_100_000)
     small = image("json", id=1, text="x")
-    sink.write([batch_of(3, 1, after=[big, big, small])])
-    sink.write([batch_of(2, 2, after=big)])
+    sink.write([batch_of(3, 1, after=[big, big, small])], ignore)
+    sink.write([batch_of(2, 2, after=big)], ignore)
     assert places(read, nats, stream) == ["2"]
     assert len(letters(read, nats, stream)) == 4
-    sink.write([batch_of(2, 3, after=big), batch_of(1, 4, after=small)])
+    sink.write([batch_of(2, 3, after=big), batch_of(1, 4, after=small)], ignore)
     assert places(read, nats, stream) == ["2", "!0"]
     assert len(letters(read, nats, stream)) == 5
     # Its columns are others: what was too large may be gone.
-    sink.write([batch_of(2, 5, after=image("json", id=1))])
+    sink.write([batch_of(2, 5, after=image("json", id=1))], ignore)
     assert places(read, nats, stream) == ["2", "!0", "0", "1"]
 
 
@@ -369,9 +371,9 @@ def test_a_relation_that_cannot_be_decoded_suspends_its_table_until_it_can(
         "collection": r"caf\xe9",
     }
     sink = sink_of()
-    sink.write([batch_of(2, 1, **broken), batch_of(2, 2, collection="x", relation_id=9)])
+    sink.write([batch_of(2, 1, **broken), batch_of(2, 2, collection="x", relation_id=9)], ignore)
     assert places(read, nats, stream) == ["!0", "0", "1"]
     assert len(letters(read, nats, stream)) == 1
-    sink.write([batch_of(2, 3, collection="cafe")])  # renamed, with the same number
+    sink.write([batch_of(2, 3, collection="cafe")], ignore)  # renamed, with the same number
     assert places(read, nats, stream) == ["!0", "0", "1", "0", "1"]
     assert record_of(read, nats, stream).state == "following"

@@ -40,8 +40,7 @@ JETSTREAM = {"type": "jetstream", "url": "nats://nowhere", "stream": "S"}
         ("{}", "[]", "realtime"),
         ("{trigger: 0s}", "[]", "realtime"),
         ("{trigger: realtime}", "[]", "realtime"),
-        ("{trigger: 1s}", "[]", "packed"),
-        ("{mode: packed}", "[]", "packed"),
+        ("{trigger: 1s}", "[]", "rows"),
         ("{mode: rows}", "[]", "rows"),
         ("{}", TRANSFORM, "rows"),
         ("{trigger: 1s}", TRANSFORM, "rows"),
@@ -192,12 +191,11 @@ def arrived(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("mode", ["rows", "packed"])
+@pytest.mark.parametrize("statements", [["SELECT * FROM changes WHERE route <> 3"], []])
 def test_changes_have_their_hash_partition_and_statements_see_it(
-    spark: SparkSession, tmp_path: Path, mode: str
+    spark: SparkSession, tmp_path: Path, statements: list[str]
 ) -> None:
-    statements = ["SELECT * FROM changes WHERE route <> 3"] if mode == "rows" else []
-    whole = pipeline_of(tmp_path, *statements, mode=mode)
+    whole = pipeline_of(tmp_path, *statements, trigger="50ms")
     pipeline = whole.model_copy(update={"partitions": 5})
     query = start_query(spark, pipeline, pipeline.backends[0], run=tmp_path, attempt=2, reports={})
     try:
@@ -206,7 +204,7 @@ def test_changes_have_their_hash_partition_and_statements_see_it(
         query.stop()
     rows = arrived(tmp_path)
     found = {(row["collection"], row["document_id"], row["route"]) for row in rows}
-    assert found == {row for row in hashed(5) if mode == "packed" or row[2] != 3}
+    assert found == {row for row in hashed(5) if not statements or row[2] != 3}
     assert len({route for _, _, route in found}) > 1
 
 

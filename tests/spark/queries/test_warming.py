@@ -71,8 +71,8 @@ def warming(pipeline: Pipeline, tmp_path: Path) -> Iterator[Warming]:
 
 @pytest.mark.parametrize(
     "pipeline",
-    [{}, {"transform": [{"sql": "SELECT * FROM changes"}]}, {"spark": {"trigger": "realtime"}}],
-    ids=["packed", "rows", "realtime"],
+    [{}, {"transform": [{"sql": "SELECT * FROM changes"}]}],
+    ids=["realtime", "rows"],
     indirect=True,
 )
 def test_every_kind_of_worker_is_there_and_stays(warming: Warming, spark: SparkSession) -> None:

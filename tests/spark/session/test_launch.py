@@ -73,7 +73,7 @@ SESSION = """
     from pathlib import Path
     from penstock.spark.session.session import close_session, open_session
     folder = Path(sys.argv[1])
-    spark = open_session("t", master="local[1]", folder=folder, mode="packed", slots=1, conf={})
+    spark = open_session("t", master="local[1]", folder=folder, mode="realtime", slots=1, conf={})
     print("rows", spark.range(5).count())
     bean = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
     print("arguments", list(bean.getInputArguments()))

@@ -10,7 +10,7 @@ from penstock.change import COLUMNS
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.position import START, PartitionId
 from penstock.sinks.intake.order import Order
-from penstock.tasks.attempt import Attempt
+from penstock.tasks.late import Attempt
 from penstock.tasks.late.depot import Depot
 
 ROWS = 5_000

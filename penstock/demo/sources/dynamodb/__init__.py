@@ -3,20 +3,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any
 
 import boto3
 from boto3.dynamodb.types import Binary
 
-from penstock.closing import Closes
 from penstock.demo.ledger import Key, Ledger
 from penstock.demo.moto import Moto
-from penstock.demo.sources.dynamodb.shop import KEYS, TABLE
-from penstock.demo.sources.dynamodb.writer import DynamoWriter
+from penstock.demo.sources import DemoSource
+from penstock.demo.sources.dynamodb.shop import KEYS, TABLE, DynamoWriter
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
-
-__all__ = ["DEMO", "DynamoDemo"]
 
 # Beyond it, a number of JSON is not exact everywhere.
 _EXACT = 2**53
@@ -29,8 +26,8 @@ _LOGIN = {
 }
 
 
-class DynamoDemo(Closes):
-    """A `DemoSource`."""
+class DynamoDemo(DemoSource):
+    """DynamoDB's stand-in."""
 
     title = "moto's DynamoDB"
     notice = (
@@ -38,12 +35,22 @@ class DynamoDemo(Closes):
         " keeps everything in memory, and is not DynamoDB."
     )
     keys = KEYS
+    backend: Mapping[str, Any] = {
+        "type": "dynamodb",
+        "table": TABLE,
+        "endpoint": "${DYNAMODB_ENDPOINT}",
+        "start": "trim_horizon",
+    }
+    # With the shard, so that each is delivered exactly once.
+    subject = "cdc.{source_partition}.{collection}.{operation}"
+
+    _server: Moto
 
     def __init__(self) -> None:
         self._server = Moto()
 
-    def __enter__(self) -> Self:
-        self._server.__enter__()
+    def set_up(self) -> None:
+        """The table and its stream."""
         self._resource().create_table(
             TableName=TABLE,
             KeySchema=[
@@ -57,42 +64,15 @@ class DynamoDemo(Closes):
             BillingMode="PAY_PER_REQUEST",
             StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
         )
-        return self
-
-    def close(self) -> None:
-        """Ends the server; what it had is gone."""
-        self._server.close()
-
-    @property
-    def backend(self) -> Mapping[str, Any]:
-        """See `DemoSource`."""
-        return {
-            "type": "dynamodb",
-            "table": TABLE,
-            "endpoint": "${DYNAMODB_ENDPOINT}",
-            "start": "trim_horizon",
-        }
-
-    @property
-    def subject(self) -> str:
-        """See `DemoSource`: with the shard, so that each is delivered exactly once."""
-        return "cdc.{source_partition}.{collection}.{operation}"
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """See `DemoSource`."""
         return {"DYNAMODB_ENDPOINT": self._server.url, **_LOGIN}
 
     def writer(self, ledger: Ledger, rate: float) -> Callable[[], AbstractContextManager[Writer]]:
-        """See `DemoSource`."""
         return DynamoWriter(self._resource().Table(TABLE), ledger).connected
 
-    def lag(self) -> str:
-        """See `DemoSource`: DynamoDB has no view of who reads its streams."""
-        return ""
-
     def tables(self) -> Mapping[str, TableRows]:
-        """See `DemoSource`."""
         table = self._resource().Table(TABLE)
         rows: dict[Key, dict[str, Any]] = {}
         more: dict[str, Any] = {}
@@ -105,7 +85,6 @@ class DynamoDemo(Closes):
             more = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def hints(self) -> Sequence[str]:
-        """See `DemoSource`."""
         return (f"aws dynamodb scan --table-name {TABLE} --endpoint-url {self._server.url}",)
 
     def _resource(self) -> Any:

@@ -1,14 +1,14 @@
 """The shop in DynamoDB: one table of customers' orders, whose items have every type."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from random import Random
 from typing import Any
 
-from penstock.demo.ledger import Written
-
-__all__ = ["ACTIONS", "KEYS", "TABLE", "ItemAction", "ItemShop", "place_order"]
+from penstock.demo.ledger import Ledger, Written
+from penstock.demo.workload import Writer
 
 TABLE = "orders"
 KEYS: dict[str, tuple[str, ...]] = {TABLE: ("customer", "number")}
@@ -85,6 +85,33 @@ def cancel(shop: ItemShop, table: Any) -> list[Written]:
 
 # action -> how often, relative to the others
 ACTIONS: dict[ItemAction, int] = {place_order: 10, place_orders: 3, replace: 5, pay: 15, cancel: 5}
+
+
+class DynamoWriter(Writer):
+    """Runs the actions, inside `connected`; `table` is boto3's resource. The stream marks no
+    transactions, so there are none here."""
+
+    def __init__(self, table: Any, ledger: Ledger, *, seed: int = 1) -> None:
+        self._table = table
+        self._ledger = ledger
+        self._shop = ItemShop(random=Random(seed))  # noqa: S311 - a demo
+
+    @contextmanager
+    def connected(self) -> Iterator["DynamoWriter"]:
+        """The writer."""
+        yield self
+
+    def first(self) -> None:
+        self._act(place_order)
+
+    def turn(self, number: int) -> None:
+        random = self._shop.random
+        action = random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        self._act(action if self._shop.orders else place_order)
+
+    def _act(self, action: ItemAction) -> None:
+        for change in action(self._shop, self._table):
+            self._ledger.write(change)
 
 
 def _key(key: Key) -> dict[str, Any]:

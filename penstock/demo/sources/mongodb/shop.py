@@ -1,9 +1,10 @@
-"""The shop in MongoDB: actions on three collections, whose documents have what a document can.
+"""The shop in MongoDB: a writer of actions, on documents that have what a document can.
 
 An action writes by itself, or in a transaction; it returns what it wrote, in order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,22 +13,16 @@ from typing import Any
 from uuid import UUID
 
 from bson import Decimal128, Int64, ObjectId
-from pymongo import DeleteOne, InsertOne, UpdateOne
+from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
-from penstock.demo.ledger import Written
+from penstock.demo.ledger import Ledger, Written
+from penstock.demo.workload import Writer
 
-__all__ = [
-    "ACTIONS",
-    "KEYS",
-    "DocumentAction",
-    "DocumentShop",
-    "Documents",
-    "abandon",
-    "place_order",
-    "sign_up",
-]
+# One action in so many is a transaction, one in so many is rolled back.
+_TRANSACTION_EVERY = 3
+_ROLLBACK_EVERY = 17
 
 KEYS: dict[str, tuple[str, ...]] = {
     "customers": ("_id",),
@@ -163,6 +158,56 @@ ACTIONS: dict[DocumentAction, int] = {
 }
 
 
+class MongoWriter(Writer):
+    """Runs the actions, inside `connected`. The ids that it knows outlast its connections."""
+
+    def __init__(self, url: str, database: str, ledger: Ledger, *, seed: int = 1) -> None:
+        self._url = url
+        self._database = database
+        self._ledger = ledger
+        self._shop = DocumentShop(random=Random(seed))  # noqa: S311 - a demo
+
+    @contextmanager
+    def connected(self) -> Iterator["MongoWriter"]:
+        """The writer, with a connection."""
+        with (
+            MongoClient[dict[str, Any]](
+                self._url, uuidRepresentation="standard", tz_aware=True
+            ) as client,
+            client.start_session() as self._session,
+        ):
+            self._documents: Documents = client[self._database]
+            yield self
+
+    def first(self) -> None:
+        for change in (made := sign_up(self._shop, self._documents, None)):
+            self._ledger.write(change)
+        self._shop.remember(made)
+
+    def turn(self, number: int) -> None:
+        shop = self._shop
+        if number % _ROLLBACK_EVERY == 0:
+            self._rolled_back()
+        action = shop.random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
+        action = action if shop.orders else place_order
+        if number % _TRANSACTION_EVERY:
+            made = action(shop, self._documents, None)
+            for change in made:
+                self._ledger.write(change)
+        else:
+            with self._session.start_transaction():
+                made = action(shop, self._documents, self._session)
+            self._ledger.commit(_transaction_id(self._session), made)
+        shop.remember(made)
+
+    def _rolled_back(self) -> None:
+        self._session.start_transaction()
+        abandon(self._shop, self._documents, self._session)
+        name = _transaction_id(self._session)
+        self._session.abort_transaction()
+        self._ledger.roll_back(name)
+
+
 def _customer(shop: DocumentShop) -> dict[str, Any]:
     number = shop.random.getrandbits(64)
     return {
@@ -183,3 +228,9 @@ def _now() -> datetime:
     """As MongoDB stores it: milliseconds."""
     now = datetime.now(UTC)
     return now.replace(microsecond=now.microsecond // 1000 * 1000)
+
+
+def _transaction_id(session: ClientSession) -> str:
+    # PyMongo has no public name for the number.
+    number = session._server_session.transaction_id
+    return f"{UUID(bytes=bytes(session.session_id['id']))}/{number}"

@@ -3,31 +3,27 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
-from penstock.closing import Closes
 from penstock.demo.ledger import Ledger
-from penstock.demo.servers import Postgres
+from penstock.demo.postgres import Postgres
+from penstock.demo.sources import DemoSource
 from penstock.demo.sources.postgres import shop
 from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 
-__all__ = ["DEMO", "PostgresDemo"]
-
 _DATABASE = "shop"
 
 
-class PostgresDemo(Closes):
-    """A `DemoSource`."""
+class PostgresDemo(DemoSource):
+    """PostgreSQL."""
 
     title = "PostgreSQL"
-    notice = ""
     keys = shop.KEYS
-    subject = "cdc.{collection}.{operation}"
     backend: Mapping[str, Any] = {
         "type": "postgres",
         "connection": "${PG_URL}",
@@ -35,20 +31,17 @@ class PostgresDemo(Closes):
         "publication": shop.PUBLICATION,
     }
 
+    _server: Postgres
+
     def __init__(self) -> None:
         self._server = Postgres()
         self._lag = ""
         self._asked_at = 0.0
 
-    def __enter__(self) -> Self:
-        self._server.__enter__()
+    def set_up(self) -> None:
+        """A database of its own."""
         self._server.execute(f"CREATE DATABASE {_DATABASE}")
         psycopg.connect(self._url, autocommit=True).execute(shop.CREATE.encode()).close()
-        return self
-
-    def close(self) -> None:
-        """Ends the server and removes its files."""
-        self._server.close()
 
     @property
     def _url(self) -> str:
@@ -56,15 +49,13 @@ class PostgresDemo(Closes):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """See `DemoSource`."""
         return {"PG_URL": self._url}
 
     def writer(self, ledger: Ledger, rate: float) -> Callable[[], AbstractContextManager[Writer]]:
-        """See `DemoSource`."""
         return PostgresWriter(self._url, ledger, rate=rate).connected
 
     def lag(self) -> str:
-        """See `DemoSource`: the log that the slot still holds; asked once a second."""
+        """The log that the slot still holds; asked once a second."""
         if time.monotonic() - self._asked_at >= 1.0:
             self._asked_at = time.monotonic()
             rows = self._server.execute(
@@ -77,7 +68,6 @@ class PostgresDemo(Closes):
         return self._lag
 
     def tables(self) -> Mapping[str, TableRows]:
-        """See `DemoSource`."""
         with psycopg.connect(self._url, row_factory=dict_row) as connection:
             connection.execute("SET intervalstyle = 'iso_8601'")
             return {
@@ -89,7 +79,6 @@ class PostgresDemo(Closes):
             }
 
     def hints(self) -> Sequence[str]:
-        """See `DemoSource`."""
         return (f"{self._server.bin}/psql {self._url}",)
 
 

@@ -13,8 +13,6 @@ import psycopg
 
 from penstock.demo.ledger import Written
 
-__all__ = ["ACTIONS", "Action", "Cursor", "Shop", "abandon", "place_order", "sign_up"]
-
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 
 

@@ -4,8 +4,6 @@
 is stored out of line, so that updates leave it out; `carts` is truncated sometimes.
 """
 
-__all__ = ["CREATE", "KEYS", "PUBLICATION", "SELECTS", "SLOT"]
-
 PUBLICATION = "shop"
 SLOT = "shop"
 

@@ -16,8 +16,6 @@ from penstock.demo.sources.postgres.actions import (
     sign_up,
 )
 
-__all__ = ["PostgresWriter"]
-
 # Above this many changes a second an action writes more rows, and not only more often.
 _SCALE_AT = 1000
 # One transaction in so many is rolled back, one in so many stays open while others commit.
@@ -47,11 +45,9 @@ class PostgresWriter:
             yield self
 
     def first(self) -> None:
-        """See `Writer`."""
         self._transaction(sign_up)
 
     def turn(self, number: int) -> None:
-        """See `Writer`."""
         shop = self._shop
         if self._pending is None and number % _INTERLEAVE_EVERY == 0:
             # New rows only, so that it holds no lock that the other connection waits for.
@@ -64,7 +60,6 @@ class PostgresWriter:
             self.finish()
 
     def finish(self) -> None:
-        """See `Writer`."""
         if self._pending is not None:
             self._commit(self._second, self._pending[1])
             self._pending = None

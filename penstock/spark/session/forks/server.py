@@ -103,7 +103,7 @@ class ForkServer:
             return None
         if pid == 0:
             self._release(connection)
-            request.settle(parent)
+            request.take_over(parent)
             return request
         self._add(pid, request, connection)
         return None

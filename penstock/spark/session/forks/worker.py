@@ -68,7 +68,7 @@ class ForkRequest:
         """Closes the files."""
         _close(self.files)
 
-    def settle(self, parent: int) -> None:
+    def take_over(self, parent: int) -> None:
         """In the fork: takes over what the launcher had. It is killed when `parent` ends."""
         os.setpgid(0, 0)
         _set_up_process(parent, self.kind)

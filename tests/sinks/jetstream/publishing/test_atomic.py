@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import LeaseLost, SettingsError
 from penstock.nats.api import JetStream
 from penstock.position import PartitionId, Place
+from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -21,19 +23,19 @@ pytestmark = pytest.mark.live
 def test_auto_is_exactly_once_where_it_can_be(nats: Nats, settings_of: Any, batch_of: Any) -> None:
     told: list[Any] = []
     sink = JetStreamSink(settings_of(nats.url))
-    receipt = sink.write([batch_of(1)], told.append)
+    receipt = sink.write([batch_of(1)], Noted(told.append))
     assert receipt.numbers["delivery"] == "exactly-once"
     assert told[0]["delivery"] == "exactly-once"
     assert "atomic batches" in told[0]["reason"]
 
 
 def test_a_backlog_goes_in_batches_of_a_thousand(sink: JetStreamSink, batch_of: Any) -> None:
-    receipt = sink.write([batch_of(5000, 1), batch_of(300, 2)])
+    receipt = sink.write([batch_of(5000, 1), batch_of(300, 2)], ignore)
     assert receipt.numbers["batches"] == 6
 
 
 def test_small_batches_join_while_the_server_is_busy(sink: JetStreamSink, batch_of: Any) -> None:
-    receipt = sink.write([batch_of(1, n) for n in range(1, 2001)])
+    receipt = sink.write([batch_of(1, n) for n in range(1, 2001)], ignore)
     assert receipt.published == 2000
     assert receipt.numbers["batches"] < 1500
 
@@ -54,7 +56,7 @@ def test_a_batch_waits_for_more_no_longer_than_it_may(
                     break
             seen.append(n if arrived.is_set() else -n)
 
-    sink.write(slow())
+    sink.write(slow(), ignore)
     assert seen == [1, 2, 3]
 
 
@@ -63,23 +65,24 @@ def test_an_open_ended_write_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
     told: list[Any] = []
+    progress = Noted(told.append)
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield batch_of(3, 1)
-        while not any(note.get("position") for note in told):
+        while not progress.position:
             yield batch_of(0)
 
-    sink.write(slow(), told.append)
-    said = next(note for note in told if note.get("position"))
-    assert said["position"] == {"shop": "00000000/00000001:2"}
+    sink.write(slow(), progress)
+    assert progress.position == {"shop": Place("00000000/00000001", 2)}
+    said = next(note for note in told if "published" in note)
     assert said["latency_p50_ms"] <= said["latency_p99_ms"]
 
 
 def test_a_restart_goes_on_behind_what_is_stored(
     sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
 ) -> None:
-    sink.write([batch_of(10, 1)])
-    receipt = sink.write([batch_of(10, 1), batch_of(10, 2)])
+    sink.write([batch_of(10, 1)], ignore)
+    receipt = sink.write([batch_of(10, 1), batch_of(10, 2)], ignore)
     assert (receipt.published, receipt.duplicates) == (10, 10)
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
 
@@ -88,15 +91,15 @@ def test_a_replay_longer_than_the_duplicate_window_is_still_once(
     nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once", duplicate_window="100ms"))
-    sink.write([batch_of(1200, 1)])
+    sink.write([batch_of(1200, 1)], ignore)
     control = JetStreamSink(
         settings_of(nats.url, delivery="deduplicated", duplicate_window="100ms")
     )
     # Until the window has passed for sure: then message ids alone store a change twice.
     last = batch_of(1, 1, start=1199)
-    while control.write([last]).duplicates:
+    while control.write([last], ignore).duplicates:
         pass
-    receipt = sink.write([batch_of(1200, 1), batch_of(5, 2)])
+    receipt = sink.write([batch_of(1200, 1), batch_of(5, 2)], ignore)
     assert (receipt.published, receipt.duplicates) == (5, 1200)
     assert stored() == ids_of(batch_of(1200, 1), last, batch_of(5, 2))
 
@@ -110,7 +113,7 @@ def test_a_lost_acknowledgement_is_settled_by_reading_back(
     sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", timeout="60s"))
     told: list[Any] = []
     batches = [batch_of(1000, n) for n in range(1, 9)]
-    receipt = sink.write(batches, told.append)
+    receipt = sink.write(batches, Noted(told.append))
     assert between.lost == losing
     assert (receipt.published, receipt.duplicates) == (8000, 0)
     assert receipt.numbers["resent"] > 0
@@ -134,10 +137,10 @@ def test_a_batch_that_another_attempt_stored_is_not_stored_again(
         yield batches[0]
         while len(stored()) < 100:
             yield batch_of(0)
-        second.write(batches)
+        second.write(batches, ignore)
         yield from batches[1:]
 
-    receipt = first.write(held_up())
+    receipt = first.write(held_up(), ignore)
     assert (receipt.published, receipt.duplicates) == (100, 400)
     assert stored() == ids_of(*batches)
 
@@ -149,7 +152,7 @@ def woken_late(
     yield batch_of(10, 1)
     while len(stored()) < 10:
         yield batch_of(0)
-    owner.write([batch_of(5, 2)])
+    owner.write([batch_of(5, 2)], ignore)
     yield batch_of(10, 2)
 
 
@@ -170,11 +173,11 @@ def test_a_zombie_that_is_behind_is_stopped(
     if window == "100ms":
         changes = after(changes, pause=0.5)
     with pytest.raises(LeaseLost, match="another writer uses it") as caught:
-        zombie.write(changes)
+        zombie.write(changes, ignore)
     assert caught.value.hint
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
     # Started again, it goes on from what is stored.
-    receipt = zombie.write([batch_of(10, 2)])
+    receipt = zombie.write([batch_of(10, 2)], ignore)
     assert receipt.published + receipt.duplicates == 10
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
 
@@ -210,11 +213,11 @@ def test_the_fence_holds_where_message_ids_would_let_pass(
         yield batch_of(10, 1)
         while len(stored()) < 10:
             yield batch_of(0)
-        owner.write([batch_of(5, 2)])
+        owner.write([batch_of(5, 2)], ignore)
         yield batch_of(10, 3)
 
     with pytest.raises(LeaseLost):
-        zombie.write(woken_late())
+        zombie.write(woken_late(), ignore)
     assert stored() == ids_of(batch_of(10, 1), batch_of(5, 2))
 
 
@@ -230,7 +233,7 @@ def test_two_writers_at_once_never_store_a_change_twice_or_out_of_order(
         )
         while True:
             try:
-                JetStreamSink(settings).write(iter(batches))
+                JetStreamSink(settings).write(iter(batches), ignore)
             except LeaseLost as error:
                 lost.append(error)
             else:
@@ -258,10 +261,10 @@ def test_others_in_the_stream_do_not_disturb(
 
     def interleaved() -> Iterator[pa.RecordBatch]:
         for n in range(1, 6):
-            other.write([batch_of(2, n, backend="other")])
+            other.write([batch_of(2, n, backend="other")], ignore)
             yield batch_of(1000, n)
 
-    receipt = mine.write(interleaved())
+    receipt = mine.write(interleaved(), ignore)
     assert receipt.published == 5000
     messages = read(nats.url, stream)
     ours = [m.event_id for m in messages if m.subject.startswith(f"{stream}.mine.")]
@@ -291,7 +294,7 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
     for batch in batches:
         publisher.add(session.encoder.encode(Part.of(batch)))
     publisher._read_back()  # type: ignore[attr-defined]
-    JetStreamSink(other).write([batch_of(1000, 1, backend="other")])
+    JetStreamSink(other).write([batch_of(1000, 1, backend="other")], ignore)
     publisher.pump(drain=True)
     session.close()
     ours = [m.event_id for m in read(nats.url, stream) if ".mine." in m.subject]
@@ -337,12 +340,12 @@ def test_partitions_with_subjects_of_their_own_are_exact_each(
         ).combine_chunks().to_batches()[0]
         for n in range(1, 5)
     ]  # fmt: skip
-    receipt = sink.write(batches)
+    receipt = sink.write(batches, ignore)
     assert receipt.published == 72
     assert receipt.position == {
         "a": Place("00000000/00000004", 8), "b": Place("00000000/00000068", 8),
     }  # fmt: skip
-    assert sink.write(batches).duplicates == 72
+    assert sink.write(batches, ignore).duplicates == 72
     found = read(nats.url, stream)
     for name, first in (("a", 1), ("b", 101)):
         expected = ids_of(*[batch_of(9, n) for n in range(first, first + 4)])
@@ -357,15 +360,15 @@ def test_two_partitions_in_one_shard_are_refused_with_the_remedy(
     sink: JetStreamSink, batch_of: Any
 ) -> None:
     with pytest.raises(SettingsError) as caught:
-        sink.write(two_partitions(batch_of))
+        sink.write(two_partitions(batch_of), ignore)
     assert "default/a and default/b both write to" in str(caught.value)
     assert "{source_partition}" in caught.value.hint
 
 
 def test_the_shard_of_another_partition_is_refused(sink: JetStreamSink, batch_of: Any) -> None:
-    sink.write([batch_of(1, partition="before")])
+    sink.write([batch_of(1, partition="before")], ignore)
     with pytest.raises(SettingsError, match="before and default/after"):
-        sink.write([batch_of(1, partition="after")])
+        sink.write([batch_of(1, partition="after")], ignore)
 
 
 def test_auto_uses_message_ids_when_two_partitions_share_a_shard(
@@ -373,12 +376,12 @@ def test_auto_uses_message_ids_when_two_partitions_share_a_shard(
 ) -> None:
     told: list[Any] = []
     sink = JetStreamSink(settings_of(nats.url))
-    receipt = sink.write(two_partitions(batch_of), told.append)
+    receipt = sink.write(two_partitions(batch_of), Noted(told.append))
     assert receipt.published == 18
     assert receipt.numbers["delivery"] == "deduplicated"
     assert "both write to" in receipt.numbers["reason"]
     assert [each["delivery"] for each in told if "delivery" in each][-1] == "deduplicated"
-    again = sink.write(two_partitions(batch_of))
+    again = sink.write(two_partitions(batch_of), ignore)
     assert (again.published, again.duplicates) == (0, 18)
     assert len(stored()) == 18
 
@@ -389,8 +392,8 @@ def test_a_shard_with_strangers_messages_is_refused(
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
     api._connection.request(f"{stream}.some.thing", b"not ours")
     with pytest.raises(SettingsError, match="is not from penstock"):
-        JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(1)])
-    receipt = JetStreamSink(settings_of(nats.url)).write([batch_of(1)])
+        JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(1)], ignore)
+    receipt = JetStreamSink(settings_of(nats.url)).write([batch_of(1)], ignore)
     assert receipt.numbers["delivery"] == "deduplicated"
 
 
@@ -398,9 +401,9 @@ def test_after_a_purge_the_rest_is_stored_although_ids_are_remembered(
     sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
 ) -> None:
     """The server still knows the ids and refuses the batch (10201); the fence is enough."""
-    sink.write([batch_of(10, 1)])
+    sink.write([batch_of(10, 1)], ignore)
     api._call(f"STREAM.PURGE.{stream}", {})
-    receipt = sink.write([batch_of(10, 1), batch_of(10, 2)])
+    receipt = sink.write([batch_of(10, 1), batch_of(10, 2)], ignore)
     assert receipt.published == 20
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
 
@@ -415,7 +418,7 @@ def test_a_purge_in_the_middle_of_a_write_goes_on(
         api._call(f"STREAM.PURGE.{stream}", {})
         yield batch_of(10, 2)
 
-    assert sink.write(purged()).published == 20
+    assert sink.write(purged(), ignore).published == 20
     assert stored() == ids_of(batch_of(10, 2))
 
 
@@ -430,7 +433,7 @@ def test_a_stream_that_is_deleted_in_the_middle_is_made_again(
         yield batch_of(10, 2)
 
     told: list[Any] = []
-    assert sink.write(deleted(), told.append).published == 20
+    assert sink.write(deleted(), Noted(told.append)).published == 20
     assert stored() == ids_of(batch_of(10, 2))
     assert any(note.get("stream_made") for note in told)
 
@@ -439,15 +442,15 @@ def test_batches_that_are_switched_off_in_the_middle_are_a_settings_error(
     sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, stored: Any
 ) -> None:
     """A chain needs no batches; what must be an atomic batch is refused."""
-    sink.write([batch_of(10, 1)])
+    sink.write([batch_of(10, 1)], ignore)
     info = api.stream(stream)
     assert info is not None
     api._call(f"STREAM.UPDATE.{stream}", {**info["config"], "allow_atomic": False})
-    sink.write([batch_of(10, 2)])
+    sink.write([batch_of(10, 2)], ignore)
     assert len(stored()) == 20
     api._call(f"STREAM.PURGE.{stream}", {})
     with pytest.raises(SettingsError, match="10174") as caught:
-        sink.write([batch_of(10, 1)])
+        sink.write([batch_of(10, 1)], ignore)
     assert "--allow-batch" in caught.value.hint
 
 
@@ -455,7 +458,7 @@ def test_changes_out_of_order_are_refused_before_they_are_stored(
     sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
 ) -> None:
     with pytest.raises(SettingsError, match="out of order") as caught:
-        sink.write([batch_of(500, 2), batch_of(500, 1)])  # too many to be sorted together
+        sink.write([batch_of(500, 2), batch_of(500, 1)], ignore)  # too many to be sorted together
     assert "shuffle" in caught.value.hint
     # It may be on its way, and the server tells of a batch that it is just storing.
     found = stored()
@@ -467,6 +470,6 @@ def test_a_shuffled_batch_is_sorted(
 ) -> None:
     tidy = batch_of(50, 1)
     twice = pa.concat_tables(map(pa.Table.from_batches, ([tidy], [tidy]))).combine_chunks()
-    receipt = sink.write([twice.to_batches()[0].take(pa.array([*range(99, -1, -1)]))])
+    receipt = sink.write([twice.to_batches()[0].take(pa.array([*range(99, -1, -1)]))], ignore)
     assert receipt.published == 50
     assert stored() == ids_of(tidy)

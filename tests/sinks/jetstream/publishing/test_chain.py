@@ -6,10 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats, free_port
 from penstock.errors import Rejected
 from penstock.nats.api import JetStream
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats, free_port
 
 pytestmark = pytest.mark.live
 
@@ -32,7 +33,7 @@ def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
     sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
 ) -> None:
     batches = [batch_of(3, 1), batch_of(2, 2)]
-    sink.write(batches)
+    sink.write(batches, ignore)
     ids = ids_of(*batches)
     found = headers(nats, stream, read)
     assert all(BATCH not in one for one in found)
@@ -46,7 +47,7 @@ def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
 def test_the_first_of_the_next_chain_names_both(
     sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
 ) -> None:
-    sink.write([batch_of(1000, 1), batch_of(1000, 2)])
+    sink.write([batch_of(1000, 1), batch_of(1000, 2)], ignore)
     first = headers(nats, stream, read)[1000]
     assert (first[SEQUENCE], first[BEFORE]) == ("1000", ids_of(batch_of(1000, 1))[-1])
 
@@ -66,7 +67,7 @@ def test_a_foreign_message_before_a_chain_keeps_it_out_and_is_left_alone(
         api._connection.request(f"{stream}x", b"{}")
         yield batch_of(5, 2)
 
-    assert sink.write(disturbed()).published == 10
+    assert sink.write(disturbed(), ignore).published == 10
     found = [one.get("Nats-Msg-Id") for one in headers(nats, stream, read)]
     assert found == [*ids_of(batch_of(5, 1)), None, *ids_of(batch_of(5, 2))]
 
@@ -87,7 +88,7 @@ def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
         yield whole.to_batches()[0]
 
     with pytest.raises(Rejected, match="10054"):
-        sink.write(shrunk())
+        sink.write(shrunk(), ignore)
     assert stored() == ids_of(batch_of(1, 0), small)
 
 
@@ -99,5 +100,5 @@ def test_a_server_that_syncs_each_message_gets_atomic_batches(
     config = {"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}}
     server: Nats = own_nats(config)
     said = {"monitoring": f"http://127.0.0.1:{port}", "assume_synced": True}
-    JetStreamSink(settings_of(server.url, **{known: said[known]})).write([batch_of(3)])
+    JetStreamSink(settings_of(server.url, **{known: said[known]})).write([batch_of(3)], ignore)
     assert all(BATCH in one for one in headers(server, stream, read))

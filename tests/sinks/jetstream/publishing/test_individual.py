@@ -5,15 +5,21 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
+from penstock.sinks import ignore
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.stream import ensure
+from penstock.sinks.subject import parse_template
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -34,14 +40,14 @@ def test_order_holds_in_any_window(
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery=delivery, **window))
     batches = [batch_of(60, n) for n in range(1, 6)]
-    assert sink.write(batches).published == 300
+    assert sink.write(batches, ignore).published == 300
     assert [message.event_id for message in read(nats.url, stream)] == ids_of(*batches)
 
 
 def test_the_event_id_is_the_message_id(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any
 ) -> None:
-    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(1, 9)])
+    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(1, 9)], ignore)
     (message,) = read(nats.url, stream)
     assert message.headers == {
         "Nats-Msg-Id": "default:00000000/00000009:0",
@@ -56,8 +62,8 @@ def test_without_ids_a_replay_is_stored_again(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery="at-least-once"))
-    sink.write([batch_of(3)])
-    assert sink.write([batch_of(3)]).published == 3
+    sink.write([batch_of(3)], ignore)
+    assert sink.write([batch_of(3)], ignore).published == 3
     stored = read(nats.url, stream)
     assert len(stored) == 6
     assert not [message for message in stored if "Nats-Msg-Id" in message.headers]
@@ -67,8 +73,8 @@ def test_a_replay_inside_the_duplicate_window_is_counted(
     nats: Nats, settings_of: Any, batch_of: Any
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery="deduplicated"))
-    sink.write([batch_of(900, 1)])
-    receipt = sink.write([batch_of(900, 1), batch_of(50, 2)])
+    sink.write([batch_of(900, 1)], ignore)
+    receipt = sink.write([batch_of(900, 1), batch_of(50, 2)], ignore)
     assert (receipt.published, receipt.duplicates) == (50, 900)
     assert receipt.numbers["delivery"] == "deduplicated"
     assert receipt.numbers["reason"] == "as configured"
@@ -83,7 +89,7 @@ def test_the_streams_of_both_deliveries_have_the_same_bodies(
         settings = settings_of(
             nats.url, delivery=delivery, stream=name, subject=f"{name}.{{collection}}"
         )
-        JetStreamSink(settings).write([batch_of(20, 1)])
+        JetStreamSink(settings).write([batch_of(20, 1)], ignore)
         bodies.append([message.data for message in read(nats.url, name)])
     assert bodies[0] == bodies[1]
     assert len(bodies[0]) == 20
@@ -113,7 +119,7 @@ def test_what_is_behind_a_refused_message_is_not_stored_before_it(
             assert stored == ids_of(batch)[:5]
             api._call(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": -1})
 
-    JetStreamSink(settings).write([batch], notify)
+    JetStreamSink(settings).write([batch], Noted(notify))
     connection.close()
     assert [message.event_id for message in read(server.url, stream)] == ids_of(batch)
 
@@ -135,7 +141,7 @@ def test_others_that_write_between_cost_a_few_chains_and_no_change(
     thread.start()
     try:
         batches = [batch_of(300, n) for n in range(1, 6)]
-        receipt = JetStreamSink(settings).write(batches)
+        receipt = JetStreamSink(settings).write(batches, ignore)
     finally:
         end.set()
         thread.join()
@@ -150,8 +156,8 @@ def test_a_replay_of_stored_changes_is_answered_as_duplicates_in_one_go(
     nats: Nats, settings_of: Any, batch_of: Any
 ) -> None:
     sink = JetStreamSink(settings_of(nats.url, delivery="deduplicated"))
-    sink.write([batch_of(500, 1)])
-    receipt = sink.write([batch_of(500, 1), batch_of(100, 2)])
+    sink.write([batch_of(500, 1)], ignore)
+    receipt = sink.write([batch_of(500, 1), batch_of(100, 2)], ignore)
     assert (receipt.published, receipt.duplicates, receipt.numbers["resent"]) == (100, 500, 0)
 
 
@@ -166,3 +172,26 @@ def test_a_duplicate_that_is_not_stored_yet_is_sent_again() -> None:
     )
     with pytest.raises(Unavailable, match="not stored yet"):
         publisher._count(connection, [answer])
+
+
+def test_what_is_not_acknowledged_is_released(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any
+) -> None:
+    """The second of two parts is in flight, and no answer was taken in."""
+    settings = settings_of(nats.url, delivery="deduplicated")
+    template = parse_template(settings.subject)
+    made = encoder(settings, template, ids=True, limit=1 << 20)
+    connection = Connection(settings)
+    connection.open()
+    api = JetStream(connection)
+    ensure(connection, api, settings, template)
+    publisher = Individual(Tally(), Flow(settings), window=8000, window_bytes=1 << 20)
+    publisher.resume(connection, api)
+    first, second = batch_of(3, 1), batch_of(4, 2)
+    publisher.add(made.encode(Part.of(first)))
+    publisher.pump(drain=True)
+    publisher.add(made.encode(Part.of(second)))
+    publisher.pump(drain=False)
+    released = publisher.release(api)
+    assert [one for messages in released for one in messages.ids.to_pylist()] == ids_of(second)
+    connection.close()

@@ -9,16 +9,17 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.demo.servers import Nats
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.position import PartitionId, Place
-from penstock.sinks import Receipt
+from penstock.sinks import Receipt, ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.new_publisher import new_publisher
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
+from tests.progress import Noted
+from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
@@ -85,14 +86,14 @@ def test_small_pages_of_many_partitions_go_out_together(
     }[form]  # fmt: skip
     sink = make(**settings)
     given = pages(batch_of, partitions=200, rounds=5)
-    receipt = sink.write(given)
+    receipt = sink.write(given, ignore)
     assert (receipt.published, receipt.duplicates) == (2000, 0)
     assert receipt.numbers["batches"] <= 8, "2,000 changes in 1,000 pages"
     assert receipt.position[PartitionId("p0007")] == Place("00000000/0000C357", 1)
     assert len(receipt.position) == 200
     if form == "change":
         assert order_of() == expected(*given)
-    again = sink.write(given)
+    again = sink.write(given, ignore)
     assert (again.published, again.duplicates) == (0, 2000)
     stored = read(nats.url, stream)
     assert sum(int(message.headers.get("Penstock-Count", 1)) for message in stored) == 2000
@@ -105,8 +106,8 @@ def test_a_restart_in_the_middle_stores_the_rest_of_each_partition(
     messages: str, make: MakeSink, batch_of: MakeBatch, order_of: Any
 ) -> None:
     given = pages(batch_of, partitions=30, rounds=4)
-    make(messages=messages).write(given[:47])
-    receipt = make(messages=messages, window=1).write(given)
+    make(messages=messages).write(given[:47], ignore)
+    receipt = make(messages=messages, window=1).write(given, ignore)
     assert (receipt.published, receipt.duplicates) == (240 - 94, 94)
     if messages == "change":
         assert order_of() == expected(*given)
@@ -117,7 +118,7 @@ def test_the_places_of_many_partitions_are_read_in_a_few_requests(
 ) -> None:
     sink = make()
     given = pages(batch_of, partitions=300, rounds=1)
-    sink.write(given)
+    sink.write(given, ignore)
     asked: list[str] = []
     requests, many = Connection.requests, Connection.request_many
 
@@ -136,7 +137,7 @@ def test_the_places_of_many_partitions_are_read_in_a_few_requests(
     assert len(asked) <= 4, asked
     asked.clear()
     joined = pa.Table.from_batches(given).combine_chunks().to_batches()
-    assert sink.write(joined).duplicates == 600
+    assert sink.write(joined, ignore).duplicates == 600
     assert len(asked) <= 8, asked
 
 
@@ -145,8 +146,8 @@ def test_places_are_read_where_the_stream_allows_no_direct_requests(
 ) -> None:
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
     given = pages(batch_of, partitions=40, rounds=1)
-    make().write(given)
-    assert make(window=1).write(given).duplicates == 80
+    make().write(given, ignore)
+    assert make(window=1).write(given, ignore).duplicates == 80
 
 
 def test_places_are_read_by_an_account_that_may_not_ask_directly(
@@ -159,7 +160,7 @@ def test_places_are_read_by_an_account_that_may_not_ask_directly(
     given = pages(batch_of, partitions=40, rounds=3)
     for window in (8000, 1):
         settings = settings_of(url, subject=subject, delivery="exactly-once", window=window)
-        receipt = JetStreamSink(settings).write(given)
+        receipt = JetStreamSink(settings).write(given, ignore)
     assert (receipt.published, receipt.duplicates) == (0, 240)
 
 
@@ -168,8 +169,8 @@ def test_a_shard_of_more_subjects_than_one_answer_holds_is_read(
 ) -> None:
     many = batch_of(1100, 1, partition="a", collection=[f"t{n}" for n in range(1100)])
     given = [many, batch_of(3, 2, partition="b"), batch_of(3, 3, partition="c")]
-    make().write(given)
-    assert make(window=1).write(given).duplicates == 1106
+    make().write(given, ignore)
+    assert make(window=1).write(given, ignore).duplicates == 1106
 
 
 def test_new_partitions_join_while_batches_are_in_flight(
@@ -180,7 +181,7 @@ def test_new_partitions_join_while_batches_are_in_flight(
         for number in range(1, 60)
         for n in range(number)
     ]
-    receipt = make(batch={"max_size": 10}).write(given)
+    receipt = make(batch={"max_size": 10}).write(given, ignore)
     assert receipt.published == 2 * len(given)
     assert order_of() == expected(*given)
 
@@ -194,7 +195,7 @@ def test_lost_acknowledgements_are_settled_for_every_partition(
     synced = {"durability": "fsync", "assume_synced": True} if form == "atomic" else {}
     sink = make(between.url, timeout="60s", **synced)
     given = pages(batch_of, partitions=150, rounds=12, rows=4)
-    receipt = sink.write(given)
+    receipt = sink.write(given, ignore)
     assert between.lost == losing
     assert (receipt.published, receipt.duplicates) == (7200, 0)
     assert order_of() == expected(*given)
@@ -213,7 +214,7 @@ def test_several_backends_share_a_stream(
     sinks = {name: make(window=n) for n, name in enumerate(given, 1)}
 
     def write(name: str) -> None:
-        found[name] = sinks[name].write(given[name])
+        found[name] = sinks[name].write(given[name], ignore)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in given]
     for thread in threads:
@@ -247,7 +248,7 @@ def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
     for batch in batches:
         publisher.add(session.encoder.encode(Part.of(batch)))
     publisher._read_back()  # type: ignore[attr-defined]
-    JetStreamSink(settings).write([batch_of(1000, 1, backend="other", partition="x")])
+    JetStreamSink(settings).write([batch_of(1000, 1, backend="other", partition="x")], ignore)
     publisher.pump(drain=True)
     session.close()
     assert order_of()["default.x"] == expected(*batches)["default.x"]
@@ -263,10 +264,10 @@ def test_what_another_attempt_stored_is_not_stored_again(
         yield from given[:20]
         while len(order_of()) < 20:
             yield batch_of(0)
-        second.write(given)
+        second.write(given, ignore)
         yield from given[20:]
 
-    receipt = first.write(held_up())
+    receipt = first.write(held_up(), ignore)
     assert (receipt.published, receipt.duplicates) == (40, 80)
     assert order_of() == expected(*given)
 
@@ -275,22 +276,19 @@ def test_only_what_is_new_of_the_position_is_reported(
     make: MakeSink, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
-    told: list[Any] = []
-
-    def said() -> dict[str, str]:
-        return {name: place for note in told for name, place in note.get("position", {}).items()}
+    progress = Noted()
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield from pages(batch_of, partitions=50, rounds=1)
-        while len(said()) < 50:
+        while len(progress.position) < 50:
             yield batch_of(0)
-        told.clear()
+        progress.position.clear()
         yield batch_of(1, 99_999, partition="p0003")
-        while not said():
+        while not progress.position:
             yield batch_of(0)
 
-    make().write(slow(), told.append)
-    assert said() == {"p0003": "00000000/0001869F:0"}
+    make().write(slow(), progress)
+    assert progress.position == {"p0003": Place("00000000/0001869F", 0)}
 
 
 def test_a_change_that_cannot_be_stored_is_set_aside_for_its_partition_alone(
@@ -299,7 +297,7 @@ def test_a_change_that_cannot_be_stored_is_set_aside_for_its_partition_alone(
     given = pages(batch_of, partitions=10, rounds=2)
     bad = batch_of(3, 90_000, partition="p0004", after=["{}", "x" * 2_000_000, "{}"])
     sink = make(on_error="dead-letter")
-    receipt = sink.write([*given, bad])
+    receipt = sink.write([*given, bad], ignore)
     assert receipt.position[PartitionId("p0004")] == Place("00000000/00015F90", 2)
     found = order_of()
     assert len(found["default.p0004"]) == 4 + 2
@@ -317,8 +315,8 @@ def test_hash_partitions_are_one_chain_in_the_sources_order(
     sink.prepare()
     routes = [number * 5 % 16 for number in range(60)]
     batches = [batch_of(60, commit, route=routes) for commit in range(1, 6)]
-    sink.write(batches[:3])
-    receipt = JetStreamSink(settings_of(nats.url, timeout=4, **given)).write(batches)
+    sink.write(batches[:3], ignore)
+    receipt = JetStreamSink(settings_of(nats.url, timeout=4, **given)).write(batches, ignore)
     assert (receipt.published, receipt.duplicates) == (120, 180)
     stored = read(nats.url, stream)
     assert [message.event_id for message in stored] == ids_of(*batches)

@@ -1,10 +1,10 @@
 import pytest
 
-from penstock.demo.servers import Database
 from penstock.errors import Malformed
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values import converter
 from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN
+from tests.servers import Database
 
 # Types that no column has, or that need privileges and are shown as text.
 NOT_COLUMNS = {"pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list",

@@ -1,4 +1,4 @@
-"""A real etcd, embedded: one member, or a cluster of several. For tests of positions."""
+"""A real etcd, embedded: one member, or a cluster of several."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.demo.programs import free_port
@@ -62,20 +62,17 @@ class Etcd(EmbeddedServer):
             "initial-cluster": f"{self._name}={peer}",
             **self.options,
         }
-        command: Sequence[str] = [
-            str(self.bin),
-            *(f"--{name}={value}" for name, value in options.items()),
-        ]
+        command = [str(self.bin), *(f"--{name}={value}" for name, value in options.items())]
         # No setting of the user's own etcd.
         env = {name: "" for name in os.environ if name.startswith("ETCD_")}
         self.daemon.start(command, ready=self._ready, timeout=self.timeout, again=again, env=env)
 
     def _ready(self) -> bool:
         scheme = "https" if "cert-file" in self.options else "http"
-        context = ssl._create_unverified_context() if scheme == "https" else None  # noqa: S323
+        context = ssl._create_unverified_context() if scheme == "https" else None
         try:
             address = f"{scheme}://{self.endpoint}/health"
-            with urllib.request.urlopen(address, timeout=2, context=context) as answer:  # noqa: S310
+            with urllib.request.urlopen(address, timeout=2, context=context) as answer:
                 return b'"true"' in answer.read(4096)
         except (urllib.error.URLError, OSError):
             return False

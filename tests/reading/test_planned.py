@@ -6,7 +6,7 @@ import pytest
 
 from penstock.feeds.memory import MemoryFeed
 from penstock.position import Bookmark, bookmarks_to_json
-from penstock.reading.first_offset import bookmarks_of, start_of, with_beginning
+from penstock.reading.planned import bookmarks_of, start_of, with_beginning
 from penstock.reading.source import Source
 from tests.reading.made import P0, place
 

@@ -1,0 +1,216 @@
+"""Who holds a lease: taken when it is free, renewed, handed over; one of them or a thousand.
+
+A lease has expired when its row has not changed for its term on the clock of the one who looks;
+clocks of two hosts are never compared. A holder that is cut off from the store loses its leases by
+the same rule: `holds` is false one term after the last renewal, before any other can have them.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.leases import Lease
+from penstock.leases.owned import OwnedRows
+from penstock.processes import is_alive, machine
+
+# Seconds.
+RENEW = 1.0
+TERM = 4.0
+
+_Document = dict[str, Any]
+
+
+def instance_name() -> str:
+    """Host, process and a random part: no two instances ever share it."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def terms(lease: Lease) -> _Document:
+    """What a lease's owner wrote of itself: `since`, `machine`, `pid`, `term` (seconds), its
+    `properties`, and `asked_by`, who wants it; empty if nobody holds it."""
+    try:
+        found = json.loads(lease.continuation)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _with(lease: Lease, owner: str, document: Mapping[str, Any]) -> Lease:
+    return replace(lease, owner=owner, continuation=json.dumps(document) if document else "")
+
+
+class _Seen(NamedTuple):
+    """Of another's lease: for how many seconds it was seen to be of one revision."""
+
+    revision: int
+    seconds: float
+    looked_at: float
+
+
+class LeaseHolder:
+    """The leases that one owner holds among rows of which it writes nothing else.
+
+    `free` and `take` until they are ours; `renew` every `every` seconds (`start`: in a thread),
+    one write for all of them; `release`, or lose them. `term` is ours: another's lease states its
+    own. `clock` is monotonic seconds. `properties` is asked at each write.
+    """
+
+    def __init__(
+        self,
+        rows: OwnedRows,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        every: float = RENEW,
+        term: float = TERM,
+        properties: Callable[[], Mapping[str, Any]] = dict,
+        is_alive: Callable[[int], bool] = is_alive,
+    ) -> None:
+        self._rows = rows
+        self._clock = clock
+        self._every = every
+        self._term = term
+        self._properties = properties
+        self._is_alive = is_alive
+        self._machine = machine()
+        # What we took -> when the last write began that renewed it. Changed with the rows' lock.
+        self._renewed: dict[str, float] = {}
+        # What others held when we looked last. Used by the one thread that looks.
+        self._seen: dict[str, _Seen] = {}
+        # The thread that renews, and what ends it.
+        self._running: tuple[threading.Thread, threading.Event] | None = None
+
+    @property
+    def lost(self) -> set[str]:
+        """What another owner has taken from us; one that we take again is not lost any more."""
+        return self._rows.lost
+
+    @property
+    def held(self) -> list[str]:
+        """What we took, and neither released nor found lost."""
+        with self._rows.lock:
+            return [name for name in self._renewed if name not in self._rows.lost]
+
+    def holds(self, name: str) -> bool:
+        """Whether the lease is held, and certainly by nobody else: it was renewed within its
+        term."""
+        renewed = self._renewed.get(name)
+        is_held = renewed is not None and name not in self._rows.lost
+        return is_held and self._clock() - (renewed or 0.0) < self._term
+
+    def free(self, rows: Iterable[Lease]) -> list[Lease]:
+        """Which may be taken of all the rows that there are: nobody's, our own of before, those
+        of a process of this machine that has ended, and expired ones. Call it a few times in a
+        term."""
+        now, seen, found = self._clock(), {}, []
+        held = set(self.held)
+        for row in rows:
+            if row.name in held:
+                continue
+            seen[row.name] = each = self._watched(row, now)
+            if row.owner in ("", self._rows.owner) or self._is_over(terms(row), each.seconds):
+                found.append(row)
+        self._seen = seen
+        return found
+
+    def take(self, rows: Collection[Lease]) -> list[str]:
+        """Takes leases that `free` returned; which of them are ours now, in one write. The others
+        changed meanwhile. After Unavailable, `free` returns those that were written."""
+        now = self._clock()
+        fresh = {
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": self._machine,
+            "pid": os.getpid(),
+            "term": self._term,
+            **self._properties(),
+        }
+        store, owner = self._rows.store, self._rows.owner
+        answers = store.put_all([_with(row, owner, fresh) for row in rows]) if rows else []
+        taken = [each for each in answers if isinstance(each, Lease)]
+        with self._rows.lock:
+            self._rows.adopt(taken)
+            self._renewed |= dict.fromkeys((each.name for each in taken), now)
+        return [each.name for each in taken]
+
+    def renew(self) -> None:
+        """Renews all, in one write. One that another has taken is `lost`."""
+        with self._rows.lock:
+            now, properties = self._clock(), dict(self._properties())
+            written = self._rows.write(
+                self.held, lambda row: _with(row, self._rows.owner, terms(row) | properties)
+            )
+            self._renewed |= dict.fromkeys(written, now)
+
+    def ask(self, rows: Iterable[Lease]) -> None:
+        """Asks their owners for leases, in one write. An owner knows by its next renewal; one that
+        was asked already is not asked again: each write puts off the end of a dead owner's term."""
+        asking = {"asked_by": self._rows.owner}
+        asked = [
+            _with(row, row.owner, terms(row) | asking)
+            for row in rows
+            if row.owner not in ("", self._rows.owner) and "asked_by" not in terms(row)
+        ]
+        if asked:
+            self._rows.store.put_all(asked)
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """What we hold, and another has asked for -> who. Finish what is begun, and release it."""
+        rows = {row.name: terms(row).get("asked_by") for row in self._rows.known(self.held)}
+        return {name: str(owner) for name, owner in rows.items() if owner}
+
+    def release(self, names: Collection[str] | None = None) -> None:
+        """Gives leases (all of them) back, so that nobody need wait for them to expire. A store
+        that is away is no error: they expire."""
+        with self._rows.lock:
+            names = [name for name in self.held if names is None or name in names]
+            for name in names:
+                del self._renewed[name]  # first: another may hold it before we have the answer
+            with suppress(PenstockError):
+                self._rows.write(names, lambda row: _with(row, "", {}))
+            self._rows.drop(names)
+
+    def start(self) -> None:
+        """Renews in a thread, until `stop`. A store that is away costs no lease by itself: an owner
+        that reaches it decides."""
+        if self._running is None:
+            done = threading.Event()
+            thread = threading.Thread(target=self._run, args=(done,), name="leases", daemon=True)
+            self._running = thread, done
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; what is held is held until it expires."""
+        running, self._running = self._running, None
+        if running is not None:
+            running[1].set()
+            running[0].join(self._every)
+
+    def _run(self, done: threading.Event) -> None:
+        while not done.wait(self._every):
+            with suppress(PenstockError):
+                self.renew()
+
+    def _watched(self, row: Lease, now: float) -> _Seen:
+        before = self._seen.get(row.name)
+        if before is None or before.revision != row.revision:
+            return _Seen(row.revision, 0.0, now)
+        # While we did not look, we and the owner may have been frozen together: a machine's pause.
+        more = min(now - before.looked_at, self._every)
+        return _Seen(row.revision, before.seconds + more, now)
+
+    def _is_over(self, document: Mapping[str, Any], seconds: float) -> bool:
+        """Whether the owner has ended on this machine, or has not renewed for its term."""
+        pid, term = document.get("pid"), document.get("term", self._term)
+        is_here = bool(self._machine) and document.get("machine") == self._machine
+        if is_here and isinstance(pid, int) and not self._is_alive(pid):
+            return True
+        return seconds >= (term if isinstance(term, int | float) else self._term)

@@ -1,0 +1,289 @@
+"""The one reader of a partition: it resumes, retries, records gaps, and knows when all is done.
+
+An owner calls `step`: a thread of the reader process, a task, the iterator. Nothing here waits,
+apart from the source's own `read`, and no thread runs: with a clock and a feed it is tested alone.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from penstock.backoff import delays
+from penstock.errors import PenstockError, PositionLost, Unavailable
+from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesRetries
+from penstock.feeds.holes import hole_before
+from penstock.page import Page
+from penstock.position import START, Bookmark, PartitionId, Place
+
+# Seconds until a partition that lost its history is followed again: the operator may have acted.
+BLOCKED = 30.0
+# Gaps that one step passes at most: a feed that goes on finding gaps after gaps is broken.
+_GAPS = 5
+
+
+class GapRecorder(Protocol):
+    """Where a reader records gaps before their policy is applied."""
+
+    def verify(self) -> None:
+        """Called before a connection is made; raises LeaseLost if the stored bookmarks are another
+        instance's by now."""
+        ...
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """Records a gap after `bookmark`; again with `to`, its end, when that is known. Raises
+        LeaseLost."""
+        ...
+
+
+class Step(NamedTuple):
+    """What one step brought. `error`: why it brought nothing; its class is the retry decision.
+    `wait`: seconds until the next step is worth it; 0 for at once."""
+
+    pages: Sequence[Page] = ()
+    wait: float = 0.0
+    error: PenstockError | None = None
+
+
+class PartitionReader:
+    """A partition that is read after `bookmark`, by one thread at a time.
+
+    `is_stored`: the bookmark is stored, so that the source may be acknowledged up to it. `clock` is
+    monotonic seconds. `bookmark`, `acknowledge`, `durable` and `status` may be called from any
+    thread.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        partition: PartitionId,
+        bookmark: Bookmark,
+        gaps: GapRecorder,
+        *,
+        is_stored: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.partition = partition
+        self.read_to = bookmark.place
+        # The partition has ended, and all of it was read.
+        self.drained = False
+        self.reconnects = 0
+        self.error: PenstockError | None = None  # of the last step
+        self._feed, self._gaps, self._clock = feed, gaps, clock
+        self._resume = bookmark  # after all that was read
+        self._saved = bookmark if is_stored else None  # what is stored
+        self._following: Following | None = None
+        self._past = _PastFollowings()
+        self._waits = self._delays()
+        self._blocked_until = 0.0
+        self._is_in_doubt = False  # the last following ended with a lost position
+        self._is_leaving = False
+
+    def _delays(self) -> Any:
+        return self._feed.delays() if isinstance(self._feed, PacesRetries) else delays()
+
+    # The owner.
+
+    def step(self, timeout: float, *, keep_alive: bool = False) -> Step:
+        """Connects if need be, and reads once, waiting at most `timeout` seconds for the source; or
+        only keeps the connection alive. Raises no PenstockError: the step has it.
+
+        A lost connection is made again by the next step, a lost history is asked for again after
+        `BLOCKED` seconds. After any other error the owner decides.
+        """
+        if self.drained or self._is_leaving:
+            return Step()
+        left = self._blocked_until - self._clock()
+        if left > 0:
+            return Step((), left, self.error)
+        try:
+            return self._step(timeout, keep_alive=keep_alive)
+        except Exception as error:  # a defect of the feed
+            self.error = PenstockError.of(error, f"reading {self.partition}")
+            return Step((), BLOCKED, self.error)
+
+    def _step(self, timeout: float, *, keep_alive: bool) -> Step:
+        try:
+            pages = self._read(timeout, keep_alive=keep_alive)
+        except Unavailable as error:
+            self.reconnects += 1
+            return self._failed(error, next(self._waits))
+        except PositionLost as error:
+            self._blocked_until = self._clock() + BLOCKED
+            return self._failed(error, BLOCKED)
+        except BaseException:  # Ctrl-C as well: pages that the source gave are read again
+            self.disconnect()
+            raise
+        if pages:
+            self._is_in_doubt = False
+            self.read_to = pages[-1].last
+        self._waits, self.error = self._delays(), None
+        self.drained = self._following is not None and self._following.drained
+        return Step(pages)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._following is not None
+
+    def disconnect(self) -> None:
+        """Closes the connection at once; the next step makes another."""
+        following, self._following = self._following, None
+        if following is not None:
+            # A closed following keeps its bookmarks: earlier places become durable later.
+            following.close()
+            found = following.bookmark(self.read_to)
+            self._resume = found or Bookmark(self.read_to, self._resume.mark)
+            self._past.add(self.read_to, following)
+
+    def leave(self) -> None:
+        """Reads no more. What was read can still become durable, and then `is_done` is true."""
+        self._is_leaving = True
+
+    def is_done(self, durable: Place | None) -> bool:
+        """Whether there is nothing left to read, and everything up to what was read is durable."""
+        if not (self.drained or self._is_leaving):
+            return False
+        return self.read_to is None or (durable is not None and durable >= self.read_to)
+
+    def last_bookmark(self, durable: Place | None) -> Bookmark:
+        """What to store when `is_done`: that the partition has ended, if it has."""
+        found = self.bookmark(durable) or Bookmark(durable, self._resume.mark)
+        return found._replace(ended=self.drained)
+
+    # Any thread.
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """What to store when everything up to `place` is durable; None: what is stored stays."""
+        following = self._following
+        found = following.bookmark(place) if following is not None else None
+        return self._past.bookmark(place) if found is None else found
+
+    def durable(self, place: Place) -> None:
+        """Everything up to `place` is durable."""
+        self._past.durable(place)
+
+    def acknowledge(self, bookmark: Bookmark) -> None:
+        """The bookmark is stored: the source may discard everything up to it."""
+        self._saved = bookmark
+        following = self._following
+        if following is not None:
+            following.acknowledge(bookmark)
+            if bookmark.place is not None:
+                self._past.saved(bookmark.place)
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page; see `Following.status`."""
+        following = self._following
+        return {
+            "connected": False,
+            **(following.status() if following is not None else {}),
+            "reconnects": self.reconnects,
+            "last_error": "" if self.error is None else str(self.error),
+        }
+
+    # Within a step.
+
+    def _failed(self, error: PenstockError, wait: float) -> Step:
+        self.disconnect()
+        self.error = error
+        return Step((), wait, error)
+
+    def _read(self, timeout: float, *, keep_alive: bool) -> Sequence[Page]:
+        despite: list[Gap] = []
+        while True:
+            following = self._following or self._connect(despite)
+            try:
+                return following.keep_alive() if keep_alive else following.read(timeout)
+            except HistoryLost as lost:
+                self.disconnect()
+                if len(despite) == _GAPS:
+                    raise
+                self._record(lost)
+                despite.append(lost.gap)
+            except PositionLost:
+                self.disconnect()
+                if self._is_in_doubt:
+                    raise
+                # What is lost, and what to do about it, is found by following again.
+                self._is_in_doubt = True
+
+    def _connect(self, despite: list[Gap]) -> Following:
+        """Follows after what was read, despite these gaps, and those that following finds."""
+        self._gaps.verify()
+        resume = self._resume
+        hole = hole_before(resume, self._feed.on_gap)
+        if hole is not None and not despite:
+            self._record(hole)
+            despite.append(hole.gap)
+        while True:
+            try:
+                following = self._feed.follow(
+                    self.partition, START if hole is not None else resume, despite=tuple(despite)
+                )
+                break
+            except HistoryLost as lost:
+                if len(despite) == _GAPS:
+                    raise
+                self._record(lost)
+                despite.append(lost.gap)
+        for gap in despite if following.begins else ():
+            self._gaps.lost(self.partition, gap, resume, to=following.begins)
+        if self._saved is not None and resume is not self._saved:
+            following.acknowledge(self._saved)
+        self._following = following
+        return following
+
+    def _record(self, lost: HistoryLost) -> None:
+        """Records a gap before its policy is applied. Raises PositionLost unless that is to go
+        on."""
+        self._gaps.lost(self.partition, lost.gap, self._resume)
+        if lost.gap.policy != "continue":
+            raise PositionLost(lost.message, hint=lost.hint) from lost
+
+
+class _PastFollowings:
+    """Closed followings in their order, each with the last place that it read; thread-safe. Their
+    marks are needed: a change may become durable while there is no connection, or after a new one
+    has begun beyond it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed: deque[tuple[Place | None, Following]] = deque()
+
+    def add(self, read_to: Place | None, following: Following) -> None:
+        """A following was closed after it had read up to `read_to`. One that read nothing new is
+        not kept."""
+        with self._lock:
+            if not self._closed or self._closed[-1][0] != read_to:
+                self._closed.append((read_to, following))
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """See `Following.bookmark`; the newest that knows the place."""
+        with self._lock:
+            for _, following in reversed(self._closed):
+                found = following.bookmark(place)
+                if found is not None:
+                    return found
+        return None
+
+    def durable(self, place: Place) -> None:
+        """Drops those that read no more than `place`. The last one stays: it has the bookmark of
+        `place` until there is another connection."""
+        if not self._closed:
+            return
+        with self._lock:
+            while len(self._closed) > 1 and _reaches(place, self._closed[0][0]):
+                self._closed.popleft()
+
+    def saved(self, place: Place) -> None:
+        """The bookmark of `place` is saved, and there is a connection: drops those that read no
+        more."""
+        with self._lock:
+            while self._closed and _reaches(place, self._closed[0][0]):
+                self._closed.popleft()
+
+
+def _reaches(place: Place, read_to: Place | None) -> bool:
+    return read_to is None or place >= read_to

@@ -1,0 +1,312 @@
+"""Who holds a lease: one at a time, and the next after the term, over any number of leases."""
+
+import json
+import time
+from builtins import list as List  # `list` is a method here
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from penstock.errors import LeaseLost, Unavailable
+from penstock.leases import Lease, replace
+from penstock.leases.holder import RENEW, TERM, LeaseHolder, instance_name
+from penstock.leases.memory import MemoryStore
+from penstock.leases.owned import OwnedRows
+
+NAMES = [f"shop/p{number:03}" for number in range(1000)]
+
+
+class Clock:
+    """Time that a test advances."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Store(MemoryStore):
+    """Counts its calls; each may be lost before (`away`) or after it was carried out (`late`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.away = self.late = False
+        self.slowly: Callable[[], None] = lambda: None
+
+    def list(self, prefix: str) -> List[Lease]:
+        self._call()
+        return super().list(prefix)
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        self._call()
+        answers = super().put_all(leases)
+        self.slowly()
+        if self.late:
+            raise Unavailable("the answer is lost")
+        return answers
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.away:
+            raise Unavailable("the store does not answer")
+
+
+class Hosts:
+    """Holders over one store."""
+
+    def __init__(self, leases: int = 1) -> None:
+        self.store, self.clock = Store(), Clock()
+        self.alive = True
+        self.names = NAMES[:leases]
+        self.store.put_all([Lease(name=name) for name in self.names])
+
+    def one(self, owner: str = "", term: float = TERM) -> LeaseHolder:
+        rows = OwnedRows(self.store, "shop/", owner or instance_name())
+        return LeaseHolder(rows, clock=self.clock, term=term, is_alive=lambda _: self.alive)
+
+    def owners(self) -> set[str]:
+        return {row.owner for row in self.store.list("")}
+
+    def take(self, holder: LeaseHolder) -> list[str]:
+        """Takes all that is free."""
+        return holder.take(holder.free(self.store.list("shop/")))
+
+    def wait(self, *watching: LeaseHolder, seconds: float = TERM) -> None:
+        """Time passes, in which these look."""
+        for _ in range(round(seconds / RENEW)):
+            for holder in watching:
+                holder.free(self.store.list("shop/"))
+            self.clock.now += RENEW
+
+
+def test_a_thousand_leases_are_one_write_to_take_to_renew_and_to_release() -> None:
+    hosts = Hosts(1000)
+    first, second = hosts.one(), hosts.one()
+    rows = first.free(hosts.store.list("shop/"))
+    for act in (lambda: first.take(rows), first.renew, first.release):
+        before = hosts.store.calls
+        act()
+        assert hosts.store.calls == before + 1
+    assert len(hosts.take(second)) == 1000
+
+
+def test_nobody_renews_or_releases_what_nobody_holds() -> None:
+    hosts = Hosts(3)
+    holder, before = hosts.one(), hosts.store.calls
+    holder.renew()
+    holder.release()
+    assert holder.take([]) == []
+    holder.ask([])
+    assert hosts.store.calls == before
+
+
+def test_of_two_that_take_the_same_row_one_holds_it() -> None:
+    hosts = Hosts(2)
+    first, second = hosts.one(), hosts.one()
+    rows = hosts.store.list("shop/")
+    assert first.take(rows[:1]) == NAMES[:1]
+    assert second.take(rows) == NAMES[1:2]
+    assert (first.held, second.held) == (NAMES[:1], NAMES[1:2])
+    assert second.lost == set(), "what was never ours is not lost"
+
+
+def test_a_lease_is_free_after_its_owner_s_term_and_not_before() -> None:
+    hosts = Hosts(3)
+    owner, rival = hosts.one(term=2 * TERM), hosts.one()
+    hosts.take(owner)
+    hosts.wait(rival, seconds=2 * TERM - RENEW)
+    assert all(map(owner.holds, hosts.names))
+    assert hosts.take(rival) == []
+    hosts.clock.now += RENEW
+    assert not any(map(owner.holds, hosts.names))
+    assert hosts.take(rival) == hosts.names
+    owner.renew()
+    assert owner.held == []
+    assert owner.lost == set(hosts.names)
+
+
+def test_a_renewal_puts_off_the_end_of_all_leases() -> None:
+    hosts = Hosts(3)
+    owner, rival = hosts.one(), hosts.one()
+    hosts.take(owner)
+    for _ in range(10):
+        hosts.wait(rival, seconds=TERM - RENEW)
+        owner.renew()
+    assert hosts.take(rival) == []
+    assert all(map(owner.holds, hosts.names))
+
+
+def test_a_process_of_this_machine_that_ended_holds_nothing() -> None:
+    hosts = Hosts(3)
+    hosts.take(hosts.one())
+    assert hosts.take(hosts.one()) == []
+    hosts.alive = False
+    assert hosts.take(hosts.one()) == hosts.names
+
+
+def test_a_process_of_another_machine_is_judged_by_its_term_only() -> None:
+    hosts = Hosts(1)
+    hosts.alive = False
+    (row,) = hosts.store.list("")
+    elsewhere = json.dumps({"machine": "elsewhere", "pid": 1})
+    hosts.store.put(replace(row, owner="there", continuation=elsewhere))
+    rival = hosts.one()
+    hosts.wait(rival)
+    assert hosts.take(rival) == hosts.names
+
+
+@pytest.mark.parametrize("text", ["", "?", "[]", '{"pid": "x", "term": null}'])
+def test_a_lease_that_something_else_wrote_expires_too(text: str) -> None:
+    hosts = Hosts(1)
+    (row,) = hosts.store.list("")
+    hosts.store.put(replace(row, owner="there", continuation=text))
+    rival = hosts.one()
+    assert hosts.take(rival) == []
+    hosts.wait(rival)
+    assert hosts.take(rival) == hosts.names
+
+
+def test_one_with_the_name_of_before_takes_its_leases_at_once() -> None:
+    hosts = Hosts(3)
+    hosts.take(hosts.one("me"))
+    assert hosts.take(hosts.one("you")) == []
+    assert hosts.take(hosts.one("me")) == hosts.names
+
+
+def test_a_renewal_whose_answer_was_lost_costs_no_lease_and_two_calls() -> None:
+    hosts = Hosts(1000)
+    owner = hosts.one()
+    hosts.take(owner)
+    hosts.store.late = True
+    with pytest.raises(Unavailable):
+        owner.renew()
+    hosts.store.late = False
+    before = hosts.store.calls
+    owner.renew()
+    assert hosts.store.calls == before + 2
+    assert owner.held == hosts.names
+
+
+def test_a_renewal_without_an_answer_is_none() -> None:
+    """It may not have been carried out: another may take the leases one term after the last."""
+    hosts = Hosts(1)
+    owner = hosts.one()
+    hosts.take(owner)
+    hosts.clock.now += TERM - RENEW
+    hosts.store.late = True
+    with pytest.raises(Unavailable):
+        owner.renew()
+    hosts.clock.now += RENEW
+    assert not owner.holds(NAMES[0])
+    assert owner.held == hosts.names, "it is not lost either"
+    hosts.store.late = False
+    owner.renew()
+    assert owner.holds(NAMES[0])
+
+
+def test_a_renewal_counts_from_its_beginning() -> None:
+    """Its answer may come late, and others have seen the row since it was written."""
+    hosts = Hosts(1)
+    owner = hosts.one()
+    hosts.take(owner)
+
+    def slowly() -> None:
+        hosts.clock.now += TERM - RENEW
+
+    hosts.store.slowly = slowly
+    owner.renew()
+    assert owner.holds(NAMES[0])
+    hosts.clock.now += RENEW
+    assert not owner.holds(NAMES[0])
+
+
+def test_leases_whose_taking_had_no_answer_are_taken_again() -> None:
+    hosts = Hosts(3)
+    owner = hosts.one()
+    hosts.store.late = True
+    with pytest.raises(Unavailable):
+        hosts.take(owner)
+    assert owner.held == []
+    hosts.store.late = False
+    assert hosts.take(owner) == hosts.names
+
+
+def test_what_is_asked_for_is_held_until_it_is_released() -> None:
+    hosts = Hosts(3)
+    owner, thief = hosts.one("owner"), hosts.one("thief")
+    hosts.take(owner)
+    thief.ask(hosts.store.list("shop/")[:2])
+    assert hosts.take(thief) == []
+    assert owner.asked == {}
+    before = hosts.store.calls
+    owner.renew()
+    assert hosts.store.calls == before + 3, "refused, read, written"
+    assert owner.asked == dict.fromkeys(NAMES[:2], "thief")
+    owner.renew()
+    assert owner.asked == dict.fromkeys(NAMES[:2], "thief"), "a renewal keeps the request"
+    owner.release(NAMES[:1])
+    assert hosts.take(thief) == NAMES[:1]
+    assert owner.held == NAMES[1:3]
+    assert thief.asked == {}
+    assert owner.lost == set(), "what was handed over is not lost"
+
+
+def test_what_was_asked_for_is_released_before_its_owner_knows() -> None:
+    hosts = Hosts(3)
+    owner, thief = hosts.one(), hosts.one()
+    hosts.take(owner)
+    thief.ask(hosts.store.list("shop/"))
+    owner.release()
+    assert hosts.take(thief) == hosts.names
+
+
+def test_asking_again_and_again_does_not_keep_a_dead_owner_s_lease() -> None:
+    hosts = Hosts(1)
+    hosts.take(hosts.one())
+    thieves = [hosts.one(), hosts.one()]
+    for _ in range(round(TERM / RENEW) + 1):
+        for thief in thieves:
+            rows = hosts.store.list("shop/")
+            thief.free(rows)
+            thief.ask(rows)
+        hosts.clock.now += RENEW
+    assert hosts.take(thieves[0]) == hosts.names
+
+
+def test_a_release_while_the_store_is_away_is_no_error_and_the_lease_expires() -> None:
+    hosts = Hosts(1)
+    owner, rival = hosts.one(), hosts.one()
+    hosts.take(owner)
+    hosts.store.away = True
+    owner.release()
+    assert owner.held == []
+    hosts.store.away = False
+    assert hosts.take(rival) == []
+    hosts.wait(rival)
+    assert hosts.take(rival) == hosts.names
+
+
+def test_a_thread_renews_until_it_is_stopped() -> None:
+    hosts = Hosts(2)
+    holder = hosts.one()
+    holder._every = 0.01
+    hosts.take(holder)
+    for _ in range(2):
+        before = {row.revision for row in hosts.store.list("")}
+        holder.start()
+        holder.start()
+        until(lambda old=before: old.isdisjoint(r.revision for r in hosts.store.list("")))
+        holder.stop()
+        holder.stop()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_names_of_instances_differ() -> None:
+    assert len({instance_name() for _ in range(100)}) == 100
