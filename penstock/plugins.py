@@ -1,4 +1,4 @@
-"""Plug-ins (feeds, sinks, layouts, stores), found by name through entry points, ours as well."""
+"""Feeds, sinks, layouts and stores are found through entry points; ours use the same door."""
 
 import re
 from difflib import get_close_matches

@@ -17,7 +17,6 @@ from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
 from penstock.sinks.jetstream.latency import PublishLatency
 from penstock.sinks.jetstream.new_publisher import new_publisher
-from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
@@ -161,7 +160,7 @@ class Write:
             self._publisher.add(messages)
         except OtherWriters as error:
             self._retried(lambda: self._publisher.pump(drain=True))
-            if isinstance(self._publisher, Atomic):
+            if self._session.delivery == "exactly-once":  # it may have stepped down meanwhile
                 self._step_down(error)
             self._publisher.add(messages)
 
@@ -214,7 +213,7 @@ class Write:
     def _step_down(self, error: OtherWriters) -> None:
         """From atomic batches to message ids, if we may choose."""
         old, session = self._publisher, self._session
-        if session.settings.delivery != "auto" or not isinstance(old, Atomic):
+        if session.settings.delivery != "auto" or session.delivery != "exactly-once":
             raise error
         session.step_down(error.message)
         self._publisher = new_publisher(session, self._tally)

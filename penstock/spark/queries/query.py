@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
 from penstock.plugins import plugin
 from penstock.sinks import PrefersImages, SetsAside
+from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
@@ -148,10 +149,11 @@ def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[st
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """What a sink gets of the backend, as far as it has the settings."""
+    sink = pipeline.sink
     policy: dict[str, str] = {}
-    if isinstance(pipeline.sink.sink(), SetsAside):
+    if isinstance(sink.sink(), SetsAside):
         policy["on_error"] = backend.on_error
-    if "connector" in type(pipeline.sink.settings).model_fields:
+    if isinstance(sink.settings, SinkSettings):
         policy["connector"] = plugin("feeds", backend.type).connector or backend.type
     return policy
 

@@ -129,11 +129,8 @@ class Atomic:
             self._flow.waiting()
 
     def release(self, api: JetStream) -> list[Messages]:
-        """Gives up: everything that is not stored.
-
-        Another writer's message may be the last of a shard, so ours are looked for one by one after
-        what was acknowledged. Raises Unavailable, and may then be called again.
-        """
+        """See Publisher. Another writer's message may be the last of a shard, so ours are looked
+        for one by one after what was acknowledged."""
         self._put_back()
         self._progress.find_stored(api, self._queue)
         return list(self._queue)

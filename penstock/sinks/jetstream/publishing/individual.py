@@ -107,6 +107,12 @@ class Individual:
         self._careful = self._sent > 0
         self._rewind()
 
+    def release(self, api: JetStream) -> list[Messages]:
+        """See Publisher."""
+        self._rewind()
+        done = self._acknowledged
+        return [one.slice(max(done - first, 0), len(one)) for first, one in self._chunks]
+
     def _rewind(self) -> None:
         """Goes on from the first message that was not acknowledged."""
         self._sent = self._acknowledged

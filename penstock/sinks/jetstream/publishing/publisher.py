@@ -105,6 +105,11 @@ class Publisher(Protocol):
         """Goes on over this connection from the first message that was not acknowledged."""
         ...
 
+    def release(self, api: JetStream) -> list[Messages]:
+        """Gives up: returns what is not stored, as far as this can be known, in order. Raises
+        Unavailable, and may then be called again."""
+        ...
+
 
 def framing(
     reply: Sequence[Piece | bytes], extra: Sequence[Piece | bytes], names: Sequence[str]

@@ -6,12 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.programs import free_port
 from penstock.errors import Rejected
 from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
-from tests.servers import Nats
+from tests.servers import Nats, free_port
 
 pytestmark = pytest.mark.live
 
@@ -101,5 +100,5 @@ def test_a_server_that_syncs_each_message_gets_atomic_batches(
     config = {"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}}
     server: Nats = own_nats(config)
     said = {"monitoring": f"http://127.0.0.1:{port}", "assume_synced": True}
-    JetStreamSink(settings_of(server.url, **{known: said[known]})).write([batch_of(3)])
+    JetStreamSink(settings_of(server.url, **{known: said[known]})).write([batch_of(3)], ignore)
     assert all(BATCH in one for one in headers(server, stream, read))

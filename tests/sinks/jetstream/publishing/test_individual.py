@@ -10,10 +10,14 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
 from penstock.sinks import ignore
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.stream import ensure
+from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats
 
@@ -168,3 +172,26 @@ def test_a_duplicate_that_is_not_stored_yet_is_sent_again() -> None:
     )
     with pytest.raises(Unavailable, match="not stored yet"):
         publisher._count(connection, [answer])
+
+
+def test_what_is_not_acknowledged_is_released(
+    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any
+) -> None:
+    """The second of two parts is in flight, and no answer was taken in."""
+    settings = settings_of(nats.url, delivery="deduplicated")
+    template = parse_template(settings.subject)
+    made = encoder(settings, template, ids=True, limit=1 << 20)
+    connection = Connection(settings)
+    connection.open()
+    api = JetStream(connection)
+    ensure(connection, api, settings, template)
+    publisher = Individual(Tally(), Flow(settings), window=8000, window_bytes=1 << 20)
+    publisher.resume(connection, api)
+    first, second = batch_of(3, 1), batch_of(4, 2)
+    publisher.add(made.encode(Part.of(first)))
+    publisher.pump(drain=True)
+    publisher.add(made.encode(Part.of(second)))
+    publisher.pump(drain=False)
+    released = publisher.release(api)
+    assert [one for messages in released for one in messages.ids.to_pylist()] == ids_of(second)
+    connection.close()
