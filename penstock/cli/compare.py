@@ -18,8 +18,6 @@ from penstock.replica.fold import Fold
 from penstock.settings import parse_duration
 from penstock.tail.reader import TailReader
 
-__all__ = ["command"]
-
 _SHOWN = 20
 
 

@@ -23,20 +23,6 @@ from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
 
-__all__ = [
-    "check_class_archive",
-    "check_java",
-    "check_machine",
-    "check_master",
-    "check_partitions",
-    "check_port",
-    "check_positions",
-    "check_shards",
-    "check_sharing",
-    "check_state",
-    "check_transform",
-]
-
 _JAVA = 17
 _OF_ONE_MACHINE = ("sqlite", "memory")  # schemes of positions
 # Seconds and bytes that the answer of an ops server may take.

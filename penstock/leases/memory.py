@@ -9,8 +9,6 @@ from threading import Lock
 from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore:
     """A `LeaseStore` that lives as long as the object; threads may share it."""

@@ -11,8 +11,6 @@ from penstock.errors import Malformed, PenstockError, Rejected, SettingsError, U
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, headers_of, status_of
 
-__all__ = ["ApiError", "JetStream", "Stored", "error_of"]
-
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
 _TOGETHER = 500  # requests that wait for answers at a time

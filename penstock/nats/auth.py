@@ -10,8 +10,6 @@ from urllib.parse import unquote, urlsplit
 from penstock.errors import SettingsError
 from penstock.nats.settings import NatsSettings
 
-__all__ = ["Address", "addresses", "identify"]
-
 _BLOCK = re.compile(r"-----BEGIN [^-]+-----\s*(\S+)\s*------END [^-]+------")
 _PORT = 4222
 

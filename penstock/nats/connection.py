@@ -21,8 +21,6 @@ from penstock.nats.failures import error_of, reason_of
 from penstock.nats.protocol import Err, Info, Msg, Ok, Parser, Ping, Pong
 from penstock.nats.settings import NatsSettings
 
-__all__ = ["Connection", "version_of"]
-
 _CHUNK = 1 << 18
 _LOOK = 0.1  # seconds between calls of `watch`
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR

@@ -2,8 +2,6 @@
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
 
-__all__ = ["error_of", "reason_of"]
-
 _REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 
 

@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.partitions import DISCONNECTED
 
-__all__ = ["Complaint", "Health", "Thresholds", "complaints", "worst"]
-
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
 

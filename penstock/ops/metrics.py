@@ -19,16 +19,6 @@ from prometheus_client.registry import Collector
 
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
-__all__ = [
-    "CONTENT_TYPE",
-    "HISTOGRAMS",
-    "SERIES",
-    "STATES",
-    "MoreMetrics",
-    "metrics_text",
-    "no_more_metrics",
-]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

@@ -13,23 +13,6 @@ from typing import Any
 from penstock.ops.board import COUNTERS, Entry
 from penstock.ops.reporter import Reporter
 
-__all__ = [
-    "DISCONNECTED",
-    "ENDED",
-    "HEALTHY",
-    "LAGGING",
-    "READING",
-    "SHOWN",
-    "STALE",
-    "WAITING",
-    "PartitionReports",
-    "PartitionStatus",
-    "Row",
-    "health_of",
-    "shown",
-    "summed",
-]
-
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
 # What a partition's delivery is worth. `LAGGING`: disconnected, or further from the newest change

@@ -14,15 +14,6 @@ from penstock.ops.partitions import SHOWN, PartitionStatus, health_of, shown
 from penstock.ops.readiness import readiness
 from penstock.ops.set_aside import LETTERS
 
-__all__ = [
-    "BackendStatus",
-    "BatchStatus",
-    "SinkStatus",
-    "Status",
-    "TableStatus",
-    "assess",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:

@@ -23,8 +23,6 @@ from penstock.ops.status import Status, assess
 from penstock.sinks import TellsOfStreams
 from penstock.version import __version__
 
-__all__ = ["Operations", "open_board"]
-
 log = structlog.get_logger("penstock")
 
 

@@ -30,8 +30,6 @@ from penstock.service.supervision import Supervision
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
 
-__all__ = ["Service"]
-
 # Seconds.
 TICK = 0.2
 # Before an instance that lost its pipeline looks whether it may have it back.

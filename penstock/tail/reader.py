@@ -19,8 +19,6 @@ from penstock.tail.bodies import changes_of
 from penstock.tail.message import Message
 from penstock.tail.start import ALL, Since, Start
 
-__all__ = ["TailReader"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HINT = "the pipeline makes it when it starts; its name is sink.stream"
 

@@ -6,8 +6,6 @@ from collections import deque
 
 from penstock.backoff import delays
 
-__all__ = ["TO_THE_TIP", "ShardPace"]
-
 # Empty pages, counted from the shard's beginning, after which its tip is assumed: before that an
 # empty page says nothing about the next one.
 TO_THE_TIP = 5

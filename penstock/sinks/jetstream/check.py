@@ -27,8 +27,6 @@ from penstock.sinks.jetstream.stream import (
 )
 from penstock.sinks.subject import Template, parse_template
 
-__all__ = ["check"]
-
 _LONG_WINDOW = 10  # seconds
 _OLDEST = (2, 9)  # what the tests run against begins there
 

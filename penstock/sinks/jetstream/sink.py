@@ -25,8 +25,6 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.jetstream.write import Write
 
-__all__ = ["JetStreamSink"]
-
 
 class JetStreamSink:
     """A `penstock.sinks.Sink`; one message per change. See `settings` for what it can do."""

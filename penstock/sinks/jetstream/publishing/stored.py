@@ -12,8 +12,6 @@ from penstock.sinks.jetstream.publishing.places import StreamState, read_shards,
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import Template
 
-__all__ = ["StoredPlaces"]
-
 _START = Place("", 0)  # before every place
 
 
