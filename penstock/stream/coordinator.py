@@ -8,7 +8,7 @@ and no clock can bring its records before theirs.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from penstock.errors import (
@@ -19,7 +19,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.feeds import Feed, Gap, NativeRecord, RecordReader
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import Roster
 from penstock.reservoir.reader import PartitionReader
 from penstock.stream.buffer import Buffer
@@ -35,7 +35,8 @@ _HINT = "move_to another position, or `on_gap: continue` goes on after the gap"
 
 
 class Coordinator:
-    """The partitions of a feed, read from bookmarks on; a `GapRecorder`. `clock` is monotonic
+    """The partitions of a feed, read from bookmarks on; a `GapRecorder`
+    and an `Acknowledger`. `clock` is monotonic
     seconds; until
     `grace` of it, a partition that cannot be opened yet is tried again without an error (an own
     connection that was just closed may still hold the source)."""
@@ -172,11 +173,21 @@ class Coordinator:
             name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()
         }
 
-    def acknowledge(self, bookmarks: Bookmarks) -> None:
-        """The source may forget everything up to these bookmarks."""
+    @property
+    def open_partitions(self) -> Sequence[PartitionId]:
+        """See `Acknowledger`."""
+        return list(self._shards)
+
+    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
+        """See `Acknowledger`."""
+        shard = self._shards.get(partition)
+        return None if shard is None else shard.bookmark_at(place)
+
+    def acknowledge(self, saved: Bookmarks) -> None:
+        """See `Acknowledger`."""
         for name, shard in self._shards.items():
-            if name in bookmarks:
-                shard.acknowledge(bookmarks[name])
+            if name in saved:
+                shard.acknowledge(saved[name])
 
     def close(self) -> None:
         """Closes all partitions."""

@@ -108,6 +108,10 @@ class Shard:
     def _place(self) -> Place | None:
         return self._known.place if self._handed is None else self._handed.place
 
+    def bookmark_at(self, place: Place | None) -> Bookmark | None:
+        """What to store when everything up to `place` is durable; None: what is stored stays."""
+        return self._reader.bookmark(place)
+
     def acknowledge(self, bookmark: Bookmark) -> None:
         """The source may discard everything up to the bookmark; sent with the next call."""
         self._reader.acknowledge(bookmark)

@@ -11,6 +11,7 @@ from penstock.closing import Closes
 from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
 from penstock.feeds import At, Feed, Gap
 from penstock.position import Bookmarks
+from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import Coordinator
 from penstock.stream.models import Convert, converter
 from penstock.stream.records import record_reader
@@ -136,7 +137,8 @@ class Stream(Closes):
         )
         if not isinstance(found, Mapping):
             raise InvalidPosition("only a token can be acknowledged")
-        self._coordinator.acknowledge(found)
+        # The caller has saved it.
+        Keeper(None, self._coordinator).save(found, 0)
 
     def follow(self, poll: float = 1.0) -> Iterator[dict[str, Any]]:
         """Every record, for ever: waits `poll` seconds where there is none, sends heartbeats

@@ -16,7 +16,7 @@ from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.page import Page
+from penstock.page import Page, fetched
 from penstock.position import (
     Bookmark,
     Bookmarks,
@@ -26,6 +26,7 @@ from penstock.position import (
     bookmarks_to_json,
 )
 from penstock.settings import Settings
+from penstock.wire.hash_partitions import hashing
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
 from tests.servers import Postgres
@@ -369,6 +370,32 @@ def test_it_begins_where_it_is_asked_to_or_refuses(feed: Feed, at: At) -> None:
         assert at != "now", "every feed can begin now"
     else:
         assert set(begun) == set(_begun[feed])
+
+
+def test_a_listing_names_every_partition_once_and_says_what_it_is(feed: Feed) -> None:
+    listing = feed.partitions(_begun[feed])
+    names = [each.partition for each in listing]
+    assert len(names) == len(set(names)) == len(listing) > 0
+    assert listing.complete is True
+    assert isinstance(listing.history, str)
+    assert list(feed.partitions()) != [], "nothing need be known"
+
+
+def test_the_status_of_a_feed_is_plain_and_does_no_io(feed: Feed) -> None:
+    copy: Feed = pickle.loads(pickle.dumps(feed))
+    status = copy.status()
+    assert json.loads(json.dumps(status)) == status
+    assert status.get("state", "") == ""
+
+
+def test_a_page_is_fetched_through_every_decoder_around_a_feeds_own(
+    feed: Feed, everything: list[Page]
+) -> None:
+    decoder = hashing(feed.decoder("json"), 4)
+    plain = feed.decoder("json")
+    for page in everything:
+        (expected,), (found,) = plain.decode(page), decoder.decode(fetched(decoder, page))
+        assert found.drop_columns(["route"]) == expected.drop_columns(["route"])
 
 
 def test_a_feed_says_its_policy_for_gaps(feed: Feed) -> None:
