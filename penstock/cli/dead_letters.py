@@ -108,8 +108,8 @@ def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
 def _decoder(pipeline: Pipeline, backend: str) -> Any:
     for each in pipeline.backends:
         if each.name == backend:
-            packed = getattr(pipeline.sink.settings, "encoding", "json") == "msgpack"
-            decoder = each.feed().decoder("msgpack" if packed else "json", "stop")
+            images = pipeline.sink.plug_in.images(pipeline.sink.settings)
+            decoder = each.feed().decoder(images, "stop")
             return hashing(decoder, pipeline.partitions)
     known = ", ".join(each.name for each in pipeline.backends)
     raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")

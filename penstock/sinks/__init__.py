@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from penstock.change import Images
 from penstock.finding import Finding
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.settings import Settings
 
+if TYPE_CHECKING:
+    from penstock.tail.reader import TailReader
+
 __all__ = [
     "Announces",
     "BoundsMessages",
+    "HasSubjects",
     "Notify",
     "Receipt",
     "Record",
@@ -86,6 +91,14 @@ class TellsOfStreams(Protocol):
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """The stream as its server tells it; None if there is none. Raises Unavailable."""
         ...
+
+
+@runtime_checkable
+class HasSubjects(Protocol):
+    """Settings of a sink that stores changes under subjects made from a template."""
+
+    subject: str
+    delivery: str
 
 
 @runtime_checkable
@@ -172,3 +185,7 @@ class SinkPlugin:
 
     settings: type[Settings]
     build: Callable[[Any], Sink]
+    # Settings -> how they want a change's images: as the sink stores them.
+    images: Callable[[Any], Images] = lambda _: "json"
+    # Settings (and another server's URL) -> a reader of the changes that the sink stored, if any.
+    reader: "Callable[[Any, str | None], TailReader] | None" = None

@@ -42,7 +42,7 @@ def mode(pipeline: Pipeline) -> Mode:
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
     reads them (the columns `late` go around the transforms)."""
-    packed = getattr(pipeline.sink.settings, "encoding", "json") in ("msgpack", "arrow")
+    packed = pipeline.sink.plug_in.images(pipeline.sink.settings) == "msgpack"
     unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
     return "msgpack" if packed and unseen else "json"
 

@@ -86,3 +86,14 @@ def test_the_sink_is_found_by_name(name: str) -> None:
     fields = {"url": "nats://h"} if name == "jetstream" else {}
     sink = found.build(found.settings(**fields))
     assert type(sink).__name__.lower() == f"{name}sink"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "images"), [("json", "json"), ("msgpack", "msgpack"), ("arrow", "msgpack")]
+)
+def test_a_sink_says_how_it_wants_images(encoding: str, images: str) -> None:
+    settings = JetStreamSettings.model_validate(
+        {"url": "nats://h", "encoding": encoding, "messages": "batch"}
+    )
+    assert plugin("sinks", "jetstream").images(settings) == images
+    assert plugin("sinks", "memory").images(None) == "json"
