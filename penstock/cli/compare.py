@@ -13,7 +13,6 @@ from penstock.compare.comparison import Comparison, Report
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.errors import SettingsError
 from penstock.feeds import Collection, ReadsCollections
-from penstock.nats.settings import NatsSettings
 from penstock.replica.fold import Fold
 from penstock.settings import parse_duration
 from penstock.tail.reader import TailReader
@@ -83,7 +82,7 @@ def _collection(backend: Backend, name: str) -> Collection:
     if not isinstance(feed, ReadsCollections):
         raise SettingsError(
             f"what a {backend.type} backend reads can't be compared",
-            hint="comparable are: postgres, mongodb, dynamodb",
+            hint="its feed does not read collections; docs/reference/cli.md lists those that do",
         )
     return feed.collection(name)
 
@@ -127,11 +126,10 @@ def _compare(
 
 
 def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
-    settings = pipeline.sink.settings
-    stream = getattr(settings, "stream", None)
-    if not isinstance(settings, NatsSettings) or not isinstance(stream, str):
-        raise SettingsError("the pipeline's sink keeps no stream", hint="sink.type: jetstream")
-    return TailReader(url or settings.url.get_secret_value(), stream)
+    reader = pipeline.sink.plug_in.reader
+    if reader is None:
+        raise SettingsError(f"what a {pipeline.sink.type} sink stores can't be read back")
+    return reader(pipeline.sink.settings, url)
 
 
 def _is_of(body: Mapping[str, Any], backend: Backend, collection: Collection) -> bool:

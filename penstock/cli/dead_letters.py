@@ -12,7 +12,7 @@ from penstock.cli.columns import columns
 from penstock.cli.tables import set_aside
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import Malformed, Rejected, SettingsError
-from penstock.sinks import SetsAside
+from penstock.sinks import SetsAside, images_of
 from penstock.tail.start import Since, parse_start
 from penstock.wire.hash_partitions import hashing
 
@@ -106,8 +106,7 @@ def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
 def _decoder(pipeline: Pipeline, backend: str) -> Any:
     for each in pipeline.backends:
         if each.name == backend:
-            packed = getattr(pipeline.sink.settings, "encoding", "json") == "msgpack"
-            decoder = each.feed().decoder("msgpack" if packed else "json", "stop")
+            decoder = each.feed().decoder(images_of(pipeline.sink.sink()), "stop")
             return hashing(decoder, pipeline.partitions)
     known = ", ".join(each.name for each in pipeline.backends)
     raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")

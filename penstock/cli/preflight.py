@@ -19,6 +19,7 @@ from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.native import describe, library
+from penstock.sinks import HasSubjects
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
@@ -139,8 +140,10 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     """Hash partitions that no subject has, or a subject that has them without any."""
-    subject, count = getattr(pipeline.sink.settings, "subject", ""), pipeline.partitions
-    used = "{partition}" in subject
+    settings, count = pipeline.sink.settings, pipeline.partitions
+    if not isinstance(settings, HasSubjects):
+        return
+    used = "{partition}" in settings.subject
     if used and count == 1:
         yield Finding(
             level="warning",
@@ -148,7 +151,7 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
             message="there is one hash partition: {partition} is 0 in every subject",
             remedy="set `partitions`; the source's partition is {source_partition}",
         )
-    elif count > 1 and subject and not used and not pipeline.transform:
+    elif count > 1 and not used and not pipeline.transform:
         yield Finding(
             level="warning",
             subject="partitions",
@@ -160,17 +163,16 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
 def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
     """Exactly once needs subjects that tell the source's partitions apart: see `delivery.md`."""
     sink = pipeline.sink.settings
-    subject, delivery = getattr(sink, "subject", ""), getattr(sink, "delivery", "")
-    if not subject or delivery not in ("auto", "exactly-once"):
+    if not isinstance(sink, HasSubjects) or sink.delivery not in ("auto", "exactly-once"):
         return
     needed = {"backend"} if len(pipeline.backends) > 1 else set()
     feeds = [backend.feed() for backend in pipeline.backends]
     if any(isinstance(feed, Polled) and feed.polled for feed in feeds):
         needed.add("source_partition")
-    missing = [f"{{{name}}}" for name in sorted(needed - parse_template(subject).fixed)]
+    missing = [f"{{{name}}}" for name in sorted(needed - parse_template(sink.subject).fixed)]
     if missing:
         yield Finding(
-            level="warning" if delivery == "auto" else "error",
+            level="warning" if sink.delivery == "auto" else "error",
             subject="subjects",
             message="several partitions of the source write to the same subjects: deduplicated by"
             " message ids, not exactly once",

@@ -114,10 +114,15 @@ class SinkChoice(Settings):
             raise ValueError("connector is set by each backend's type: leave it out")
         return settings
 
+    @property
+    def plug_in(self) -> SinkPlugin:
+        """What the sink's entry point names."""
+        found: SinkPlugin = plugin("sinks", self.type)
+        return found
+
     def sink(self) -> Sink:
         """Builds the sink; does no I/O."""
-        found: SinkPlugin = plugin("sinks", self.type)
-        return found.build(self.settings)
+        return self.plug_in.build(self.settings)
 
 
 class Transform(Settings):

@@ -71,7 +71,13 @@ class Replica:
 
 
 def _key_of(columns: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Key]:
-    return lambda change: tuple(change["key"][name] for name in columns)
+    def key(change: Mapping[str, Any]) -> Key:
+        # From the row where there is one: the key of a document has its values in another form.
+        rows = (change["data"], change["before"], change["key"])
+        row = next(row for row in rows if row and all(name in row for name in columns))
+        return tuple(row[name] for name in columns)
+
+    return key
 
 
 def _received(message: Message, keys: tuple[Key, ...]) -> Received:

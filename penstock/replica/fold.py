@@ -38,7 +38,8 @@ class Fold(Generic[K]):
         now = self._identity(change)
         if not key or any(name not in before for name in key):
             return (now,)
-        was = self._identity({**change, "key": {name: before[name] for name in key}})
+        old_key = {name: before[name] for name in key}
+        was = self._identity({**change, "key": old_key, "data": before})
         return (now,) if was == now else (was, now)
 
     def apply(self, change: Mapping[str, Any]) -> dict[K, Row | None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -12,6 +12,9 @@ from penstock.leases import LeaseStore
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Position
 from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.tail.reader import TailReader
 
 # `Progress.report`, for parts of a sink that report and store nothing.
 Notify = Callable[[Mapping[str, Any]], None]
@@ -103,6 +106,14 @@ class TellsOfStreams(Protocol):
 
 
 @runtime_checkable
+class HasSubjects(Protocol):
+    """Settings of a sink that stores changes under subjects made from a template."""
+
+    subject: str
+    delivery: str
+
+
+@runtime_checkable
 class SetsAside(Protocol):
     """A sink that keeps what it cannot store, and suspends tables. Everything is plain JSON;
     everything raises Unavailable and SettingsError.
@@ -143,6 +154,11 @@ class PrefersImages(Protocol):
     def images(self) -> Images:
         """The encoding."""
         ...
+
+
+def images_of(sink: Sink) -> Images:
+    """How a sink takes a change's images."""
+    return sink.images if isinstance(sink, PrefersImages) else "json"
 
 
 @runtime_checkable
@@ -207,3 +223,5 @@ class SinkPlugin:
 
     settings: type[Settings]
     build: Callable[[Any], Sink]
+    # Settings (and another server's URL) -> a reader of the changes that the sink stored, if any.
+    reader: "Callable[[Any, str | None], TailReader] | None" = None

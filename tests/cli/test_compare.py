@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -197,10 +198,31 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(f"state: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n")
     for more, words in (
-        (["items"], "keeps no stream"),
+        (["items"], "what a memory sink stores"),
         (["items", "--backend", "none"], "there are: default"),
         (["items", "--wait", "soon"], "--wait"),
     ):
         found = compare(file, *more)
         assert found.exit_code == 2
         assert words in found.output
+
+
+def test_the_stream_is_read_with_the_login_of_the_sink_unless_a_url_has_one(
+    own_nats: Callable[..., Nats], stream: str, tmp_path: Path
+) -> None:
+    server = own_nats({"authorization": {"users": [{"user": "u", "password": "right"}]}})
+    file = tmp_path / "pipeline.yaml"
+
+    def refused(password: str, *more: str) -> str:
+        sink = f"{{type: jetstream, url: {server.url}, stream: {stream}, user: u, password: "
+        backend = "{type: postgres, slot: s, publication: p, connection: postgresql://nowhere/x}"
+        file.write_text(f"state: {tmp_path}\nbackends: [{backend}]\nsink: {sink}{password}}}\n")
+        result = compare(file, "items", *more)
+        assert result.exit_code == 2
+        return result.output
+
+    there_is_none = f"there is no stream '{stream}'"
+    assert there_is_none in refused("right")
+    assert "refuses our credentials" in refused("wrong")
+    assert there_is_none in refused("wrong", "--url", f"nats://u:right@127.0.0.1:{server.port}")
+    assert "refuses our credentials" in refused("right", "--url", server.url)

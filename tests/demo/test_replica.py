@@ -65,6 +65,17 @@ def test_a_key_change_removes_the_old_key_and_keeps_what_is_unchanged(replica: R
     assert replica.received[-1].keys == ((1,), (9,))
 
 
+def test_a_document_has_the_key_of_its_images(replica: Replica) -> None:
+    key, old = {"id": {"$oid": "5"}}, {"id": "5", "name": "a"}
+    replica.apply(message(2, "INSERT", key=key, data=old))
+    replica.apply(message(3, "UPDATE", key=key, data={**old, "name": "b"}, before=old))
+    assert replica.tables["users"][("5",)] == {"id": "5", "name": "b"}
+    replica.apply(message(4, "DELETE", key=key, before={**old, "name": "b"}))
+    assert list(replica.tables["users"]) == [(1,)]
+    assert replica.impossible == []
+    assert replica.received[-1].keys == (("5",),)
+
+
 def test_a_delete_removes_the_row(replica: Replica) -> None:
     replica.apply(message(2, "DELETE", before={"id": 1}))
     assert replica.tables["users"] == {}

@@ -4,10 +4,18 @@ A batch passes `sink`, `write`, `cleaning`, `encoding`, `publishing` and `client
 the rest is kept, `mending` brings it back; `stream` is what we ask of a stream.
 """
 
+from penstock.nats.settings import NatsSettings
 from penstock.sinks import SinkPlugin
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.sink import JetStreamSink
+from penstock.tail.reader import TailReader
 
 __all__ = ["PLUGIN", "JetStreamSettings", "JetStreamSink"]
 
-PLUGIN = SinkPlugin(settings=JetStreamSettings, build=JetStreamSink)
+
+def _reader(settings: JetStreamSettings, url: str | None) -> TailReader:
+    server = settings if url is None else NatsSettings.model_validate({"url": url})
+    return TailReader(server, settings.stream)
+
+
+PLUGIN = SinkPlugin(settings=JetStreamSettings, build=JetStreamSink, reader=_reader)

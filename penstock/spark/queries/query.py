@@ -19,7 +19,7 @@ from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
 from penstock.plugins import plugin
-from penstock.sinks import PrefersImages, SetsAside
+from penstock.sinks import SetsAside, images_of
 from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
@@ -43,8 +43,7 @@ def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
     reads them (the columns `late` go around the transforms)."""
     unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
-    sink = pipeline.sink.sink()
-    return sink.images if unseen and isinstance(sink, PrefersImages) else "json"
+    return images_of(pipeline.sink.sink()) if unseen else "json"
 
 
 def start_query(

@@ -7,7 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.plugins import plugin
+from penstock.sinks import images_of
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.memory import MemorySink, MemorySinkSettings
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
@@ -86,3 +88,14 @@ def test_the_sink_is_found_by_name(name: str) -> None:
     fields = {"url": "nats://h"} if name == "jetstream" else {}
     sink = found.build(found.settings(**fields))
     assert type(sink).__name__.lower() == f"{name}sink"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "images"), [("json", "json"), ("msgpack", "msgpack"), ("arrow", "msgpack")]
+)
+def test_a_sink_says_how_it_wants_images(encoding: str, images: str) -> None:
+    settings = JetStreamSettings.model_validate(
+        {"url": "nats://h", "encoding": encoding, "messages": "batch"}
+    )
+    assert images_of(JetStreamSink(settings)) == images
+    assert images_of(MemorySink(MemorySinkSettings())) == "json"
