@@ -15,7 +15,7 @@ from penstock.leases.open import open_store
 from penstock.position import Bookmark
 from penstock.service.ownership import Ownership
 
-_LOOK = 0.2  # seconds
+_POLL = 0.2  # seconds
 _BOOKMARK = (
     "write a place (CURSOR:ORDINAL), or the JSON that `penstock positions FILE show` prints under"
     ' "bookmark"'
@@ -123,7 +123,7 @@ class Editing(Closes):
                     f"a running instance owns the positions of {self._pipeline.name}: {owner.text}",
                     hint="stop it (and its standbys) before positions are changed",
                 )
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
         return ours
 
     def _row(self, lease: Lease) -> StoredRow:

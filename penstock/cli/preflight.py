@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, PenstockError
-from penstock.feeds import Polled, TellsItsReader
+from penstock.feeds import KnowsReader, Polled
 from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
@@ -215,7 +215,7 @@ def check_positions(url: str) -> Finding:
 
 def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     """A store that only this machine has, where the source does not keep a second reader away."""
-    anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), TellsItsReader)]
+    anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), KnowsReader)]
     if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
         yield Finding(
             level="warning",

@@ -10,7 +10,7 @@ import click
 from penstock.cli.columns import columns
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.errors import PenstockError, SettingsError
-from penstock.feeds import TellsOfTables
+from penstock.feeds import ListsTables
 from penstock.sinks import SetsAside
 
 
@@ -81,7 +81,7 @@ def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
 
 def _followed(backend: Backend) -> list[str]:
     feed = backend.feed()
-    if not isinstance(feed, TellsOfTables):
+    if not isinstance(feed, ListsTables):
         return []
     try:
         return [f"{schema}.{table}" for schema, table in feed.tables()]

@@ -47,10 +47,10 @@ class Comparison:
         seen = set()
         for identity, row in rows:
             seen.add(identity)
-            self._look(identity, row)
+            self._compare(identity, row)
         if every:
             for identity in [name for name in self.fold.rows if name not in seen]:
-                self._look(identity, None)
+                self._compare(identity, None)
 
     def apply(self, body: Mapping[str, Any]) -> None:
         """The stream goes on."""
@@ -58,7 +58,7 @@ class Comparison:
             if identity in self.differences:
                 self._judge(identity, self._rows[identity])
 
-    def _look(self, identity: str, row: Mapping[str, Any] | None) -> None:
+    def _compare(self, identity: str, row: Mapping[str, Any] | None) -> None:
         self.compared += 1
         self._judge(identity, row)
         if identity in self.differences:

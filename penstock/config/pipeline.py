@@ -86,7 +86,7 @@ class Backend(Settings):
     @classmethod
     def _has_a_clock(cls, seconds: float | None, info: ValidationInfo) -> float | None:
         kind = info.data.get("type", "")
-        if seconds is not None and kind and not plugin("feeds", kind).tells_clock:
+        if seconds is not None and kind and not plugin("feeds", kind).has_clock:
             raise ValueError(
                 f"finds nothing with {kind}: each answer of this source has changes or says that"
                 " there are none; leave it out"

@@ -18,12 +18,12 @@ from penstock.feeds.abilities import (
     Collection,
     EstimatesLag,
     GivesRecords,
+    ListsTables,
     NativeRecord,
     PacesRetries,
     Polled,
     ReadsCollections,
     RecordReader,
-    TellsOfTables,
 )
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
@@ -44,16 +44,16 @@ __all__ = [
     "GivesRecords",
     "HistoryLost",
     "Holder",
+    "KnowsReader",
     "Lineage",
     "Listing",
+    "ListsTables",
     "Mark",
     "NativeRecord",
     "PacesRetries",
     "Polled",
     "ReadsCollections",
     "RecordReader",
-    "TellsItsReader",
-    "TellsOfTables",
 ]
 
 # Where to begin: the moment of the call, as far back as the source goes, a time (with a zone), a
@@ -274,7 +274,7 @@ class Feed(Protocol):
 
 
 @runtime_checkable
-class TellsItsReader(Protocol):
+class KnowsReader(Protocol):
     """A feed whose partitions have one reader at a time, known at the source."""
 
     def holders(self) -> Sequence[Holder]:
@@ -288,11 +288,11 @@ class TellsItsReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:
-    """What a feed's entry point names: its settings and how to build it. `tells_clock`: the status
+    """What a feed's entry point names: its settings and how to build it. `has_clock`: the status
     of its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what
     Debezium calls the source; empty: by the plug-in's name."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
-    tells_clock: bool = False
+    has_clock: bool = False
     connector: str = ""

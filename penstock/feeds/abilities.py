@@ -63,7 +63,7 @@ class EstimatesLag(Protocol):
 
 
 @runtime_checkable
-class TellsOfTables(Protocol):
+class ListsTables(Protocol):
     """A feed that knows which tables it follows."""
 
     def tables(self) -> Sequence[tuple[str, str]]:

@@ -22,7 +22,7 @@ from penstock.nats.protocol import Err, Info, Msg, Ok, Parser, Ping, Pong
 from penstock.nats.settings import NatsSettings
 
 _CHUNK = 1 << 18
-_LOOK = 0.1  # seconds between calls of `watch`
+_POLL = 0.1  # seconds between calls of `watch`
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
@@ -116,7 +116,7 @@ class Connection:
 
     def _wait_for_room(self) -> None:
         started = time.monotonic()
-        while not self._wait(write=True, timeout=min(_LOOK, self._timeout)):
+        while not self._wait(write=True, timeout=min(_POLL, self._timeout)):
             waited = time.monotonic() - started
             self.watch(waited)
             if waited >= self._timeout:
@@ -205,7 +205,7 @@ class Connection:
             while True:
                 left, done = since + timeout - time.monotonic(), False
                 self.watch(time.monotonic() - since)
-                for message in self.receive(max(0.0, min(left, _LOOK))):
+                for message in self.receive(max(0.0, min(left, _POLL))):
                     taken = take(message)
                     if taken is None:
                         kept.append(message)

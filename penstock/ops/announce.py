@@ -57,7 +57,7 @@ class Announcer:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Any] = {}
 
-    def look(self, snapshot: Snapshot) -> None:
+    def announce(self, snapshot: Snapshot) -> None:
         """Logs what changed since the last call."""
         for line in announcements(self._known, snapshot):
             getattr(log, line.level)(line.event, **line.fields)

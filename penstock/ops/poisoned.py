@@ -9,14 +9,14 @@ from penstock.ops.reporter import Reporter
 _KEYS = ("dead_letters", "tables")
 
 
-def report_poison(board: Reporter, sink: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Reports the dead letters and tables in `told`; returns its other fields."""
-    letters = told.get("dead_letters", {})
+def report_poison(board: Reporter, sink: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Reports the dead letters and tables in `report`; returns its other fields."""
+    letters = report.get("dead_letters", {})
     if letters:
         board.add("sink", sink, {f"dead_letters.{reason}": n for reason, n in letters.items()})
-    for table in told.get("tables", ()):
+    for table in report.get("tables", ()):
         board.report("table", _name(table), table)
-    return {key: value for key, value in told.items() if key not in _KEYS}
+    return {key: value for key, value in report.items() if key not in _KEYS}
 
 
 def post_tables(board: Board, tables: Sequence[Mapping[str, Any]]) -> None:

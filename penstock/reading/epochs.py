@@ -180,7 +180,7 @@ class Epochs:
     def _look_up(self) -> None:
         taken = {*self._partitions.open_partitions, *self._keeper.lost}
         try:
-            found = self._roster.look(self.durable, taken)
+            found = self._roster.look_up(self.durable, taken)
         except Unavailable:
             return  # the roster tries again; who is read already goes on
         if found is None:

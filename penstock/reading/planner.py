@@ -21,7 +21,7 @@ from penstock.reservoir.reservoir import Reservoir
 # Seconds between offsets of an idle source whose mark has moved, where offsets are the record.
 IDLE = 10.0
 # Seconds between two looks for partitions while a trigger waits for changes.
-LOOK = 0.1
+POLL = 0.1
 # Seconds that a planned micro-batch waits for a partition to be listed, or to count as absent.
 LISTED = 5 * AGAIN
 
@@ -68,7 +68,7 @@ class Planner:
         deadline = time.monotonic() + (self._limits.patience if patience is None else patience)
         self.save(start)
         while True:
-            start = self._look(start)
+            start = self._look_up(start)
             with self._wake:
                 end = self._end(start)
                 left = deadline - time.monotonic()
@@ -76,7 +76,7 @@ class Planner:
                     self._reservoir.check()
                 if end != start or left <= 0:
                     break
-                self._wake.wait(min(left, LOOK))
+                self._wake.wait(min(left, POLL))
         if end != start:
             self._idle_since = time.monotonic()
         elif self._is_record and time.monotonic() - self._idle_since >= IDLE:
@@ -123,7 +123,7 @@ class Planner:
         """Opens the partitions of a planned micro-batch. One that the source does not list any more
         is read when several listings have left it out: reading says what is lost."""
         deadline = time.monotonic() + LISTED
-        self._look(start, wanted)
+        self._look_up(start, wanted)
         while missing := wanted.difference(self._reservoir.open_partitions):
             if time.monotonic() >= deadline:
                 raise Unavailable(
@@ -131,19 +131,19 @@ class Planner:
                     " has changes, at times only",
                     hint="the query starts again and plans the same micro-batch",
                 )
-            time.sleep(LOOK)
-            self._look(start, wanted)
+            time.sleep(POLL)
+            self._look_up(start, wanted)
 
     def _await(self, wanted: Range) -> None:
         while not self._reservoir.reaches(wanted.partition, wanted.until):
             self._wake.wait(1.0)
 
-    def _look(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
+    def _look_up(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
         """Opens what may be read after `start`, which is durable, and what is `wanted`; returns
         `start` without partitions that are done for good."""
         for name in [name for name, bookmark in start.items() if bookmark.ended]:
             self._reservoir.close(name)
-        found = self._roster.look(start, self._reservoir.open_partitions, wanted)
+        found = self._roster.look_up(start, self._reservoir.open_partitions, wanted)
         if found is None:
             return start
         for name, bookmark in found.ready.items():

@@ -68,7 +68,7 @@ class Positions:
         # What the rows hold, as far as this object knows; the rows' lock guards both.
         self._stored: dict[PartitionId, Bookmark] = {}
         # What of a write without an answer turned out to be written, until `save` returns it.
-        self._settled: dict[PartitionId, Bookmark] = {}
+        self._resolved: dict[PartitionId, Bookmark] = {}
         self._lock = self._rows.lock
         self._interval = interval
         self._event_count = event_count
@@ -114,7 +114,7 @@ class Positions:
         rows = self._rows.list()
         with self._lock:
             self._rows.clear()
-            self._stored, self._settled = {}, {}
+            self._stored, self._resolved = {}, {}
             return self._adopt(rows)
 
     def is_known(self) -> bool:
@@ -192,10 +192,10 @@ class Positions:
         self._changes = 0
         self._next = now + self._interval
         with self._lock:
-            settled, self._settled = self._settled, {}
+            resolved, self._resolved = self._resolved, {}
         return {
             name: bookmark
-            for name, bookmark in {**settled, **fresh}.items()
+            for name, bookmark in {**resolved, **fresh}.items()
             if name not in self.lost
         }
 
@@ -258,7 +258,7 @@ class Positions:
     def _take_over(self, rows: Collection[Lease]) -> None:
         for name, bookmark in ((self._partition(row.name), _read(row)) for row in rows):
             if bookmark != self._stored.get(name):
-                self._stored[name] = self._settled[name] = bookmark
+                self._stored[name] = self._resolved[name] = bookmark
         self._note_lost()
 
     def _adopt(self, rows: Collection[Lease]) -> dict[PartitionId, Bookmark]:

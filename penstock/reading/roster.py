@@ -176,11 +176,11 @@ class Roster:
         self._next = clock()
         self._ended: dict[PartitionId, float] = {}  # since when they are known to have ended
         self._waits: Iterator[float] = iter(())  # while children of these are awaited
-        self._absences, self._settled = Absences(), Absences()
+        self._absences, self._childless = Absences(), Absences()
         self._retries = delays()
         self._lock = threading.Lock()
 
-    def look(
+    def look_up(
         self,
         known: Bookmarks,
         opened: Collection[PartitionId],
@@ -211,10 +211,10 @@ class Roster:
         now, counts = self._clock(), listing.complete
         first = openings(listing, known, opened, (), wanted)
         absent = self._absences.confirmed(first.missing, now, counts=counts)
-        settled = self._settled.confirmed(first.forgotten, now, counts=counts)
+        over = self._childless.confirmed(first.forgotten, now, counts=counts)
         found = openings(listing, known, opened, absent, wanted)
         self._next = now + self._wait(listing, now, in_doubt=not first.missing <= absent)
-        return found._replace(forgotten=[name for name in first.forgotten if name in settled])
+        return found._replace(forgotten=[name for name in first.forgotten if name in over])
 
     def _wait(self, listing: Listing, now: float, *, in_doubt: bool) -> float:
         """Seconds until the next look-up. A child is read two seconds after it is listed, also one

@@ -51,7 +51,7 @@ class Silences:
         self._seen: dict[str, Silence] = {}
         self._open: dict[str, Gap] = {}  # partitions that were silent, until their next event
 
-    def look(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def checked(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """Records the gaps of these rows; returns them without what is for this only."""
         for name, row in rows.items():
             if self._max_gap is None or row.get("clock") is None or not row.get("connected"):

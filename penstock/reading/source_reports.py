@@ -115,7 +115,7 @@ class SourceReports:
             self._reporting.release()
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
-        rows = self._silences.look(self._rows())
+        rows = self._silences.checked(self._rows())
         status = {
             **with_source(summed(rows), self._source()),
             **self._reader.counts,

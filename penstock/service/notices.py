@@ -32,7 +32,7 @@ class Notices:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._logged: dict[str, str] = {}
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
         self._waits: Iterator[float] = delays()
         self._at = 0.0
 
@@ -43,7 +43,7 @@ class Notices:
         for loss in self._losses(board):
             # Once its end is known, or will never be: each gap is announced once.
             done = bool(loss.gap["to"]) or loss.gap["policy"] != "continue"
-            if done and not loss.gap["announced"] and _identity(loss.gap) not in self._told:
+            if done and not loss.gap["announced"] and _identity(loss.gap) not in self._announced:
                 if now < self._at:
                     return
                 self._tell(loss, now)
@@ -95,7 +95,7 @@ class Notices:
             self._at = now + next(self._waits)
             log.warning("a gap could not be announced yet", subject=subject, error=str(error))
             return
-        self._told.add(_identity(loss.gap))
+        self._announced.add(_identity(loss.gap))
         self._waits = delays()
 
     def _note(self, loss: _Loss) -> None:

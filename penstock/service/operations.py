@@ -20,7 +20,7 @@ from penstock.ops.partitions import SHOWN
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
-from penstock.sinks import TellsOfStreams
+from penstock.sinks import DescribesStreams
 from penstock.version import __version__
 
 log = structlog.get_logger("penstock")
@@ -52,7 +52,7 @@ class Operations(Closes):
         self._standby = standby
         self._more_metrics = more_metrics
         sink = pipeline.sink.sink()
-        self._stream_info = sink.stream_info if isinstance(sink, TellsOfStreams) else None
+        self._stream_info = sink.stream_info if isinstance(sink, DescribesStreams) else None
         self._open = ExitStack()
         self._server: OpsServer | None = None
         self._refused = ""

@@ -9,7 +9,7 @@ import structlog
 from penstock.config import Backend
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
-from penstock.sinks import Record, Sink, TellsPlaces
+from penstock.sinks import Record, ReportsPositions, Sink
 
 log = structlog.get_logger("penstock")
 
@@ -34,7 +34,7 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
 
 
 def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:
-    if not isinstance(sink, TellsPlaces):
+    if not isinstance(sink, ReportsPositions):
         return {}
     partitions = [lineage.partition for lineage in backend.feed().partitions()]
     return dict(sink.records(backend.name, partitions))

@@ -13,7 +13,7 @@ import structlog
 from penstock.backoff import delays
 from penstock.config import Pipeline
 from penstock.errors import PenstockError, Unavailable
-from penstock.feeds import Holder, TellsItsReader
+from penstock.feeds import Holder, KnowsReader
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.writer_lease import WriterLease
@@ -103,7 +103,7 @@ class Standby:
     def _holders(self, number: int) -> Sequence[Holder]:
         backend = self._pipeline.backends[number]
         feed = backend.feed()
-        if not isinstance(feed, TellsItsReader):
+        if not isinstance(feed, KnowsReader):
             return ()
         try:
             holders = feed.holders()

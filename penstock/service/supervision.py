@@ -21,7 +21,7 @@ from penstock.tasks.task import UNKNOWN_TYPES
 
 # Seconds.
 GRACE = 30.0
-DRAIN_LOOK = 0.05
+DRAIN_POLL = 0.05
 
 log = structlog.get_logger("penstock")
 
@@ -70,7 +70,7 @@ class Supervision:
             waiting -= {name for name, entry in reports.items() if entry.get("stopped")}
             for query in self._queries:
                 self._post_batch(query)  # raises at once when the JVM is gone
-            time.sleep(DRAIN_LOOK)
+            time.sleep(DRAIN_POLL)
         for name in sorted(waiting):
             log.warning("stopped with a batch in flight; the next start delivers it", backend=name)
         for query in self._queries:
@@ -82,7 +82,7 @@ class Supervision:
     def _log_reports(self) -> None:
         self._unknown |= _log_unknown_types(self._board, self._unknown)
         snapshot = self._board.snapshot()
-        self._announcer.look(snapshot)
+        self._announcer.announce(snapshot)
         self._before = _log_set_aside(self._before, snapshot)
 
     def _post(self, query: Supervised) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, SettingsError
-from penstock.feeds import TellsItsReader
+from penstock.feeds import KnowsReader
 from penstock.service.ownership import Owner, Ownership
 from penstock.sinks import KeepsLeases
 
@@ -28,7 +28,7 @@ class WriterLease:
         self._refusal = ""
         sink = pipeline.sink.sink()
         feeds = [backend.feed() for backend in pipeline.backends]
-        if isinstance(sink, KeepsLeases) and not all(isinstance(f, TellsItsReader) for f in feeds):
+        if isinstance(sink, KeepsLeases) and not all(isinstance(f, KnowsReader) for f in feeds):
             self._store = sink.leases()
             self._ownership = Ownership(self._store, pipeline.name, instance=instance)
 

@@ -97,7 +97,7 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class TellsOfStreams(Protocol):
+class DescribesStreams(Protocol):
     """A sink whose other side has named streams; the ops server shows them."""
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
@@ -207,7 +207,7 @@ class Record:
 
 
 @runtime_checkable
-class TellsPlaces(Protocol):
+class ReportsPositions(Protocol):
     """A sink that knows by itself how far a partition is."""
 
     def records(

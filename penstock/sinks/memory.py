@@ -109,7 +109,7 @@ class MemorySink:
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
-        """See `TellsPlaces`: the last change of each partition, by its place."""
+        """See `ReportsPositions`: the last change of each partition, by its place."""
         last: dict[PartitionId, Bookmark] = {}
         with _opened(self.settings) as store:
             for row in store.changes:

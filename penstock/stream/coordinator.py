@@ -142,7 +142,7 @@ class Coordinator:
 
     def _open(self) -> None:
         """Opens the partitions that may be read, if it is time to look for them."""
-        found = self._roster.look(self._known, self._shards)
+        found = self._roster.look_up(self._known, self._shards)
         if found is None:
             return
         for name in found.forgotten:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from penstock.change import OnError
 from penstock.config.problems import blot, dotted, problems_of, refuse
 from penstock.errors import PenstockError, SettingsError
-from penstock.feeds import Feed, FeedPlugin, TellsOfTables
+from penstock.feeds import Feed, FeedPlugin, ListsTables
 from penstock.plugins import plugin
 from penstock.settings import Settings
 from penstock.stream.models import table_of
@@ -48,7 +48,7 @@ def stream(
 def _warn_of_no_table(feed: Feed, table: str) -> None:
     """A table may come later; but a name with a mistake gives no record, and no error."""
     with suppress(PenstockError):  # a role that may read changes need not see tables
-        if isinstance(feed, TellsOfTables) and not feed.tables():
+        if isinstance(feed, ListsTables) and not feed.tables():
             log.warning(
                 "the feed %r has no table %r now, so that no record comes: correct the name, or add"
                 " the table to what the source sends (PostgreSQL: to the publication)",

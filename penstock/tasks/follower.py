@@ -32,7 +32,7 @@ from penstock.reservoir.reservoir import Arrivals, Reservoir
 from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 
 # Seconds between looks at whether the epoch is over, while no page comes.
-LOOK = 0.1
+POLL = 0.1
 # Seconds between reports of status, and of bookmarks whose marks moved without a change.
 IDLE = 2.0
 
@@ -81,7 +81,7 @@ class Follower:
             fresh, taken = self._arrivals.fresh, self._arrivals.taken
             if not fresh:
                 self._check()
-                self._reservoir.wake.wait(LOOK)
+                self._reservoir.wake.wait(POLL)
             for name in list(fresh):
                 del fresh[name]
                 for page in self._reservoir.beyond(name, taken.get(name) or self._places.get(name)):

@@ -44,7 +44,7 @@ _COLLECT = 60.0
 
 log = logging.getLogger("penstock")
 # What this process has reported of its decoders' unknown types.
-_told: set[str] = set()
+_reported_types: set[str] = set()
 
 
 @cache
@@ -256,8 +256,8 @@ def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
     batches = decoder.decode(fetched(decoder, page))
-    for name in decoder.unknown_types - _told:
-        _told.add(name)
+    for name in decoder.unknown_types - _reported_types:
+        _reported_types.add(name)
         if board is None:
             log.warning("the type %s is not known and is delivered as its text", name)
         else:  # the service logs it, once over all workers

@@ -38,7 +38,7 @@ def test_each_change_is_said_once() -> None:
     with capture_logs() as logs:
         for state in ("slow", "slow", "normal", "normal", "slow"):
             board.post("sink", "jetstream", {"pressure": state})
-            announcer.look(board.snapshot())
+            announcer.announce(board.snapshot())
     assert [(line["log_level"], line["pressure"]) for line in logs] == [
         ("warning", "slow"),
         ("info", "normal"),

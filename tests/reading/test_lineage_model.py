@@ -157,7 +157,7 @@ class Owner:
 
     def turn(self) -> None:
         """Looks up, and reads each partition once; everything that is read is stored."""
-        found = self.roster.look(self.durable, self.readers)
+        found = self.roster.look_up(self.durable, self.readers)
         if found is not None:
             self.durable |= {n: b for n, b in found.ready.items() if n not in self.durable}
             for name, bookmark in found.ready.items():

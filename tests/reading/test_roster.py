@@ -207,19 +207,19 @@ def test_the_roster_looks_again_soon_where_a_listing_left_something_out() -> Non
     clock, feed = Clock(), Listed(MemoryFeedSettings())
     roster = Roster(feed, clock=clock)
     feed.listed = tree("b < a")
-    found = roster.look(known(a=READ), ())
+    found = roster.look_up(known(a=READ), ())
     assert found is not None
     assert found.ready == {}
-    assert roster.look(known(a=READ), ()) is None
+    assert roster.look_up(known(a=READ), ()) is None
     clock.now += AGAIN
     feed.listed = tree("a; b < a")
-    found = roster.look(known(a=READ), ())
+    found = roster.look_up(known(a=READ), ())
     assert found is not None
     assert found.ready == known(a=READ)
     clock.now += AGAIN
-    assert roster.look(known(a=READ), p("a")) is None
+    assert roster.look_up(known(a=READ), p("a")) is None
     clock.now += LOOKUP
-    assert roster.look(known(a=READ), p("a")) is not None
+    assert roster.look_up(known(a=READ), p("a")) is not None
 
 
 @pytest.mark.parametrize("listed", ["", "b < a"], ids=["empty", "half of it"])
@@ -228,7 +228,7 @@ def test_an_incomplete_listing_is_no_evidence(listed: str) -> None:
     feed.listed, feed.complete = tree(listed), False
     roster = Roster(feed, clock=clock)
     for _ in range(5):
-        found = roster.look(known(a=READ), ())
+        found = roster.look_up(known(a=READ), ())
         assert found is None or found.ready == {}
         clock.now += AGAIN
 
@@ -236,7 +236,7 @@ def test_an_incomplete_listing_is_no_evidence(listed: str) -> None:
 def seconds_until(roster: Roster, clock: Clock, bookmarks: dict[PartitionId, Bookmark]) -> float:
     """Until something is opened."""
     began = clock.now
-    while not ((found := roster.look(bookmarks, ())) and found.ready):
+    while not ((found := roster.look_up(bookmarks, ())) and found.ready):
         clock.now += 0.01
         assert clock.now - began < 100
     return clock.now - began
@@ -252,17 +252,17 @@ def test_a_late_child_is_opened_two_seconds_after_its_listing_also_after_another
     bookmarks = known(a=DONE)
     until = clock.now + quiet
     while clock.now < until:
-        roster.look(bookmarks, ())
+        roster.look_up(bookmarks, ())
         clock.now += 0.01
     feed.listed = tree("a; b < a")
     assert seconds_until(roster, clock, bookmarks) <= AGAIN
     bookmarks |= known(b=READ)
     if quiet < 100:  # two minutes after the end
         clock.now += 5.0
-        roster.look(bookmarks, p("b"))
+        roster.look_up(bookmarks, p("b"))
         feed.listed = tree("a; b < a; c < a")
         began = clock.now
-        while not ((found := roster.look(bookmarks, p("b"))) and found.ready):
+        while not ((found := roster.look_up(bookmarks, p("b"))) and found.ready):
             clock.now += 0.01
         assert clock.now - began <= AGAIN
         assert not hole(found.ready[PartitionId("c")])
@@ -273,11 +273,11 @@ def test_an_ended_partition_is_forgotten_only_after_two_listings() -> None:
     roster = Roster(feed, clock=clock)
     feed.listed = tree("b < a")
     bookmarks = known(a=DONE, b=READ)
-    found = roster.look(bookmarks, p("b"))
+    found = roster.look_up(bookmarks, p("b"))
     assert found is not None
     assert found.forgotten == []
     clock.now += AGAIN
-    found = roster.look(bookmarks, p("b"))
+    found = roster.look_up(bookmarks, p("b"))
     assert found is not None
     assert found.forgotten == ["a"]
 
@@ -288,7 +288,7 @@ def test_look_ups_of_a_settled_source_are_seldom() -> None:
     feed.listed = tree("a; b < a")
     bookmarks = known(a=DONE, b=READ)
     for _ in range(20_000):
-        roster.look(bookmarks, p("b"))
+        roster.look_up(bookmarks, p("b"))
         clock.now += 0.05
     assert feed.listings < 1_000 / LOOKUP + 200
 

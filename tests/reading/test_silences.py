@@ -60,11 +60,11 @@ def row(clock: float | None, token: str, *, connected: bool = True) -> dict[str,
 def test_a_silent_partition_is_recorded_and_stale() -> None:
     log = GapLog(clock=iter(range(0, 1000, 10)).__next__)
     silences = Silences(log, 300.0)
-    assert silences.look(row(0, "a")) == {"p": {"connected": True, "place": "07:1"}}
-    silences.look(row(299, "a"))
+    assert silences.checked(row(0, "a")) == {"p": {"connected": True, "place": "07:1"}}
+    silences.checked(row(299, "a"))
     assert log.rows() == {}
-    silences.look(row(300, "a"))
-    silences.look(row(900, "a"))
+    silences.checked(row(300, "a"))
+    silences.checked(row(900, "a"))
     found = log.rows()["p"]
     assert found["stale"]
     assert found["counts"] == {"silent": 1}
@@ -81,7 +81,7 @@ def test_the_first_event_after_a_silence_is_reported_once(
         (0, "a", "07:1"), (300, "a", "07:1"), (310, "idle", "07:1"), (320, "b", "08:0"),
         (330, "c", "09:0"),
     ):  # fmt: skip
-        silences.look({"p": {"connected": True, "clock": clock, "token": token, "place": place}})
+        silences.checked({"p": {"connected": True, "clock": clock, "token": token, "place": place}})
     (gap,) = log.rows()["p"]["gaps"]
     assert (gap["from"], gap["to"]) == ("07:1", "08:0")
     assert log.rows()["p"]["counts"] == {"silent": 1}
@@ -91,15 +91,15 @@ def test_the_first_event_after_a_silence_is_reported_once(
 def test_a_connection_that_was_lost_starts_anew() -> None:
     log = GapLog()
     silences = Silences(log, 300.0)
-    silences.look(row(0, "a"))
-    silences.look(row(100, "a", connected=False))
-    silences.look(row(400, "a"))
-    silences.look(row(600, "a"))
+    silences.checked(row(0, "a"))
+    silences.checked(row(100, "a", connected=False))
+    silences.checked(row(400, "a"))
+    silences.checked(row(600, "a"))
     assert log.rows() == {}
 
 
 def test_without_a_limit_or_a_clock_nothing_is_found() -> None:
     for silences, clock in ((Silences(log := GapLog(), None), 900.0), (Silences(log, 1.0), None)):
-        silences.look(row(None if clock is None else 0.0, "a"))
-        silences.look(row(clock, "a"))
+        silences.checked(row(None if clock is None else 0.0, "a"))
+        silences.checked(row(clock, "a"))
     assert log.rows() == {}

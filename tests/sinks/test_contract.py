@@ -15,7 +15,7 @@ import pytest
 
 from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
 from penstock.position import Bookmark, PartitionId, Place, Position
-from penstock.sinks import Receipt, Record, Sink, TellsPlaces, ignore
+from penstock.sinks import Receipt, Record, ReportsPositions, Sink, ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.tail.bodies import changes_of
@@ -142,13 +142,13 @@ def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of:
     """The place and the mark of the last change that is stored, as another process sees it."""
     case, shop, other = telling_case, PartitionId("shop"), PartitionId("other")
     case.sink.prepare()
-    assert isinstance(case.sink, TellsPlaces)
+    assert isinstance(case.sink, ReportsPositions)
     assert case.sink.records("default", [shop]) == {shop: Record()}
     for commit in (1, 2):
         marks = [None, *(f'{{"token":"{commit}-{n}"}}' for n in range(1, 5))]
         case.sink.write([batch_of(5, commit, mark=marks)], ignore)
         sink = case.again()
-        assert isinstance(sink, TellsPlaces)
+        assert isinstance(sink, ReportsPositions)
         last = Bookmark(Place(f"00000000/{commit:08X}", 4), {"token": f"{commit}-4"})
         exact = getattr(case.sink.settings, "delivery", "auto") in ("auto", "exactly-once")
         expected = Record(bookmark=last if exact else None, begun=True)

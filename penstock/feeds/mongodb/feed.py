@@ -193,7 +193,7 @@ class MongoFeed:
         )
 
     def tables(self) -> Sequence[tuple[str, str]]:
-        """See `feeds.TellsOfTables`: (database, collection)."""
+        """See `feeds.ListsTables`: (database, collection)."""
         return collections(self._settings)
 
     def collection(self, name: str) -> Collection:

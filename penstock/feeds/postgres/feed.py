@@ -292,7 +292,7 @@ class PostgresFeed:
         return {}
 
     def holders(self) -> Sequence[Holder]:
-        """See `feeds.TellsItsReader`."""
+        """See `feeds.KnowsReader`."""
         with connect_ordinary(self._settings) as connection:
             slot = find_slot(connection, self._settings.slot)
         if slot is None or slot.active_pid is None:
@@ -302,7 +302,7 @@ class PostgresFeed:
         ]
 
     def evict(self, holder: Holder) -> None:
-        """See `feeds.TellsItsReader`: nobody but the slot's reader is meant."""
+        """See `feeds.KnowsReader`: nobody but the slot's reader is meant."""
         with connect_ordinary(self._settings) as connection, translating("ending a reader"):
             connection.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots"
@@ -327,7 +327,7 @@ class PostgresFeed:
         )
 
     def tables(self) -> Sequence[tuple[str, str]]:
-        """See `feeds.TellsOfTables`: what the publication covers, narrowed by our settings."""
+        """See `feeds.ListsTables`: what the publication covers, narrowed by our settings."""
         with connect_ordinary(self._settings) as connection, translating("reading the tables"):
             return followed_tables(connection, self._settings)
 

@@ -194,7 +194,7 @@ class PostgresFollowing:
             self._progress.acknowledged(acknowledged)
         self._oldest = self._progress.oldest  # for `status`, which another thread may ask for
         self._heartbeat.beat(now)
-        self._watch.look(now)
+        self._watch.refresh(now)
         if self._progress.due(now):
             self._send(now)
 

@@ -98,7 +98,7 @@ class LogProgress:
         committed_at, self._open = self._open, None
         self.received = max(self.received, end)
         if last is None:
-            self._settled(end)
+            self._note_end(end)
         else:
             self._sent.append(_Sent(last, end, committed_at or 0, count, inside))
             # A page may end between the last change and its commit, and be durable already.
@@ -112,9 +112,9 @@ class LogProgress:
         self.received = max(self.received, end)
         self._asked = self._asked or asked
         if self._open is None:
-            self._settled(end)
+            self._note_end(end)
 
-    def _settled(self, end: int) -> None:
+    def _note_end(self, end: int) -> None:
         """Nothing for us up to `end`: it is done when everything before it is."""
         if self._sent:
             self._sent[-1].end = max(self._sent[-1].end, end)

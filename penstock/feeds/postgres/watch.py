@@ -10,7 +10,7 @@ from penstock.feeds.postgres.slot import Slot
 
 INTERVAL = 10.0  # seconds
 
-_LOOK = """
+_QUERY = """
 SELECT wal_status, safe_wal_size,
     (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END
     - '0/0'::pg_lsn)::bigint
@@ -32,13 +32,13 @@ class Watch:
         self.newest = 0  # LSN up to which the server had its log on disk, at the last look
         self._looked_at = now
 
-    def look(self, now: float) -> None:
+    def refresh(self, now: float) -> None:
         """Looks if it is time to; what keeps us from looking is found by the stream itself."""
         if now - self._looked_at < INTERVAL:
             return
         self._looked_at = now
         try:
-            rows = self._errands.rows(_LOOK, self._slot)
+            rows = self._errands.rows(_QUERY, self._slot)
         except PenstockError:
             return
         for status, safe, newest in rows:

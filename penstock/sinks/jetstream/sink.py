@@ -74,7 +74,7 @@ class JetStreamSink:
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
-        """See `TellsPlaces`."""
+        """See `ReportsPositions`."""
         with borrowed(self.settings) as session:
             origins = [Origin(backend, partition) for partition in partitions]
             stream, template = self.settings.stream, session.template
@@ -99,7 +99,7 @@ class JetStreamSink:
         return OwnersStore(self.settings)
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
-        """See `TellsOfStreams`; raises Unavailable."""
+        """See `DescribesStreams`; raises Unavailable."""
         with borrowed(self.settings) as session:
             return session.asked(lambda api: api.stream(name))
 

@@ -26,7 +26,7 @@ log = structlog.get_logger("penstock")
 
 # Seconds between two looks at whether the service stops, while Spark starts: a master that cannot
 # be reached takes a minute.
-LOOK = 0.2
+POLL = 0.2
 
 
 class Engine(Closes):
@@ -82,7 +82,7 @@ class Engine(Closes):
         return self._spark
 
     def _opened(self, opening: "Future[SparkSession]") -> SparkSession:
-        while not wait([opening], LOOK).done:
+        while not wait([opening], POLL).done:
             if self._is_stopping():
                 kill_jvm()  # nothing runs in it yet
         if self._is_stopping() and opening.exception() is not None:

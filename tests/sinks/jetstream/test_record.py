@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.sinks import Record, TellsPlaces, ignore
+from penstock.sinks import Record, ReportsPositions, ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
 from tests.sinks.jetstream.raw import Raw
@@ -35,7 +35,7 @@ def sink(nats: Nats, stream: str) -> JetStreamSink:
 
 
 def test_a_new_stream_has_no_record(sink: JetStreamSink) -> None:
-    assert isinstance(sink, TellsPlaces)
+    assert isinstance(sink, ReportsPositions)
     assert record_of(sink) == Record()
 
 
