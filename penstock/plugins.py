@@ -8,6 +8,9 @@ from typing import Any
 
 from penstock.errors import SettingsError
 
+# Modules of packages that have another name.
+_BROUGHT_BY = {"bson": "pymongo", "botocore": "boto3", "py4j": "pyspark"}
+
 
 def known(kind: str) -> list[str]:
     """The names of all installed plug-ins of a kind: `feeds`, `sinks`, `layouts` or `stores`."""
@@ -35,15 +38,20 @@ def _load(point: EntryPoint, name: str) -> Any:
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"{name!r} needs the module {error.name!r}, which is not installed",
-            hint=f"pip install '{_installed_by(str(error.name), point.dist)}'",
+            hint=f"pip install '{_needed(str(error.name), point.dist)}'",
         ) from error
 
 
-def _installed_by(module: str, package: Distribution | None) -> str:
-    """What pip installs a module by: the first extra of the package that requires it."""
-    wanted = module.partition(".")[0].replace("_", "-")
-    for requirement in (package.requires if package else None) or ():
+def _needed(module: str, package: Distribution | None) -> str:
+    return (installed_by(module, package) if package else None) or module.partition(".")[0]
+
+
+def installed_by(module: str, package: Distribution) -> str | None:
+    """What pip installs a module by: the first extra of the package that requires it, if any."""
+    top = module.partition(".")[0]
+    wanted = _BROUGHT_BY.get(top, top.replace("_", "-"))
+    for requirement in package.requires or ():
         found = re.match(r"([\w.-]+).*extra == \W(.+)\W", requirement)
-        if package and found and found[1].replace("_", "-") == wanted:
+        if found and found[1].replace("_", "-") == wanted:
             return f"{package.name}[{found[2]}]"
-    return wanted
+    return None

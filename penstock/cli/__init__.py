@@ -4,14 +4,14 @@ So `penstock tail` does not import Spark, and a command whose extra is not insta
 one to install while the others work.
 """
 
-import re
 from importlib import import_module
-from importlib.metadata import requires
+from importlib.metadata import distribution
 from typing import Any, NoReturn
 
 import click
 
 from penstock.errors import PenstockError, SettingsError
+from penstock.plugins import installed_by
 
 # name -> (module:attribute, what `penstock --help` says)
 _COMMANDS = {
@@ -33,9 +33,6 @@ _COMMANDS = {
     ),
     "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
 }
-
-# Modules that come with a package of another name.
-_BROUGHT_BY = {"bson": "pymongo", "botocore": "boto3", "py4j": "pyspark"}
 
 
 class _Commands(click.Group):
@@ -64,29 +61,18 @@ class _Commands(click.Group):
         except PenstockError as error:
             _fail(error)
         except ModuleNotFoundError as error:
-            if _extra(error.name or "") is None:
+            if installed_by(error.name or "", distribution("penstock")) is None:
                 raise
             _fail(_missing(ctx.invoked_subcommand or "penstock", error))
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
     module = error.name or "?"
-    extra = _extra(module)
-    hint = f"pip install 'penstock[{extra}]'" if extra else "install penstock again"
+    wanted = installed_by(module, distribution("penstock"))
+    hint = f"pip install '{wanted}'" if wanted else "install penstock again"
     return SettingsError(
         f"`penstock {command}` needs the module {module!r}, which is not installed", hint=hint
     )
-
-
-def _extra(module: str) -> str | None:
-    """The first of our extras that requires the package which has the module."""
-    top = module.partition(".")[0]
-    wanted = _BROUGHT_BY.get(top, top.replace("_", "-"))
-    for requirement in requires("penstock") or ():
-        found = re.match(r"([\w.-]+).*extra == \W(.+)\W", requirement)
-        if found and found[1] == wanted:
-            return found[2]
-    return None
 
 
 def _fail(error: PenstockError) -> NoReturn:

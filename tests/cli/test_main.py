@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from importlib.metadata import packages_distributions, requires
+from importlib.metadata import distribution, packages_distributions, requires
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import penstock
 from penstock import cli
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.plugins import installed_by
 
 COMMANDS = list(cli.main.list_commands(click.Context(cli.main)))
 
@@ -88,7 +89,9 @@ def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
     base = {re.split(r"[^\w-]", name)[0].lower() for name in always}
     for module in sorted(modules - sys.stdlib_module_names - {"penstock"}):
         brought = {name.lower().replace("_", "-") for name in packages.get(module, ())}
-        assert brought & base or cli._extra(module), f"no extra brings {module}"
+        assert brought & base or installed_by(module, distribution("penstock")), (
+            f"no extra brings {module}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
     ],
 )  # fmt: skip
 def test_the_extra_is_the_first_that_requires_the_library(module: str, extra: str) -> None:
-    assert cli._extra(module) == extra
+    assert installed_by(module, distribution("penstock")) == f"penstock[{extra}]"
 
 
 def test_a_missing_module_of_no_extra_is_a_bug_and_not_hidden(

@@ -97,7 +97,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Name: examples\nVersion: 1.0\n")
     points = []
     for name in ("write-a-feed.md", "write-a-sink.md"):
-        [toml] = blocks((DOCS / "how-to" / name).read_text(), "toml")
+        toml, *_ = blocks((DOCS / "how-to" / name).read_text(), "toml")
         points.append(
             toml.replace('[project.entry-points."', "[").replace('"]', "]").replace('"', "")
         )

@@ -163,13 +163,16 @@ def free_ports(number: int) -> int:
 
 def listening(run: Run) -> set[tuple[str, int]]:
     """Where the run's Python processes listen for TCP connections."""
-    return {
-        (each.laddr.ip, each.laddr.port)
-        for process in tree(run)
-        if process.name().startswith("python")
-        for each in process.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN
-    }
+    found = set[tuple[str, int]]()
+    for process in tree(run):
+        with suppress(psutil.NoSuchProcess):  # a worker that has ended meanwhile
+            if process.name().startswith("python"):
+                found |= {
+                    (each.laddr.ip, each.laddr.port)
+                    for each in process.net_connections("tcp")
+                    if each.status == psutil.CONN_LISTEN
+                }
+    return found
 
 
 @pytest.mark.timeout(1200)
