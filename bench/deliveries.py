@@ -27,8 +27,6 @@ from penstock.sinks.jetstream.settings import Delivery
 from tests.progress import Noted
 from tests.servers import Nats, free_port
 
-__all__ = ["DELIVERIES", "Row", "deliveries"]
-
 DELIVERIES: tuple[Delivery, ...] = ("exactly-once", "deduplicated", "at-least-once")
 _BATCH = 1000
 _SMALL, _INTERVAL = 100, 0.1

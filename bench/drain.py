@@ -19,8 +19,6 @@ from .stream import changes_in, messages_in, stored, wait_for
 from .timeline import Sample, Standstill, Timeline, relative, stood_still
 from .usage import OURS, Cpu, Usage
 
-__all__ = ["Drain", "drain", "drain_source"]
-
 SLOT = "bench"
 
 

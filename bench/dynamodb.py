@@ -13,8 +13,6 @@ import boto3
 from penstock.closing import Closes
 from tests.dynamodb.server import StreamsServer
 
-__all__ = ["DynamoDB"]
-
 SHARDS = 8
 READS = 5  # a second and shard
 _TABLE = "bench"

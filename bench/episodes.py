@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .stream import Times
 
-__all__ = ["SLOW", "Episode", "episodes"]
-
 SLOW = 25.0  # milliseconds from the commit to the store
 _APART = 1.0  # seconds between two episodes, at least
 

@@ -17,8 +17,6 @@ from .iterators import READERS
 if TYPE_CHECKING:
     from tests.dynamodb.server import StreamsServer
 
-__all__ = ["Iteration", "bloops_python", "iterate"]
-
 _SCRIPT = Path(__file__).with_name("iterators.py")
 # What the wanted ratio compares.
 _OURS, _THEIRS = "penstock", "bloop"

@@ -15,8 +15,6 @@ from .sources import PacedWriter, Source
 from .stream import latencies, messages_in, wait_for
 from .usage import Cpu, Usage
 
-__all__ = ["Latency", "Load", "latency", "latency_source"]
-
 # Seconds that a writer may be late and still have reached its rate.
 _PUNCTUAL = 0.1
 # Seconds: while the kernel counts a process's shared memory, the process cannot allocate.

@@ -8,8 +8,6 @@ from typing import Any, Self
 from penstock.closing import Closes
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 
-__all__ = ["Memory"]
-
 _PARTITIONS = 1000
 
 

@@ -12,8 +12,6 @@ from bson.raw_bson import RawBSONDocument
 from penstock.closing import Closes
 from tests.servers import Secantus
 
-__all__ = ["MongoDB"]
-
 _DATABASE, _COLLECTION = "bench", "bench"
 
 

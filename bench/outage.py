@@ -13,8 +13,6 @@ from .pipeline import STREAM, run_pipeline
 from .stream import changes_in, messages_in, wait_for
 from .usage import Usage
 
-__all__ = ["Outage", "outage"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from .stream import stored, wait_for
 
-__all__ = ["Peer", "parse_peer", "run_peer"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:

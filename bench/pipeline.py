@@ -18,8 +18,6 @@ from tests.servers import Nats, free_port
 
 from .variants import merged
 
-__all__ = ["STREAM", "Running", "run_pipeline"]
-
 STREAM = "BENCH"
 
 

@@ -16,16 +16,6 @@ from .takeover import Takeover
 from .timeline import Sample, Standstill
 from .usage import OURS
 
-__all__ = [
-    "show_deliveries",
-    "show_drain",
-    "show_iteration",
-    "show_latency",
-    "show_outage",
-    "show_scaling",
-    "show_takeovers",
-]
-
 _WORST = 5  # episodes that are shown
 _BAR = 30  # characters of the longest bar
 

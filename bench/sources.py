@@ -9,8 +9,6 @@ from .dynamodb import DynamoDB
 from .memory import Memory
 from .mongodb import MongoDB
 
-__all__ = ["SOURCES", "PacedWriter", "Source", "open_source"]
-
 
 class Source(Protocol):
     """A running server with what a bench needs of it. Rows have ten columns and a key."""

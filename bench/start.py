@@ -19,8 +19,6 @@ from .pipeline import STREAM, run_pipeline
 from .stream import messages_in, stored, wait_for
 from .usage import OURS, Usage
 
-__all__ = ["Start", "start"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:

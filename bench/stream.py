@@ -13,8 +13,6 @@ from penstock.sinks.jetstream import JetStreamSettings
 from penstock.tail.message import Message
 from penstock.tail.reader import TailReader
 
-__all__ = ["Times", "changes_in", "latencies", "messages_in", "stored", "stored_at", "wait_for"]
-
 
 def stored(url: str, stream: str) -> tuple[int, float, float]:
     """Messages in the stream, and the times of the first and last, in seconds since 1970."""

@@ -9,8 +9,6 @@ import psycopg
 
 from tests.servers import Database
 
-__all__ = ["PUBLICATION", "TEN", "Shape", "Writer", "backend", "create", "write_backlog"]
-
 PUBLICATION = "bench"
 
 # Commits a second that one session is asked for, also if they are asynchronous, and how many

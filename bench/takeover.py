@@ -20,8 +20,6 @@ from .pipeline import STREAM, Running, run_pipeline
 from .stream import changes_in, messages_in, stored_at, wait_for
 from .variants import merged
 
-__all__ = ["Takeover", "takeover"]
-
 # Rows a second, and in a transaction: stored changes show to some 20 ms when publishing stopped.
 _RATE, _SIZE = 500, 10
 # Seconds of load before the end of the first, and for which the second is on standby.

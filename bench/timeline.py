@@ -19,8 +19,6 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 
-__all__ = ["Sample", "Standstill", "Timeline", "relative", "stood_still"]
-
 EVERY = 0.1  # seconds between two samples
 
 _SENT = """

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import psutil
 
-__all__ = ["OURS", "Cpu", "Usage"]
-
 OURS = ("service", "jvm", "reader", "workers")
 # The name of a fork of the server; without one, the end of its command.
 _READER = "source_runner"

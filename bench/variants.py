@@ -5,8 +5,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["merged", "pipeline_keys"]
-
 
 def merged(*documents: Mapping[str, Any]) -> dict[str, Any]:
     """One document of several; a later value wins, mappings are merged."""

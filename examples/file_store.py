@@ -69,7 +69,7 @@ class FileStore:
 
     @contextmanager
     def _locked(self) -> Iterator[Rows]:
-        """The rows, which nobody else reads or writes meanwhile."""
+        """The rows, under the lock."""
         try:
             with self._path.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,6 +86,11 @@ class FileStore:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _swap(rows: Rows, lease: Lease) -> Lease | LeaseLost:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from penstock.stream import Stream, stream
     from penstock.tail.message import Message
     from penstock.tail.reader import TailReader
-
-__version__ = "0.1.0"
+    from penstock.version import __version__
 
 _PLACES = {
     "penstock.change": ("Operation", "schema"),
@@ -53,6 +52,7 @@ _PLACES = {
     "penstock.stream": ("Stream", "stream"),
     "penstock.tail.message": ("Message",),
     "penstock.tail.reader": ("TailReader",),
+    "penstock.version": ("__version__",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 

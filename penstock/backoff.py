@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from random import Random
 
-__all__ = ["delays"]
-
 
 def delays(
     *, first: float = 0.1, limit: float = 10.0, factor: float = 2.0, random: Random | None = None

@@ -3,8 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import Self
 
-__all__ = ["Closes"]
-
 
 class Closes(ABC):
     """What is closed at the end of a `with`, whatever ended it."""

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from penstock.errors import SettingsError, Unavailable
 
-__all__ = ["Server", "connect"]
-
 # Seconds that a client may take to connect, and for each answer of the challenge.
 _PATIENCE = 10.0
 # Seconds that a server waits for a fixed port: the process before it may still hold the port.

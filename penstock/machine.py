@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TypeVar
 
-__all__ = ["step"]
-
 State = TypeVar("State", bound=Enum)
 Event = TypeVar("Event", bound=Enum)
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from penstock.errors import SettingsError
 
-__all__ = ["known", "plugin"]
-
 
 def known(kind: str) -> list[str]:
     """The names of all installed plug-ins of a kind: `feeds`, `sinks`, `layouts` or `stores`."""

@@ -25,8 +25,6 @@ import pyspark
 from penstock.errors import Unavailable
 from penstock.spark.session.launch import MODULES
 
-__all__ = ["Cluster", "hiding"]
-
 _HOME = Path(pyspark.__file__).resolve().parent
 _NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 _MOUNT = 'mount -t tmpfs none "$0" && exec "$@"'

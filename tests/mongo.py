@@ -17,17 +17,6 @@ from penstock.page import Page
 from penstock.position import Bookmark
 from tests.servers import Secantus
 
-__all__ = [
-    "REAL",
-    "Shop",
-    "eventually",
-    "follow",
-    "mongodb",
-    "pages",
-    "rows",
-    "shop_on",
-]
-
 REAL = os.environ.get("PENSTOCK_MONGO_URL", "")
 
 

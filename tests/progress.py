@@ -5,8 +5,6 @@ from typing import Any
 
 from penstock.position import PartitionId, Place, Position
 
-__all__ = ["Noted"]
-
 
 class Noted:
     """A `Progress` that keeps what is stored in `position`, and calls `report` with each report."""

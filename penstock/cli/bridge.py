@@ -13,8 +13,6 @@ from penstock.config import Pipeline, build_pipeline
 from penstock.errors import SettingsError
 from penstock.ops.logs import Format
 
-__all__ = ["bridge_pipeline", "command"]
-
 _REQUIRED = ("PG_HOST", "PG_DB", "POSTGRES_BRIDGE_USER", "POSTGRES_BRIDGE_PASSWORD", "NATS_HOST")
 _LOGIN = ("NATS_BRIDGE_USER", "NATS_BRIDGE_PASSWORD")
 

@@ -9,8 +9,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from penstock.ops.status import BackendStatus, Status
 
-__all__ = ["BRIDGE_SERIES", "bridge_series"]
-
 # The bridge serves one slot and no labels. Its later versions renamed one series and replaced
 # another (`queue_usage_percent` for `last_processing_time_us`): both old names are served too.
 BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (

@@ -21,8 +21,6 @@ from penstock.finding import Finding, Level
 from penstock.position import Bookmarks, PartitionId
 from penstock.sinks import BoundsMessages
 
-__all__ = ["command", "findings"]
-
 _LARGER = (
     "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"
     " --max-msg-size; or leave images out"

@@ -2,8 +2,6 @@
 
 import click
 
-__all__ = ["command"]
-
 
 @click.command("class-archive")
 def command() -> None:

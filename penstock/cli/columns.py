@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["columns"]
-
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """One line for the head and one for each row; every column as wide as its widest cell."""

@@ -10,15 +10,13 @@ from typing import Any
 import click
 
 from penstock.compare.comparison import Comparison, Report
-from penstock.compare.fold import Fold
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.errors import SettingsError
 from penstock.feeds import Collection, ReadsCollections
 from penstock.nats.settings import NatsSettings
+from penstock.replica.fold import Fold
 from penstock.settings import parse_duration
 from penstock.tail.reader import TailReader
-
-__all__ = ["command"]
 
 _SHOWN = 20
 
@@ -111,7 +109,7 @@ def _compare(
     while True:
         for body in changes(reader.end()):
             comparison.apply(body)
-        late, copies = time.monotonic() > deadline, len(comparison.fold.documents)
+        late, copies = time.monotonic() > deadline, len(comparison.fold.rows)
         # Counting may cost what reading everything does.
         if late or not comparison.differences:
             count = collection.count()

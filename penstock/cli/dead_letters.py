@@ -16,8 +16,6 @@ from penstock.sinks import SetsAside
 from penstock.tail.start import Since, parse_start
 from penstock.wire.hash_partitions import hashing
 
-__all__ = ["command"]
-
 _file = click.argument("file", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 

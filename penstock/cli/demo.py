@@ -8,8 +8,6 @@ from rich.console import Console
 
 from penstock.demo.sources import SOURCES
 
-__all__ = ["command"]
-
 
 @click.command("demo")
 @click.option(

@@ -14,8 +14,6 @@ from penstock.errors import SettingsError
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
 
-__all__ = ["command"]
-
 
 @click.command("gaps")
 @click.argument("file", type=click.Path(path_type=Path))

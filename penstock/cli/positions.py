@@ -19,8 +19,6 @@ from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import SettingsError
 
-__all__ = ["command", "stored"]
-
 # Action -> the arguments after it, which are all needed.
 _ACTIONS: Mapping[str, tuple[str, ...]] = {
     "list": (),

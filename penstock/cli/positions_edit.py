@@ -15,8 +15,6 @@ from penstock.leases.open import open_store
 from penstock.position import Bookmark
 from penstock.service.ownership import Ownership
 
-__all__ = ["Editing", "StoredRow", "read_export"]
-
 _LOOK = 0.2  # seconds
 _BOOKMARK = (
     "write a place (CURSOR:ORDINAL), or the JSON that `penstock positions FILE show` prints under"

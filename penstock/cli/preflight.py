@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, PenstockError
-from penstock.feeds import Polled
+from penstock.feeds import Polled, TellsItsReader
 from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
@@ -23,20 +23,8 @@ from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
 
-__all__ = [
-    "check_class_archive",
-    "check_java",
-    "check_machine",
-    "check_master",
-    "check_partitions",
-    "check_port",
-    "check_positions",
-    "check_shards",
-    "check_state",
-    "check_transform",
-]
-
 _JAVA = 17
+_OF_ONE_MACHINE = ("sqlite", "memory")  # schemes of positions
 # Seconds and bytes that the answer of an ops server may take.
 _PATIENCE = 10.0
 _LONGEST = 65_536
@@ -56,6 +44,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield from check_shards(pipeline)
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
+    yield from check_sharing(pipeline)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
 
 
@@ -220,6 +209,20 @@ def check_positions(url: str) -> Finding:
             remedy="write positions: sqlite:///FILE",
         )
     return Finding(level="ok", subject="positions", message="writable")
+
+
+def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
+    """A store that only this machine has, where the source does not keep a second reader away."""
+    anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), TellsItsReader)]
+    if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
+        yield Finding(
+            level="warning",
+            subject="positions",
+            message=f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
+            " another machine has other positions, and only the sink can keep the two apart",
+            remedy="for several machines set positions: postgresql://..., nats://..., etcd://... or"
+            " mongodb://...",
+        )
 
 
 def check_port(bind: str, port: int, pipeline: str) -> Finding:

@@ -12,8 +12,6 @@ from penstock.config import Pipeline, load_pipeline, secrets_of
 from penstock.errors import Unavailable
 from penstock.ops.logs import Format, configure
 
-__all__ = ["command", "log_format", "serve", "state_option"]
-
 # Set in the environment of a service that has started itself again.
 _STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
 # Seconds between two such starts.

@@ -13,8 +13,6 @@ from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import TellsOfTables
 from penstock.sinks import SetsAside
 
-__all__ = ["command", "set_aside"]
-
 
 @click.group("tables")
 def command() -> None:

@@ -13,8 +13,6 @@ from penstock.tail.message import Message
 from penstock.tail.reader import TailReader
 from penstock.tail.start import parse_start
 
-__all__ = ["command"]
-
 
 @click.command("tail")
 @click.option(

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.compare.fold import Fold
 from penstock.compare.same import differing
-
-__all__ = ["Comparison", "Report"]
+from penstock.replica.fold import Fold
 
 _MISSING_IN_STREAM, _MISSING_IN_SOURCE = "missing in the stream", "missing in the source"
 
@@ -38,7 +36,7 @@ class Comparison:
     """Of one collection. `add` its rows as they were read, then `apply` what the stream still has,
     until `differences` is empty or nothing comes."""
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: Fold[str]) -> None:
         self.fold = fold
         self.compared = 0
         self.differences: dict[str, str] = {}
@@ -51,7 +49,7 @@ class Comparison:
             seen.add(identity)
             self._look(identity, row)
         if every:
-            for identity in [name for name in self.fold.documents if name not in seen]:
+            for identity in [name for name in self.fold.rows if name not in seen]:
                 self._look(identity, None)
 
     def apply(self, body: Mapping[str, Any]) -> None:
@@ -67,7 +65,7 @@ class Comparison:
             self._rows[identity] = row
 
     def _judge(self, identity: str, row: Mapping[str, Any] | None) -> None:
-        copy = self.fold.documents.get(identity)
+        copy = self.fold.rows.get(identity)
         if row is None:
             problem = "" if copy is None else _MISSING_IN_SOURCE
         elif copy is None:

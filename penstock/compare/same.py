@@ -11,8 +11,6 @@ from math import isinf, isnan
 from typing import Any
 from uuid import UUID
 
-__all__ = ["differing", "same"]
-
 
 def differing(row: Mapping[str, Any], copy: Mapping[str, Any]) -> list[str]:
     """The columns in which a table's row and its copy differ."""

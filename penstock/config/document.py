@@ -14,8 +14,6 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from penstock.config.problems import Path, Problem
 
-__all__ = ["Document", "parse"]
-
 _VARIABLE = re.compile(r"\$\$|\$\{([^}]*)\}?")
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 # A password inside a URL, and keys that hold one.

@@ -13,8 +13,6 @@ from penstock.config.problems import Path, Problem, blot, dotted, nearest, probl
 from penstock.errors import SettingsError
 from penstock.plugins import known, plugin
 
-__all__ = ["build_pipeline", "load_pipeline", "parse_pipeline"]
-
 
 def load_pipeline(
     file: str | FilePath,

@@ -14,8 +14,6 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from penstock.config.problems import blot, dotted, nearest, problems_of, refuse
 from penstock.settings import Settings
 
-__all__ = ["options_from_settings", "settings_from_options"]
-
 S = TypeVar("S", bound=Settings)
 
 

@@ -24,17 +24,6 @@ from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size, parse_duration
 from penstock.sinks import Sink, SinkPlugin
 
-__all__ = [
-    "Backend",
-    "Checkpoint",
-    "Ops",
-    "Pipeline",
-    "SinkChoice",
-    "Spark",
-    "Transform",
-    "state_folder",
-]
-
 # Names become parts of event ids, subjects, file names and lease paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 

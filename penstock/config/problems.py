@@ -14,8 +14,6 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.errors import SettingsError
 
-__all__ = ["Path", "Problem", "blot", "dotted", "model_of", "nearest", "problems_of", "refuse"]
-
 Path = tuple[str | int, ...]
 
 _WORDS = {

@@ -6,8 +6,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-__all__ = ["secrets_of"]
-
 # NATS takes a token in the place of a user.
 _TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})

@@ -11,8 +11,6 @@ from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.tail.message import Message
 from penstock.tail.reader import TailReader
 
-__all__ = ["Consumer"]
-
 
 class Consumer:
     """Follows a stream from its beginning until stopped. `keys` are each table's key columns."""

@@ -194,7 +194,8 @@ class Following(Protocol):
         `lag_seconds`; `reader` (our name at the source); `clock` (the
         source's, in seconds, at its last answer) and `token` (text that changes with every event
         and idle token), for `max_gap`; `at_risk` (why history may soon be lost);
-        `details`, in the source's own terms."""
+        `throttled` (the source refused the last call because calls are too many); `details`, in the
+        source's own terms."""
         ...
 
     def close(self) -> None:

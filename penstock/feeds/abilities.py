@@ -8,20 +8,6 @@ from penstock.finding import Finding
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 
-__all__ = [
-    "BoundsDocuments",
-    "ChecksBookmarks",
-    "Collection",
-    "EstimatesLag",
-    "GivesRecords",
-    "NativeRecord",
-    "PacesRetries",
-    "Polled",
-    "ReadsCollections",
-    "RecordReader",
-    "TellsOfTables",
-]
-
 
 @runtime_checkable
 class Polled(Protocol):

@@ -5,6 +5,8 @@ says so, wherever the bookmark goes (into a task, into the store), until a gap i
 from penstock.feeds import Gap, GapPolicy, HistoryLost
 from penstock.position import Bookmark
 
+# The cause of the gap.
+LINEAGE_BROKEN = "lineage_broken"
 _HOLE = "hole"
 _HINT = "load the data anew; on_gap: continue goes on with what the source still has"
 

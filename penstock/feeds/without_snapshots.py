@@ -4,8 +4,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-__all__ = ["PolicyWithoutSnapshots"]
-
 
 def _refuse(value: Any) -> Any:
     if value == "resnapshot":

@@ -21,8 +21,6 @@ from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway, MaybeDone
 
-__all__ = ["EtcdStore"]
-
 # A transaction of etcd has at most 128 operations (--max-txn-ops) and 1.5 MiB.
 _ROWS, _BYTES = 100, 512 * 1024
 _PAGE = 1000

@@ -18,8 +18,6 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 
-__all__ = ["EtcdAddress", "EtcdGateway", "MaybeDone"]
-
 HINT = "write etcd://HOST:2379,HOST:2379/PREFIX, or etcds://USER:PASSWORD@.../PREFIX?ca=FILE"
 _FILES = ("ca", "cert", "key")
 _TRUE, _FALSE = ("1", "true", "yes"), ("0", "false", "no")

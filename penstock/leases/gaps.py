@@ -15,8 +15,6 @@ from penstock.errors import LeaseLost, Malformed
 from penstock.leases import Lease, LeaseStore
 from penstock.position import Place
 
-__all__ = ["Gaps", "gap_id"]
-
 GapRow = dict[str, Any]
 
 # A row is a record of what to mend, and no log.

@@ -9,8 +9,6 @@ from threading import Lock
 from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore:
     """A `LeaseStore` that lives as long as the object; threads may share it."""
@@ -25,7 +23,7 @@ class MemoryStore:
     def of_url(cls, url: str) -> "MemoryStore":
         """Of `memory:`; raises SettingsError."""
         if url not in ("memory:", "memory://"):
-            raise SettingsError("memory has no names", hint="write positions: 'memory:'")
+            raise SettingsError("a store in memory has no name", hint="write `memory:`")
         return cls()
 
     def get(self, name: str) -> Lease | None:

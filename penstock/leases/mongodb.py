@@ -22,8 +22,6 @@ from pymongo.read_concern import ReadConcern
 from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease
 
-__all__ = ["MongoStore"]
-
 _Json = dict[str, Any]
 
 _HINT = "write mongodb://USER:PASSWORD@HOST:27017/DATABASE, or .../DATABASE?collection=NAME"

@@ -7,7 +7,7 @@ server's streams are: it syncs its disk by its `sync_interval`.
 import os
 import re
 from builtins import list as List  # `list` is a method here
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
@@ -22,49 +22,31 @@ from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 
-__all__ = ["NatsStore"]
-
 _BUCKET = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN = re.compile(r"[^A-Za-z0-9_/-]")
 _ESCAPED = re.compile(r"((?:=[0-9A-F]{2})+)")
 _HINT = "write nats://user:password@host:4222/BUCKET, or .../BUCKET?replicas=3"
 
 
-class NatsStore:
-    """A `LeaseStore` in a bucket, made on demand. Threads and processes may share the bucket;
-    threads may share the object, and it pickles."""
+class BucketStore:
+    """A `LeaseStore` in a bucket, which `make` makes over an open connection unless it is there.
+    Threads and processes may share the bucket; threads may share the object."""
 
-    def __init__(self, url: str) -> None:
-        servers, _, rest = url.rpartition("/")
-        name, _, query = rest.partition("?")
-        options = parse_qs(query)
-        replicas = options.pop("replicas", ["1"])[-1]
-        if "://" not in servers or options or not replicas.isdecimal():
-            raise SettingsError("the positions URL names no bucket of a NATS server", hint=_HINT)
-        if not _BUCKET.fullmatch(name):
-            raise SettingsError(f"{name!r} is no name of a bucket", hint=_HINT)
-        self.name = name
-        self._url, self._replicas = url, int(replicas)
-        self._settings = NatsSettings.model_validate({"url": servers})
+    def __init__(self, settings: NatsSettings, make: Callable[[Connection], Bucket]) -> None:
+        self._settings, self._make = settings, make
         self._lock = RLock()
         self._open: tuple[int, Connection, Bucket] | None = None  # with the process that made it
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NatsStore, (self._url,)
-
-    def __repr__(self) -> str:
-        return f"NatsStore({self.name!r})"
 
     def get(self, name: str) -> Lease | None:
         """See LeaseStore."""
         with self._bucket() as bucket:
             found = bucket.get(_key(name))
-            return None if found is None else _lease(found)
+            return None if found is None else lease_of(found)
 
     def list(self, prefix: str) -> List[Lease]:
         """See LeaseStore."""
         with self._bucket() as bucket:
-            rows = [_lease(entry) for entry in bucket.entries()]
+            rows = [lease_of(entry) for entry in bucket.entries()]
         return sorted(
             (row for row in rows if row.name.startswith(prefix)), key=lambda row: row.name
         )
@@ -125,9 +107,40 @@ class NatsStore:
             return self._open[2]
         connection = Connection(self._settings)
         connection.open()
+        try:
+            bucket = self._make(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._open = os.getpid(), connection, bucket
+        return bucket
+
+
+class NatsStore(BucketStore):
+    """A `BucketStore` of a URL; it pickles."""
+
+    def __init__(self, url: str) -> None:
+        servers, _, rest = url.rpartition("/")
+        name, _, query = rest.partition("?")
+        options = parse_qs(query)
+        replicas = options.pop("replicas", ["1"])[-1]
+        if "://" not in servers or options or not replicas.isdecimal():
+            raise SettingsError("the positions URL names no bucket of a NATS server", hint=_HINT)
+        if not _BUCKET.fullmatch(name):
+            raise SettingsError(f"{name!r} is no name of a bucket", hint=_HINT)
+        self.name = name
+        self._url, self._replicas = url, int(replicas)
+        super().__init__(NatsSettings.model_validate({"url": servers}), self._made)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NatsStore, (self._url,)
+
+    def __repr__(self) -> str:
+        return f"NatsStore({self.name!r})"
+
+    def _made(self, connection: Connection) -> Bucket:
         bucket = Bucket(connection, self.name)
         bucket.create(replicas=self._replicas)
-        self._open = os.getpid(), connection, bucket
         return bucket
 
 
@@ -160,7 +173,8 @@ def _value(lease: Lease) -> bytes:
     return orjson.dumps({"owner": lease.owner, "continuation": lease.continuation})
 
 
-def _lease(entry: KeyValue) -> Lease:
+def lease_of(entry: KeyValue) -> Lease:
+    """Raises SettingsError for what is no lease."""
     try:
         fields = orjson.loads(entry.value or b"")
         owner, continuation = str(fields["owner"]), str(fields["continuation"])

@@ -15,8 +15,6 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.errors import SettingsError, Unavailable
 from penstock.leases.rows import RowStore, Statements, Work
 
-__all__ = ["PostgresStore"]
-
 # Read committed: a swap that waited for another one finds the row changed, and fails alone.
 _OPTIONS = (
     "-c synchronous_commit=on -c statement_timeout=10000 -c lock_timeout=10000"

@@ -16,8 +16,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
 
-__all__ = ["RowStore", "Statements", "Work"]
-
 # Statements, each with its values.
 Work = Sequence[tuple[str, Mapping[str, Any]]]
 

@@ -16,8 +16,6 @@ from penstock.backoff import delays
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.leases.rows import RowStore, Statements, Work
 
-__all__ = ["SqliteStore"]
-
 _BUSY_SECONDS = 5.0
 
 # Primary result code -> what to do about it.

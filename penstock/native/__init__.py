@@ -11,8 +11,6 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ABI", "describe", "held_library", "library"]
-
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
 ABI = 6

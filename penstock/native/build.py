@@ -13,8 +13,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["FLAGS", "LIBRARY", "SANITIZE", "command", "compile_library", "digest", "sources"]
-
 # Not *.so: Python would take it for a module.
 LIBRARY = "libpenstock.so.1"
 # No -march=native: the library is made on one machine and runs on another.

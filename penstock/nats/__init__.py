@@ -1,3 +1,3 @@
-"""A synchronous NATS client: connection, protocol, authentication, JetStream's API, key-value
-buckets and services. It imports no sink.
+"""A synchronous NATS client: connection, protocol, authentication, JetStream's API, pull consumers,
+key-value buckets and services. It imports no sink.
 """

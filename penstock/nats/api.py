@@ -11,8 +11,6 @@ from penstock.errors import Malformed, PenstockError, Rejected, SettingsError, U
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, headers_of, status_of
 
-__all__ = ["ApiError", "JetStream", "Stored", "error_of"]
-
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
 _TOGETHER = 500  # requests that wait for answers at a time
@@ -64,15 +62,6 @@ class Stored:
             message.payload,
             headers.get("Nats-Time-Stamp", ""),
         )
-
-    @classmethod
-    def pulled(cls, message: Msg) -> "Stored":
-        """From a message of a consumer, whose reply subject is $JS.ACK.[DOMAIN.ACCOUNT.]STREAM.
-        CONSUMER.DELIVERED.SEQUENCE.CONSUMER-SEQUENCE.TIME.PENDING[.TOKEN]."""
-        tokens = message.reply.split(b".")
-        sequence = int(tokens[5] if len(tokens) == 9 else tokens[7])
-        headers = headers_of(message.headers)
-        return cls(sequence, message.subject.decode(), headers, message.payload)
 
 
 class ApiError(Exception):
@@ -195,31 +184,10 @@ class JetStream:
         """The message with this sequence."""
         return self._get(stream, {"seq": sequence})
 
-    def consumer(self, stream: str, config: Mapping[str, Any]) -> str:
-        """Makes a consumer that is not durable; returns its name."""
-        made = self._call(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
-        return str(made["name"])
-
-    def pull(self, stream: str, consumer: str, asked: Mapping[str, Any]) -> list[Stored]:
-        """The next messages of a consumer; `asked` has `batch` and `no_wait` or `expires`. Raises
-        Unavailable when the server has no such consumer any more."""
-        count, most = 0, int(asked["batch"])
-
-        def last(answer: Msg) -> bool:
-            nonlocal count
-            count += 1
-            return status_of(answer.headers) > 0 or count == most
-
-        answers = self._connection.request_many(
-            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-            orjson.dumps(asked),
-            last,
-            sender=f".{stream}.{consumer}.".encode(),
-        )
-        status = status_of(answers[-1].headers)
-        if status not in (0, 404, 408):
-            raise Unavailable(f"a consumer of the stream {stream} has ended (status {status})")
-        return [Stored.pulled(answer) for answer in answers if not status_of(answer.headers)]
+    def consumer(self, stream: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Makes a consumer that is not durable (`name`, `num_pending`); None: no such stream."""
+        asked = {"stream_name": stream, "config": config}
+        return self._maybe(f"CONSUMER.CREATE.{stream}", asked)
 
     def remove(self, stream: str, sequence: int) -> None:
         """Deletes a message; one that is gone is no error."""

@@ -2,15 +2,13 @@
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import SettingsError
 from penstock.nats.settings import NatsSettings
-
-__all__ = ["Address", "addresses", "identify"]
 
 _BLOCK = re.compile(r"-----BEGIN [^-]+-----\s*(\S+)\s*------END [^-]+------")
 _PORT = 4222
@@ -34,14 +32,23 @@ class Address:
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    def beside(self, url: str) -> "Address":
+        """Another server that takes the same login."""
+        other = Address(url)
+        other.tls, other.user, other.password = self.tls, self.user, self.password
+        return other
+
 
 _HINT = "write nats://user:password@host:4222, several of them separated by commas"
 
 
-def addresses(settings: NatsSettings) -> list[Address]:
-    """The servers to try, in order; raises SettingsError."""
+def addresses(settings: NatsSettings, others: Sequence[str] = ()) -> list[Address]:
+    """The servers to try, in order; raises SettingsError. `others` (host:port) are servers of the
+    same cluster: they take the login of the first."""
     urls = [url.strip() for url in settings.url.get_secret_value().split(",")]
-    return [Address(url) for url in urls if url] or [Address("")]
+    found = [Address(url) for url in urls if url] or [Address("")]
+    known = {str(address) for address in found}
+    return found + [found[0].beside(url) for url in others if url not in known]
 
 
 def identify(settings: NatsSettings, address: Address, nonce: str) -> Mapping[str, Any]:

@@ -13,15 +13,12 @@ import orjson
 from penstock.errors import SettingsError, Unavailable
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
+from penstock.nats.consumers import PullConsumer
 from penstock.nats.protocol import Msg, status_of
 from penstock.nats.swap import WRONG_SEQUENCE
 
-__all__ = ["Bucket", "KeyValue", "WrongRevision"]
-
-
 _OPERATION = "KV-Operation"
-_TOGETHER = 500  # requests, or messages of a consumer, that are waited for at a time
-_FORGOTTEN = 30  # seconds until the server drops a consumer that is not used
+_TOGETHER = 500  # requests that are waited for at a time
 
 
 class WrongRevision(Exception):
@@ -39,12 +36,14 @@ class KeyValue:
 
 class Bucket:
     """One bucket, over an open connection; owned by one thread. Everything raises Unavailable,
-    SettingsError. Keys are of letters, digits and `-/_=.`."""
+    SettingsError. Keys are of letters, digits and `-/_=.`. With a `prefix` of subjects, `name` is
+    the stream's: such a bucket is ours alone, other clients do not know it as one."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: Connection, name: str, *, prefix: str = "") -> None:
         self._connection, self._api = connection, JetStream(connection)
         self.name = name
-        self.stream = f"KV_{name}"
+        self.stream = name if prefix else f"KV_{name}"
+        self._prefix = prefix or f"$KV.{name}."
 
     def create(self, *, history: int = 1, replicas: int = 1, storage: str = "file") -> None:
         """Makes the bucket, unless it exists; one that exists stays as it is."""
@@ -105,30 +104,40 @@ class Bucket:
 
     def entries(self, keys: str = ">") -> list[KeyValue]:
         """The values of all keys that match a pattern, in the order of their revisions."""
-        found = self._read(self._consumer(keys, {"deliver_policy": "last_per_subject"}))
-        return [entry for entry in found if entry.value is not None]
+        found = self._consumer(keys, deliver_policy="last_per_subject").rest()
+        entries = map(self._entry, found)
+        return [entry for entry in entries if entry.value is not None]
+
+    def scan(self) -> Iterator[KeyValue]:
+        """As `entries`, of a few keys: a question for each, and no consumer, which users with
+        narrow permissions may not make."""
+        sequence = 0
+        while found := self._api.next(self.stream, self._subject(">"), sequence + 1):
+            sequence, entry = found.sequence, self._entry(found)
+            if entry.value is not None:
+                yield entry
 
     def history(self, key: str) -> list[KeyValue]:
         """The revisions of a key that the bucket keeps, the oldest first."""
-        return self._read(self._consumer(key, {"deliver_policy": "all"}))
+        return [self._entry(one) for one in self._consumer(key, deliver_policy="all").rest()]
 
     def watch(self, keys: str = ">", *, after: int | None = None) -> Iterator[KeyValue | None]:
         """The values of keys that match a pattern, and then each of their new revisions. None each
         time when all that there is has been given, after waiting for up to a second; without an
         end. With `after`: the revisions after this one alone. When it raises Unavailable, call it
         again with the last revision."""
-        policy = {"deliver_policy": "last_per_subject"}
-        if after is not None:
-            policy = {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}  # type: ignore[dict-item]
-        consumer = self._consumer(keys, policy)
-        yield from self._read(consumer)
+        if after is None:
+            consumer = self._consumer(keys, deliver_policy="last_per_subject")
+        else:
+            place = {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
+            consumer = self._consumer(keys, **place)
         while True:
-            yield None
-            yield from self._next(consumer, {"batch": 1, "expires": 1_000_000_000})
-            yield from self._read(consumer)
+            if not consumer.pending:
+                yield None
+            yield from map(self._entry, consumer.next(1.0))
 
     def _subject(self, key: str) -> str:
-        return f"$KV.{self.name}.{key}"
+        return self._prefix + key
 
     def _entry(self, found: Stored) -> KeyValue:
         deleted = found.headers.get(_OPERATION) in ("DEL", "PURGE")
@@ -172,30 +181,9 @@ class Bucket:
             raise error_of(error, f"{key} in the bucket {self.name}")
         return int(document["seq"])
 
-    def _consumer(self, keys: str, policy: dict[str, Any]) -> str:
-        return self._api.consumer(
-            self.stream,
-            {
-                **policy,
-                "filter_subject": self._subject(keys),
-                "ack_policy": "none",
-                "mem_storage": True,
-                "num_replicas": 1,
-                "inactive_threshold": _FORGOTTEN * 1_000_000_000,
-            },
-        )
-
-    def _read(self, consumer: str) -> list[KeyValue]:
-        """All that there is for the consumer now."""
-        found: list[KeyValue] = []
-        while some := self._next(consumer, {"batch": _TOGETHER, "no_wait": True}):
-            found += some
-        return found
-
-    def _next(self, consumer: str, asked: dict[str, Any]) -> list[KeyValue]:
-        """The next messages of a consumer."""
-        answers = self._api.pull(self.stream, consumer, asked)
-        return [self._entry(message) for message in answers]
+    def _consumer(self, keys: str, **config: Any) -> PullConsumer:
+        config["filter_subject"] = self._subject(keys)
+        return PullConsumer(self._connection, self.stream, config, hint=f"nats kv add {self.name}")
 
 
 def _headers(value: bytes | None, revision: int | None) -> bytes:

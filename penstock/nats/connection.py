@@ -21,8 +21,6 @@ from penstock.nats.failures import error_of, reason_of
 from penstock.nats.protocol import Err, Info, Msg, Ok, Parser, Ping, Pong
 from penstock.nats.settings import NatsSettings
 
-__all__ = ["Connection", "version_of"]
-
 _CHUNK = 1 << 18
 _LOOK = 0.1  # seconds between calls of `watch`
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
@@ -35,17 +33,19 @@ class Connection:
     stopped process, a dropped network) is Unavailable like one that is gone.
     """
 
-    def __init__(self, settings: NatsSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: NatsSettings, name: str = "penstock") -> None:
+        self._settings, self._name = settings, name
         self._timeout = settings.timeout
         self._socket: socket.socket | None = None
         self._parser = Parser()
         self._messages: deque[Msg] = deque()
         self._pongs = 0
+        self._pings = 0  # not answered yet
         self._progress = -1, 0.0
         self._requests = 0
         self._subscriptions = 1  # the inbox
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
+        self.received_at = 0.0  # monotonic time of the last bytes from the server
         # Called while the server keeps us waiting, with the seconds for which it has.
         self.watch: Callable[[float], None] = _nothing
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"
@@ -63,11 +63,12 @@ class Connection:
         return int(self.info.get("max_payload", 1 << 20))
 
     def open(self) -> None:
-        """Connects to the first server of the list that lets us; raises Unavailable or, when one
-        refused us and none took us, SettingsError."""
+        """Connects to the first server of the list that lets us, after them to those that an
+        earlier one named as its cluster. Raises Unavailable or, when one refused us and none took
+        us, SettingsError."""
         refusal: SettingsError | None = None
         failures = []
-        for address in addresses(self._settings):
+        for address in addresses(self._settings, self.info.get("connect_urls") or ()):
             try:
                 self._handshake(address)
             except SettingsError as error:
@@ -106,11 +107,12 @@ class Connection:
                 view = view[sock.send(view) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
                 self._wait_for_room()
-                self._read()
+                self._take_in()
             except ssl.SSLWantReadError:
                 self._wait(write=False)
             except OSError as error:
                 raise self._lost(error) from error
+        self._answer_pings()
 
     def _wait_for_room(self) -> None:
         started = time.monotonic()
@@ -171,55 +173,55 @@ class Connection:
             found[message.subject] = message
             return len(found) == len(wanted)
 
-        self._collect(take, asked[0][0], timeout)
+        self._answered(take, asked[0][0], timeout)
         return [found[reply] for reply in replies]
 
-    def request_many(
-        self, subject: str, payload: bytes, last: Callable[[Msg], bool], *, sender: bytes = b""
-    ) -> list[Msg]:
-        """One question with several answers, up to the one that is the `last`. Answers under other
-        subjects than our inbox are known by the `sender` in their own reply subject. Raises as
-        `request` does."""
+    def request_many(self, subject: str, payload: bytes, last: Callable[[Msg], bool]) -> list[Msg]:
+        """One question with several answers, up to the one that is the `last`. Raises as `request`
+        does."""
         reply, found = self._reply(), list[Msg]()
         self.send(protocol.pub(subject, reply, payload))
 
         def take(message: Msg) -> bool | None:
-            if message.subject != reply.encode() and not (sender and sender in message.reply):
+            if message.subject != reply.encode():
                 return None
             found.append(message)
             return last(message)
 
-        self._collect(take, subject, None)
+        self._answered(take, subject)
         return found
 
     def _reply(self) -> str:
         self._requests += 1
         return f"{self.inbox}.r{self._requests}"
 
-    def _collect(
-        self, take: Callable[[Msg], bool | None], subject: str, timeout: float | None
-    ) -> None:
-        """Passes messages to `take` until it returns True: that was the last answer. Those for
-        which it returns None are kept for `receive`."""
-        timeout = timeout or self._timeout
-        since = time.monotonic()  # without an answer
+    def collect(self, take: Callable[[Msg], bool | None], timeout: float) -> bool:
+        """Passes messages to `take` until it returns True, and those that have arrived with that
+        one; True then, and False after `timeout` seconds without a message that it takes. Those
+        for which it returns None are kept for `receive`. Raises Unavailable, SettingsError."""
+        since = time.monotonic()  # without one
         kept: list[Msg] = []
         try:
-            while (left := since + timeout - time.monotonic()) > 0:
-                done = False
+            while True:
+                left, done = since + timeout - time.monotonic(), False
                 self.watch(time.monotonic() - since)
-                for message in self.receive(min(left, _LOOK)):
+                for message in self.receive(max(0.0, min(left, _LOOK))):
                     taken = take(message)
-                    if taken is None:  # after the answer, too
+                    if taken is None:
                         kept.append(message)
                     else:
                         done = done or taken
                         since = time.monotonic()
-                if done:
-                    return
+                if done or left <= 0:
+                    return done
         finally:
             self._messages.extendleft(reversed(kept))
-        raise Unavailable(f"{self.address} does not answer on {subject}")
+
+    def _answered(
+        self, take: Callable[[Msg], bool | None], subject: str, timeout: float | None = None
+    ) -> None:
+        if not self.collect(take, timeout or self._timeout):
+            raise Unavailable(f"{self.address} does not answer on {subject}")
 
     def subscribe(self, subject: str, queue: str = "") -> int:
         """Messages under the subject (may have wildcards) come out of `receive` from now on; in a
@@ -267,14 +269,14 @@ class Connection:
                 self._read()
 
     def _handshake(self, address: Address) -> None:
-        self._parser, self._pongs = Parser(), 0
+        self._parser, self._pongs, self._pings = Parser(), 0, 0
         self._messages.clear()
         self.address = str(address)
         self._socket, info = dial(address, self._settings)
         self.info = dict(info.fields)
         options = {
             "verbose": False, "pedantic": False, "headers": True, "no_responders": True,
-            "lang": "python", "name": "penstock", "version": "1", "protocol": 1, "echo": False,
+            "lang": "python", "name": self._name, "version": "1", "protocol": 1, "echo": False,
             **identify(self._settings, address, str(self.info.get("nonce", ""))),
         }  # fmt: skip
         self.send(protocol.connect(options) + protocol.sub(f"{self.inbox}.*", 1))
@@ -297,7 +299,17 @@ class Connection:
         return bool(ready)
 
     def _read(self) -> None:
-        """Takes in whatever has arrived."""
+        """Takes in whatever has arrived. Not while something is sent: a PONG must not be in the
+        middle of it."""
+        self._take_in()
+        self._answer_pings()
+
+    def _answer_pings(self) -> None:
+        count, self._pings = self._pings, 0
+        if count:
+            self.send(protocol.PONG * count)
+
+    def _take_in(self) -> None:
         sock = self._open_socket()
         while True:
             try:
@@ -312,6 +324,7 @@ class Connection:
                 raise self._lost(error) from error
             if not data:
                 raise Unavailable(f"{self.address} closed the connection")
+            self.received_at = time.monotonic()
             refusal = None
             for event in self._parser.feed(data):
                 match event:
@@ -330,7 +343,7 @@ class Connection:
             case Msg():
                 self._messages.append(event)
             case Ping():
-                self.send(protocol.PONG)
+                self._pings += 1
             case Pong():
                 self._pongs += 1
             case Info(fields):

@@ -8,8 +8,6 @@ from penstock.nats.auth import Address
 from penstock.nats.protocol import Info, Parser
 from penstock.nats.settings import NatsSettings
 
-__all__ = ["dial"]
-
 
 def dial(address: Address, settings: NatsSettings) -> tuple[socket.socket, Info]:
     """A socket that does not block, and the server's first message. Raises OSError, Unavailable,

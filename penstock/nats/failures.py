@@ -2,8 +2,6 @@
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
 
-__all__ = ["error_of", "reason_of"]
-
 _REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 
 
@@ -19,7 +17,7 @@ def error_of(text: str, address: str) -> PenstockError:
     if any(lower.startswith(word) for word in _REFUSED):
         return SettingsError(
             f"{address} refuses our credentials: {text}",
-            hint="check user and password (or token, nkey, credentials) of the sink",
+            hint="check user and password (or token, nkey, credentials)",
         )
     return Unavailable(f"{address} ended the connection: {text}")
 

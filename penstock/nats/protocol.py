@@ -12,11 +12,6 @@ import orjson
 
 from penstock.errors import Malformed
 
-__all__ = [
-    "PING", "PONG", "Err", "Event", "Info", "Msg", "Ok", "Parser", "Ping", "Pong", "connect",
-    "headers_of", "hpub", "pub", "status_of", "sub", "unsub",
-]  # fmt: skip
-
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"
 # A server's longest line is INFO, with the urls of a whole cluster.

@@ -10,8 +10,6 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, hpub, status_of
 from penstock.nats.subjects import covers
 
-__all__ = ["Responder", "asked"]
-
 
 def asked(
     connection: Connection, subject: str, payload: bytes, timeout: float | None = None

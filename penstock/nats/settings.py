@@ -4,8 +4,6 @@ from pydantic import Field
 
 from penstock.settings import Duration, Secret, Settings
 
-__all__ = ["NatsSettings"]
-
 
 class NatsSettings(Settings):
     """Addresses, credentials and TLS of a NATS account."""

@@ -1,7 +1,5 @@
 """Subjects with wildcards: which ones a pattern stands for."""
 
-__all__ = ["covers", "overlaps"]
-
 
 def covers(pattern: str, subject: str) -> bool:
     """True when every subject that `subject` (may have wildcards) stands for matches `pattern`."""

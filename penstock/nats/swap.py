@@ -7,8 +7,6 @@ from typing import TypeVar
 from penstock.errors import Unavailable
 from penstock.nats.api import ApiError, error_of
 
-__all__ = ["WRONG_SEQUENCE", "swapped"]
-
 T = TypeVar("T")
 
 # The error codes of a message whose expected sequence was not the last.

@@ -10,8 +10,6 @@ import structlog
 
 from penstock.ops.board import Snapshot
 
-__all__ = ["Announcement", "Announcer", "announcements"]
-
 LogLevel = Literal["info", "warning", "error"]
 
 log = structlog.get_logger("penstock")

@@ -23,8 +23,6 @@ from penstock.closing import Closes
 from penstock.errors import SettingsError
 from penstock.ops.reporter import LIMIT, ROWS, EntryKind, Reporter
 
-__all__ = ["COUNTERS", "Board", "Entry", "Snapshot", "rows_of"]
-
 # Fields that are counts of the process that reports them, from 0; the board shows the sum over all
 # processes, so a total does not fall when a worker is replaced.
 COUNTERS = frozenset(

@@ -11,8 +11,6 @@ from typing import Literal, NamedTuple
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.partitions import DISCONNECTED
 
-__all__ = ["Complaint", "Health", "Thresholds", "complaints", "worst"]
-
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
 
@@ -143,6 +141,9 @@ def _losses(backend: _Backend, entry: Entry) -> Iterator[Complaint]:
                 "degraded", f"backend {backend.name}: partition {partition} is stale: it has lost"
                 f" changes ({causes})",
             )  # fmt: skip
+    if state := entry.fields.get("source_state"):
+        why = entry.fields.get("source_message") or f"the source is {state}"
+        yield Complaint("degraded", f"backend {backend.name}: {why}")
     if at_risk := entry.fields.get("at_risk"):
         yield Complaint("degraded", f"backend {backend.name}: {at_risk}")
 

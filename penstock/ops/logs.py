@@ -16,8 +16,6 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from penstock.closing import Closes
 from penstock.ops.status import Status
 
-__all__ = ["Format", "MetricsLine", "configure", "metrics_fields"]
-
 Format = Literal["logfmt", "json", "console"]
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):[^@\s/]+@")

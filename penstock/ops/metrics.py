@@ -19,16 +19,6 @@ from prometheus_client.registry import Collector
 
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
-__all__ = [
-    "CONTENT_TYPE",
-    "HISTOGRAMS",
-    "SERIES",
-    "STATES",
-    "MoreMetrics",
-    "metrics_text",
-    "no_more_metrics",
-]
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -46,6 +36,13 @@ class _Series(NamedTuple):
 # What has no value yet (a lag before the first connection) has no sample.
 SERIES: tuple[_Series, ...] = (
     _Series("backend", "gauge", "connected", "1 while the source is connected.", "connected"),
+    _Series(
+        "backend",
+        "gauge",
+        "source_ok",
+        "0 while the source is disabled or throttled, or may soon lose changes.",
+        "source_ok",
+    ),
     _Series("backend", "gauge", "lag_bytes", "Log that is not confirmed yet.", "lag_bytes"),
     _Series(
         "backend", "gauge", "lag_seconds", "Age of the oldest change in flight.", "lag_seconds"

@@ -13,28 +13,14 @@ from typing import Any
 from penstock.ops.board import COUNTERS, Entry
 from penstock.ops.reporter import Reporter
 
-__all__ = [
-    "DISCONNECTED",
-    "ENDED",
-    "HEALTHY",
-    "LAGGING",
-    "READING",
-    "SHOWN",
-    "STALE",
-    "WAITING",
-    "PartitionReports",
-    "PartitionStatus",
-    "Row",
-    "health_of",
-    "shown",
-    "summed",
-]
-
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
 # What a partition's delivery is worth. `LAGGING`: disconnected, or further from the newest change
 # than the pipeline's limits. `STALE`: it has lost changes, and nobody said that it is mended.
 HEALTHY, LAGGING, STALE = "healthy", "lagging", "stale"
+
+# The state of a source that refuses some of our calls because they are too many.
+THROTTLED = "throttled"
 
 # What a reader reports of one partition: the fields of `PartitionStatus`, and what only a backend
 # with one partition shows of itself (`_OF_ONE`).
@@ -91,6 +77,7 @@ def summed(rows: Mapping[str, Row]) -> dict[str, Any]:
         "lag_bytes": lag.get("bytes"),
         "lag_seconds": max(seconds, default=None),
         "last_error": errors[0] if errors else "",
+        "source_state": THROTTLED if any(row.get("throttled") for row in rows.values()) else "",
         "at_risk": next((row["at_risk"] for row in rows.values() if row.get("at_risk")), ""),
     }
     if len(rows) == 1:
@@ -98,6 +85,16 @@ def summed(rows: Mapping[str, Row]) -> dict[str, Any]:
         found |= {name: row[name] for name in _OF_ONE if name in row}
         found["last_error"] = row.get("last_error", "")
     return found
+
+
+def with_source(report: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of a backend with the status of its feed (see `feeds.Feed.status`). Pure."""
+    return {
+        **report,
+        "source_state": source.get("state") or report["source_state"],
+        "source_message": source.get("message", ""),
+        "at_risk": source.get("at_risk") or report["at_risk"],
+    }
 
 
 class PartitionReports:

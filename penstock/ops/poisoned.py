@@ -6,8 +6,6 @@ from typing import Any
 from penstock.ops.board import Board
 from penstock.ops.reporter import Reporter
 
-__all__ = ["post_tables", "report_poison"]
-
 _KEYS = ("dead_letters", "tables")
 
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from penstock.ops.board import Snapshot
 
-__all__ = ["Readiness", "readiness"]
-
 
 class Readiness(NamedTuple):
     """`reasons`: what keeps changes from flowing, of one backend or of all. One backend that

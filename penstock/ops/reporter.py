@@ -23,8 +23,6 @@ import orjson
 from penstock.backoff import delays
 from penstock.connections import connect
 
-__all__ = ["LIMIT", "ROWS", "EntryKind", "Reporter"]
-
 EntryKind = Literal[
     "pipeline", "query", "source", "partition", "gap", "sink", "batch", "table", "measure"
 ]

@@ -10,8 +10,6 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
 from penstock.ops.status import Status
 
-__all__ = ["ENDPOINTS", "Response", "StreamInfo", "respond"]
-
 # A stream's state as the sink's server reports it, or None if there is no such stream.
 StreamInfo = Callable[[str], Mapping[str, Any] | None]
 

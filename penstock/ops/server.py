@@ -15,8 +15,6 @@ from penstock.closing import Closes
 from penstock.errors import SettingsError
 from penstock.ops.respond import Response
 
-__all__ = ["Answer", "OpsServer"]
-
 # (method, path, query, origin) -> what to send.
 Answer = Callable[[str, str, Mapping[str, str], str | None], Response]
 

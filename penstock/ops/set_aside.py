@@ -6,8 +6,6 @@ from typing import Any
 from penstock.ops.announce import Announcement, LogLevel
 from penstock.ops.board import Snapshot
 
-__all__ = ["LETTERS", "set_aside"]
-
 # A sink's counters, one for each reason of a dead letter.
 LETTERS = "dead_letters."
 _TABLES: Mapping[str, tuple[LogLevel, str]] = {

@@ -14,15 +14,6 @@ from penstock.ops.partitions import SHOWN, PartitionStatus, health_of, shown
 from penstock.ops.readiness import readiness
 from penstock.ops.set_aside import LETTERS
 
-__all__ = [
-    "BackendStatus",
-    "BatchStatus",
-    "SinkStatus",
-    "Status",
-    "TableStatus",
-    "assess",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStatus:
@@ -42,7 +33,8 @@ class BackendStatus:
     `current`: its newest place, and `confirmed`: the place up to which it was acknowledged, as the
     source writes them. `lag`: what it has after that, by unit, of which `lag_bytes` is the bytes.
     `partitions`: those that need attention most, of `partition_count`. `gaps`: what was lost, by
-    partition, see `leases.gaps`. `blocked`: why the backend stands still until the operator acts.
+    partition, see `leases.gaps`. `source_state`: what is wrong with the source as a whole
+    ("disabled", "throttled"). `blocked`: why the backend stands still until the operator acts.
     `details`: in the source's own terms.
     """
 
@@ -67,6 +59,8 @@ class BackendStatus:
     partition_count: int = 0
     partition_states: Mapping[str, int] = field(default_factory=dict)
     partitions: Sequence[PartitionStatus] = ()
+    source_state: str = ""
+    source_message: str = ""
     at_risk: str = ""
     gaps: Mapping[str, Any] = field(default_factory=dict)
     positions_error: str = ""
@@ -78,6 +72,11 @@ class BackendStatus:
     batch: BatchStatus | None = None
     histograms: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def source_ok(self) -> bool:
+        """Whether nothing is wrong with the source as a whole."""
+        return not self.source_state and not self.at_risk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

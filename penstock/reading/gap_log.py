@@ -18,8 +18,6 @@ from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.positions import Positions
 
-__all__ = ["GapLog"]
-
 log = logging.getLogger("penstock")
 
 # Seconds between two looks at the store: an operator may have declared a partition mended.

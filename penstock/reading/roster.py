@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from penstock.backoff import delays
 from penstock.feeds import Feed, Lineage, Listing
-from penstock.feeds.holes import behind_hole, is_behind_hole
+from penstock.feeds.holes import LINEAGE_BROKEN, behind_hole, is_behind_hole
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
 
 # Seconds between two look-ups while nothing ends.
@@ -72,7 +72,7 @@ def openings(
         if name not in strangers:
             ready[name] = known.get(name) or each.first or START
         elif name in absent and not hidden:
-            ready[name] = behind_hole("lineage_broken", _broken(each))
+            ready[name] = behind_hole(LINEAGE_BROKEN, _broken(each))
     ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
     return Openings(ready, unread | orphans | strangers, _forgotten(lineages, known, done | past))
 

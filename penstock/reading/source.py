@@ -99,6 +99,7 @@ class Source:
             gaps=gaps,
             silences=Silences(gaps, options.max_gap),
             remaining=self._remaining,
+            source=feed.status,
             durable=lambda: self._reading.durable,
         )
 

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from penstock.histograms import observed
-from penstock.ops.partitions import DISCONNECTED, ENDED, READING, PartitionReports, Row, summed
+from penstock.ops.partitions import (
+    DISCONNECTED,
+    ENDED,
+    READING,
+    PartitionReports,
+    Row,
+    summed,
+    with_source,
+)
 from penstock.ops.reporter import Reporter
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.gap_log import GapLog
@@ -61,8 +69,10 @@ class SourceReports:
         silences: Silences,
         remaining: Remaining,
         durable: Callable[[], Bookmarks],
+        source: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """What is reported on."""
+        """What is reported on; `source`: the feed's own status."""
+        self._source = source
         self._reader, self._durable = reader, durable
         self._gaps, self._silences, self._remaining = gaps, silences, remaining
 
@@ -107,7 +117,7 @@ class SourceReports:
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
         rows = self._silences.look(self._rows())
         status = {
-            **summed(rows),
+            **with_source(summed(rows), self._source()),
             **self._reader.counts,
             "buffer_percent": self._reader.fill,
             "batches": self.batches,

@@ -19,8 +19,6 @@ from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import SetsAside, Sink
 
-__all__ = ["Beginnings"]
-
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
 

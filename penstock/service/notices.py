@@ -17,8 +17,6 @@ from penstock.leases.open import open_store
 from penstock.ops.board import Board, rows_of
 from penstock.sinks import Announces
 
-__all__ = ["Notices"]
-
 log = structlog.get_logger("penstock")
 
 

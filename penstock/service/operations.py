@@ -8,7 +8,6 @@ from typing import Self
 
 import structlog
 
-from penstock import __version__
 from penstock.closing import Closes
 from penstock.config import Pipeline
 from penstock.errors import SettingsError
@@ -22,8 +21,7 @@ from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
 from penstock.sinks import TellsOfStreams
-
-__all__ = ["Operations", "open_board"]
+from penstock.version import __version__
 
 log = structlog.get_logger("penstock")
 

@@ -11,8 +11,6 @@ from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.sinks import Record, Sink, TellsPlaces
 
-__all__ = ["resume"]
-
 log = structlog.get_logger("penstock")
 
 

@@ -30,8 +30,6 @@ from penstock.service.supervision import Supervision
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
 
-__all__ = ["Service"]
-
 # Seconds.
 TICK = 0.2
 # Before an instance that lost its pipeline looks whether it may have it back.
@@ -74,6 +72,7 @@ class Service:
             stack.callback(ownership.release)
             write_owner(run, ownership.instance)
             standby = Standby(pipeline, ownership, self._stop)
+            stack.callback(standby.release)
             ops = stack.enter_context(
                 Operations(
                     pipeline,
@@ -88,6 +87,10 @@ class Service:
 
             def meanwhile() -> None:
                 ops.try_to_listen()
+                for each in pipeline.backends if standby.error else ():
+                    found = {"restarts": 0, **board.entry("query", each.name)}
+                    why = {"begun": False, "blocked": "", "last_error": standby.error}
+                    board.post("query", each.name, found | why)
                 with self._ending_with_spark():
                     engine.wait()
 
@@ -96,22 +99,21 @@ class Service:
                 with closing(Beginnings(pipeline, board, ownership.instance)) as beginnings:
                     beginnings.start()
                     supervision = Supervision(pipeline, queries, beginnings, board)
-                    self._own(engine, supervision, board, run, ownership)
+                    self._own(engine, supervision, board, run, standby)
                 self._stop.wait(AGAIN)
         return 0
 
     def _own(
-        self, engine: Engine, supervision: Supervision, board: Board, run: Path, ours: Ownership
+        self, engine: Engine, supervision: Supervision, board: Board, run: Path, leases: Standby
     ) -> None:
-        """Runs the pipeline, which is ours, until a stop or until the lease is lost."""
+        """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
         with self._ending_with_spark():
             try:
                 engine.own()
                 with engine.reporting(board):
                     while not self._stop.wait(TICK):
-                        if ours.lost:
-                            name = self._pipeline.name
-                            raise LeaseLost(f"the lease of {name} is another instance's")
+                        if leases.lost:
+                            raise LeaseLost(leases.lost)
                         engine.count_task_slots()
                         supervision.tick(time.monotonic())
                     (run / STOP).touch()

@@ -16,6 +16,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Holder, TellsItsReader
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
+from penstock.service.writer_lease import WriterLease
 
 # Seconds between two attempts.
 _AGAIN = 0.5
@@ -27,16 +28,29 @@ log = structlog.get_logger("penstock")
 
 class Standby:
     """`reason`: the instance or reader that is waited for, for /health and /status; None while this
-    instance does not wait."""
+    instance does not wait. `error`: why it cannot be found out whether it must, "" if it can."""
 
     def __init__(self, pipeline: Pipeline, ownership: Ownership, stop: threading.Event) -> None:
         self.reason: str | None = None
+        self.error = ""
         # Whether we ever waited: what the other instance held may take a moment to be free.
         self.waited = False
         self._pipeline = pipeline
         self._ownership = ownership
+        self._writer = WriterLease(pipeline, ownership.instance)
         self._stop = stop
         self._positions: dict[int, Positions] = {}  # by the backend's number
+
+    @property
+    def lost(self) -> str:
+        """Which lease another instance took from us; "" while none."""
+        if self._ownership.lost:
+            return f"the lease of {self._pipeline.name} is another instance's"
+        return "the lease at the sink is another instance's" if self._writer.lost else ""
+
+    def release(self) -> None:
+        """Gives the lease at the sink back: first, because the next owner waits for both."""
+        self._writer.release()
 
     def wait(self, meanwhile: Callable[[], None]) -> bool:
         """Returns True once the pipeline is ours, False after a stop.
@@ -47,8 +61,9 @@ class Standby:
         while not self._stop.is_set():
             try:
                 reason = self._obstacle()
-                waits = delays()
+                waits, self.error = delays(), ""
             except Unavailable as error:
+                self.error = str(error)
                 log.warning("not available; trying again", error=str(error))
                 meanwhile()
                 self._stop.wait(next(waits))
@@ -72,7 +87,10 @@ class Standby:
     def _obstacle(self) -> str | None:
         """Why we must wait; None if we need not."""
         if (owner := self._ownership.attempt()) is not None:
+            self._writer.release()  # the owner may wait for it
             return f"another instance owns the pipeline: {owner.text}"
+        if (reason := self._writer.attempt(self._ownership.predecessor)) is not None:
+            return reason
         # In parallel: each server that is away costs a timeout.
         numbers = range(len(self._pipeline.backends))
         with ThreadPoolExecutor(min(len(numbers), _THREADS), "standby") as threads:

@@ -19,8 +19,6 @@ from penstock.service.notices import Notices
 from penstock.spark.queries.supervised import Supervised
 from penstock.tasks.task import UNKNOWN_TYPES
 
-__all__ = ["Supervision"]
-
 # Seconds.
 GRACE = 30.0
 DRAIN_LOOK = 0.05

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from penstock.change import Images
 from penstock.finding import Finding
+from penstock.leases import LeaseStore
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Position
 from penstock.settings import Settings
@@ -161,6 +162,17 @@ class BoundsMessages(Protocol):
     def largest_message(self) -> int:
         """Bytes that the message of one change may have. Does I/O; raises Unavailable,
         SettingsError."""
+        ...
+
+
+@runtime_checkable
+class KeepsLeases(Protocol):
+    """A sink whose other side can keep a lease: so that an instance finds another one of its
+    pipeline that has positions elsewhere, and does not write beside it."""
+
+    def leases(self) -> LeaseStore:
+        """Shared by all who write to this sink, and made on demand; no I/O. Its methods raise
+        SettingsError where this is not permitted: then nothing is found."""
         ...
 
 

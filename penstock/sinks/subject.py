@@ -12,8 +12,6 @@ from difflib import get_close_matches
 
 from penstock.errors import SettingsError
 
-__all__ = ["FIELDS", "Template", "escape", "parse_template", "unescape"]
-
 FIELDS = (
     "backend", "tenant", "namespace", "collection", "operation", "source_partition", "partition",
 )  # fmt: skip

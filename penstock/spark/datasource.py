@@ -40,8 +40,6 @@ from penstock.tasks.task import (
     write_changes,
 )
 
-__all__ = ["PenstockDataSource", "register"]
-
 
 def register(spark: SparkSession) -> None:
     """Makes `format("penstock")` known to a session; PySpark's auto-discovery does it as well."""

@@ -9,8 +9,6 @@ import sys
 import traceback
 from typing import Any
 
-__all__ = ["end_quietly"]
-
 _print = traceback.print_exc
 _DAEMON = "manager"  # the function of `pyspark.daemon` that a fork runs in
 

@@ -11,8 +11,6 @@ from heapq import heappop, heappush
 from penstock.feeds import NativeRecord
 from penstock.position import PartitionId
 
-__all__ = ["Buffer"]
-
 # A record, its number in the order of arrival, its partition.
 _Item = tuple[NativeRecord, int]
 

@@ -25,8 +25,6 @@ from penstock.reservoir.reader import PartitionReader
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
 
-__all__ = ["LISTING", "Coordinator"]
-
 log = logging.getLogger("penstock")
 
 # Seconds between two look-ups of partitions while nothing ends.

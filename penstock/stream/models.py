@@ -8,8 +8,6 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.errors import SettingsError
 
-__all__ = ["Convert", "converter", "table_of"]
-
 # An image to an instance; null stays null.
 Convert = Callable[[Mapping[str, Any]], Any]
 

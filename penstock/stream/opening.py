@@ -16,8 +16,6 @@ from penstock.settings import Settings
 from penstock.stream.models import table_of
 from penstock.stream.stream import Stream
 
-__all__ = ["stream"]
-
 log = logging.getLogger("penstock")
 
 # Settings of feeds that take a table, in order of preference; all but the first are lists.

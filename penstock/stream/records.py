@@ -16,8 +16,6 @@ from penstock.feeds import Feed, GivesRecords, NativeRecord, RecordReader
 from penstock.page import Page, fetched
 from penstock.position import Place
 
-__all__ = ["EVENT_TYPES", "record_reader"]
-
 # Any other operation is its own name in lower case.
 EVENT_TYPES: Mapping[str, str] = {
     each.value: each.value.lower() for each in Operation

@@ -16,8 +16,6 @@ from penstock.stream.models import Convert, converter
 from penstock.stream.records import record_reader
 from penstock.stream.tokens import beginning_at, token_of
 
-__all__ = ["Stream"]
-
 # Seconds: a connection that was closed by us may still hold the source.
 _GRACE = 30.0
 # Seconds between the heartbeats of `follow`; a feed decides itself whether one costs a call.

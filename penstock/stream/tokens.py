@@ -8,8 +8,6 @@ from penstock.errors import InvalidPosition, Malformed
 from penstock.feeds import At
 from penstock.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
 
-__all__ = ["beginning_at", "token_of"]
-
 _VERSION = 1
 _WORDS: Mapping[str, At] = {"trim_horizon": "beginning", "latest": "now"}
 _HINT = 'write "trim_horizon", "latest", a datetime with a zone, or a token of this iterator'

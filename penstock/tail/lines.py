@@ -9,8 +9,6 @@ from rich.text import Text
 
 from penstock.tail.message import Message
 
-__all__ = ["COLORS", "describe", "json_line", "key_of", "line"]
-
 COLORS = {
     "INSERT": "green",
     "READ": "green",

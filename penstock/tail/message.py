@@ -7,8 +7,6 @@ from typing import Any
 
 from penstock.position import Place
 
-__all__ = ["Message"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:

@@ -7,8 +7,6 @@ from typing import Literal
 from penstock.errors import SettingsError
 from penstock.settings import parse_duration
 
-__all__ = ["ALL", "NEW", "Since", "Start", "parse_start"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:

@@ -31,8 +31,6 @@ from penstock.position import Bookmark, PartitionId, Place, Position
 from penstock.reservoir.reservoir import Arrivals, Reservoir
 from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 
-__all__ = ["Follower"]
-
 # Seconds between looks at whether the epoch is over, while no page comes.
 LOOK = 0.1
 # Seconds between reports of status, and of bookmarks whose marks moved without a change.

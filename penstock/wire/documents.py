@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 import orjson
 import ormsgpack
 
-__all__ = ["document", "document_as_json", "document_as_written"]
-
 # Every digit, sign and dot of a number becomes 0, so that long numbers are runs of zeros.
 _SHAPE = bytes(48 if chr(code) in "0123456789." else code for code in range(256))
 # Doubles hold every number of 15 digits,

@@ -19,8 +19,6 @@ from penstock.errors import Malformed
 from penstock.page import DecoderAround, Page
 from penstock.position import Place
 
-__all__ = ["EraDecoder", "era_of", "next_era"]
-
 _ERA = re.compile(r"e(\d{4})-")
 _LAST_ERA = 9999
 

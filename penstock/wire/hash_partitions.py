@@ -15,15 +15,6 @@ import pyarrow as pa
 from penstock.native import library
 from penstock.page import Decoder, DecoderAround, Page
 
-__all__ = [
-    "MOST",
-    "HashingDecoder",
-    "hash_partitions",
-    "hash_partitions_plainly",
-    "hashing",
-    "routed",
-]
-
 MOST = 1024
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 _SLASH = np.uint64(ord("/"))

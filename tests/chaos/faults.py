@@ -12,8 +12,6 @@ from tests.chaos.proxy import Weather
 from tests.chaos.world import STREAM, World
 from tests.pipeline.running import send
 
-__all__ = ["fault"]
-
 Fault = Callable[[World, random.Random], AbstractContextManager[None]]
 
 _WEATHER = {

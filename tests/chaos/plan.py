@@ -4,8 +4,6 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "Kind", "Step", "plan", "steps"]
-
 STEPS_A_ROUND = 3  # then everything is compared
 
 

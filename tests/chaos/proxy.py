@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Proxy", "Weather"]
-
 _CHUNK = 1 << 16
 _TICK = 0.01  # seconds
 _RESET = struct.pack("ii", 1, 0)  # closing sends RST, as a router does that lost its table

@@ -19,8 +19,6 @@ from tests.chaos.plan import Step, plan
 from tests.chaos.world import STREAM, World, world
 from tests.pipeline.truth import assert_same
 
-__all__ = ["Outcome", "chaos"]
-
 SETTLED = 180.0  # seconds that a round may take, once all is mended, until everything arrived
 FLOWING = 120.0  # seconds until changes flow again
 

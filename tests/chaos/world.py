@@ -16,8 +16,6 @@ from tests.pipeline.running import Run, document
 from tests.pipeline.truth import Truth
 from tests.servers import Database, Nats, Postgres
 
-__all__ = ["PIPELINES", "STREAM", "Load", "World", "world"]
-
 STREAM = "CHAOS"
 
 TABLE = """

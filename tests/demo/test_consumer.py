@@ -27,6 +27,7 @@ def insert(number: int) -> bytes:
         "operation": "INSERT",
         "collection": "users",
         "transaction": str(number),
+        "key": {"id": number},
         "data": {"id": number},
         "before": None,
         "unchanged": [],

@@ -11,7 +11,12 @@ from penstock.tail.message import Message
 OLD = {"id": 1, "name": "a", "notes": "long"}
 
 
+KEYS = {"users": ("id",), "items": ("order_id", "line")}
+
+
 def message(number: int, operation: str, *, collection: str = "users", **body: Any) -> Message:
+    row = body.get("data") or body.get("before")
+    key = row and {name: row[name] for name in KEYS.get(collection, ())}
     return Message(
         sequence=number,
         subject="cdc",
@@ -24,6 +29,7 @@ def message(number: int, operation: str, *, collection: str = "users", **body: A
             "transaction": str(number),
             "collection": collection,
             "operation": operation,
+            "key": key,
             "data": None,
             "before": None,
             "unchanged": [],
@@ -35,7 +41,7 @@ def message(number: int, operation: str, *, collection: str = "users", **body: A
 @pytest.fixture
 def replica() -> Replica:
     """A copy that holds one row."""
-    copy = Replica({"users": ("id",), "items": ("order_id", "line")})
+    copy = Replica(KEYS)
     copy.apply(message(1, "INSERT", data=OLD))
     return copy
 

@@ -26,6 +26,7 @@ def change(
         "backend": "default",
         "collection": "users",
         "operation": operation,
+        "key": {"id": (data or before)["id"]} if data or before else None,
         "data": data,
         "before": before,
         "unchanged": [],

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-__all__ = ["DOCS", "ROOT", "blocks", "commands", "pages", "section", "statements"]
-
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 

@@ -10,6 +10,7 @@ import pytest
 from penstock.change import ERROR
 from penstock.config import parse_pipeline
 from penstock.errors import SettingsError
+from penstock.leases import Lease
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
@@ -94,6 +95,10 @@ def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten, batch_of: Make
     [letter] = sink.dead_letters()
     assert letter["reason"] == "not-utf8"
     assert sink.tables() == []
+    rows = sink.leases()
+    put = rows.put(Lease(name="owner:shop", owner="me"))
+    assert rows.list("") == [put]
+    rows.close()
     assert sink.announce("penstock.gap.default", {"id": "1"}, identity="1") == "PENSTOCK_EVENTS"
 
 

@@ -19,8 +19,6 @@ from botocore.config import Config
 from penstock.errors import Unavailable
 from tests.servers import EmbeddedServer
 
-__all__ = ["ROLLS", "DynamodbLocal", "Table"]
-
 _OURS = Path(__file__).parents[2] / ".venv"
 _LIBRARIES = _OURS / "dynamodb-local" / "lib"
 _FAKETIME = "usr/lib/*/faketime/libfaketimeMT.so.1"

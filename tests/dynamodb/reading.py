@@ -7,8 +7,6 @@ from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.roster import Roster
 from penstock.reservoir.reservoir import Reservoir
 
-__all__ = ["Reading"]
-
 
 class Reading:
     """Reads from the beginning, or after `done`; `found` has shard and key of every change."""

@@ -27,8 +27,6 @@ from typing import Any, Self
 from penstock.feeds.dynamodb import DynamodbSettings
 from tests.dynamodb.streams import Refused, Shard, Stream
 
-__all__ = ["StreamsServer", "settings_of"]
-
 LIFETIME = 15 * 60
 _TARGET = "DynamoDBStreams_20120810."
 

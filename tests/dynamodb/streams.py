@@ -6,8 +6,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Refused", "Shard", "Stream", "typed"]
-
 NAMES = {"INSERT": "INSERT", "UPDATE": "MODIFY", "DELETE": "REMOVE"}
 PAGE_BYTES = 1 << 20
 PAGE_RECORDS = 1000

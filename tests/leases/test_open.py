@@ -75,7 +75,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_store_of_somebody_else_keeps_the_positions_of_a_pipeline(tmp_path: Path) -> None:
+def test_a_store_of_another_package_keeps_the_positions_of_a_pipeline(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(
         f"""

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import nkeys
 import orjson
 import pytest
 
+from penstock.demo.programs import free_port
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses
@@ -94,9 +96,60 @@ def test_more_than_the_sockets_buffers_goes_through(nats: Nats, stream: str) -> 
     connection.close()
 
 
+def test_a_ping_is_not_answered_in_the_middle_of_a_message() -> None:
+    """The server pings while it takes a message that is larger than all buffers."""
+    size, taken = 50_000_000, bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            client.sendall(b'INFO {"version":"2.15.1"}\r\n')
+            read = b""
+            while not read.endswith(b"PING\r\n"):
+                read += client.recv(65536)
+            client.sendall(b"PONG\r\n")
+            taken.extend(client.recv(65536))  # the message has begun
+            client.sendall(b"PING\r\n")
+            while not taken.endswith(b"x\r\nPONG\r\n") and (more := client.recv(1 << 20)):
+                taken.extend(more)
+            client.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        connection = opened(f"nats://127.0.0.1:{listener.getsockname()[1]}")
+        message = f"PUB a {size}\r\n{'x' * size}\r\n".encode()
+        connection.send(message)
+        with pytest.raises(Unavailable):
+            connection.receive()
+        thread.join(60)
+    assert taken.endswith(b"x\r\nPONG\r\n")
+    assert len(taken) == len(message) + len(b"PONG\r\n")
+
+
 def test_a_url_list_is_tried_in_order(nats: Nats) -> None:
     connection = opened(f"nats://127.0.0.1:1, {nats.url}")
     assert connection.address == f"127.0.0.1:{nats.port}"
+    connection.close()
+
+
+def test_another_server_of_the_cluster_is_tried_after_those_of_the_list(own_nats: Any) -> None:
+    def node(port: int) -> Nats:
+        listen = {"name": "c", "listen": f"127.0.0.1:{port}", "routes": routes}
+        users = {"users": [{"user": "u", "password": "p"}]}
+        return own_nats({"jetstream": False, "cluster": listen, "authorization": users})
+
+    ports = [free_port(), free_port()]
+    routes = [f"nats://127.0.0.1:{port}" for port in ports]
+    first, second = map(node, ports)
+    connection = opened(f"nats://u:p@127.0.0.1:{first.port}")
+    deadline = time.monotonic() + 60
+    while not any(str(second.port) in url for url in connection.info.get("connect_urls", ())):
+        assert time.monotonic() < deadline, "the servers have not found each other"
+        connection.receive(0.1)
+    first.kill()
+    connection.close()
+    connection.open()
+    assert connection.address == f"127.0.0.1:{second.port}"
     connection.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.ops.board import Board, Entry, rows_of
 from penstock.ops.health import Thresholds
-from penstock.ops.partitions import PartitionReports, Row, shown, summed
+from penstock.ops.partitions import PartitionReports, Row, shown, summed, with_source
 from penstock.ops.reporter import Reporter
 from penstock.ops.status import Status, assess
 
@@ -162,6 +162,17 @@ def test_those_that_need_attention_are_shown_first() -> None:
     assert names == ["gone", "failing", "later", "late", "many", "idle"]
     assert [each.partition for each in shown(found, 1.0, 2)] == ["gone", "failing"]
     assert len(shown(found, 1.0, None)) == 6
+
+
+def test_the_status_of_the_source_as_a_whole_is_beside_that_of_its_partitions() -> None:
+    rows = {"p0": row(), "p1": row(throttled=True)}
+    assert summed(rows)["source_state"] == "throttled"
+    assert with_source(summed(rows), {})["source_state"] == "throttled"
+    found = with_source(
+        summed(rows), {"state": "disabled", "message": "no stream", "at_risk": "soon"}
+    )
+    assert (found["source_state"], found["source_message"]) == ("disabled", "no stream")
+    assert found["at_risk"] == "soon"
 
 
 def status_of(board: Board, now: float, **more: Any) -> Status:

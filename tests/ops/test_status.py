@@ -120,6 +120,20 @@ CASES = [
         "a: so far behind that its slot may be lost",
     ),
     Case(
+        "a source that is disabled",
+        [source(0, source_state="disabled", source_message="the stream of t is disabled")],
+        1,
+        "degraded",
+        "a: the stream of t is disabled",
+    ),
+    Case(
+        "a source that is throttled",
+        [source(0, source_state="throttled")],
+        1,
+        "degraded",
+        "a: the source is throttled",
+    ),
+    Case(
         "reconnecting shortly",
         [*each(0, 100), *each(101, 111, connected=False, last_error="refused")],
         111,

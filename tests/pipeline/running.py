@@ -24,22 +24,6 @@ import yaml
 
 from tests.servers import Database, Nats
 
-__all__ = [
-    "SHORT_LIVED",
-    "Message",
-    "Run",
-    "assert_none_is_left",
-    "commands",
-    "document",
-    "environment",
-    "eventually",
-    "json_messages",
-    "messages",
-    "running",
-    "slot_of",
-    "tree",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Message:

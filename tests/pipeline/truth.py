@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.servers import Database
 
-__all__ = ["Fact", "Truth", "assert_same"]
-
 _NUMBERS = {20, 21, 23}  # type oids: bigint, smallint, int
 
 

@@ -15,8 +15,6 @@ from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from penstock.reservoir.reservoir import Reservoir
 
-__all__ = ["P0", "P1", "Clock", "Made", "feed_of", "made", "place", "positions_of", "until"]
-
 P0, P1 = PartitionId("p0"), PartitionId("p1")
 
 

@@ -14,8 +14,6 @@ from penstock.demo.programs import free_port
 from penstock.demo.server import EmbeddedServer
 from penstock.errors import Unavailable
 
-__all__ = ["Etcd", "etcd_program"]
-
 
 def etcd_program() -> Path:
     """The program: on the PATH, or where scripts/test unpacks Debian's; raises Unavailable."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from penstock.demo.nats_server import Nats as DemoNats
 
-__all__ = ["Nats"]
-
 
 class Nats(DemoNats):
     """A nats-server with JetStream; `config` is its configuration file, on top of ours.

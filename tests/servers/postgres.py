@@ -17,8 +17,6 @@ from penstock.demo.postgres import execute
 from penstock.demo.programs import postgres_bin as packaged
 from penstock.errors import Unavailable
 
-__all__ = ["Database", "Postgres", "postgres_bin"]
-
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _PACKAGED = {16: "pginstall", 18: "pginstall18"}
 _TO_GO = 60.0  # seconds for sessions to end when their database is dropped

@@ -1,6 +1,7 @@
 """The reader gives every message once and in order, whatever happens to the server."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ import pytest
 from nats.js.api import StreamConfig
 
 from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.nats.settings import NatsSettings
 from penstock.tail.reader import TailReader
 from penstock.tail.start import NEW, Since, Start
 from tests.servers import Nats, free_port
@@ -45,12 +47,25 @@ def publish(server: Nats, stream: str, bodies: list[bytes], subject: str = "user
     asyncio.run(work())
 
 
-def read(reader: TailReader, count: int, timeout: float = 60.0) -> list[int]:
-    """The ids of the next `count` messages; fewer when they do not come in time."""
+def delete_consumers(server: Nats, stream: str) -> None:
+    """As the server does with those that nobody uses."""
+
+    async def work() -> None:
+        connection = await client.connect(server.url)
+        js = connection.jetstream()
+        for consumer in await js.consumers_info(stream):
+            await js.delete_consumer(stream, consumer.name)
+        await connection.close()
+
+    asyncio.run(work())
+
+
+def read(reader: TailReader, least: int, timeout: float = 60.0, *, count: int = 500) -> list[int]:
+    """The ids of the next messages, at least so many; fewer when they do not come in time."""
     ids: list[int] = []
     deadline = time.monotonic() + timeout
-    while len(ids) < count and time.monotonic() < deadline:
-        ids += [message.body["data"]["id"] for message in reader.fetch(timeout=0.5)]
+    while len(ids) < least and time.monotonic() < deadline:
+        ids += [message.body["data"]["id"] for message in reader.fetch(count, timeout=0.5)]
     return ids
 
 
@@ -134,17 +149,67 @@ def test_every_message_comes_once_although_the_server_is_killed(stream: str) -> 
             assert reader.fetch(timeout=0.2) == []
 
 
-def test_a_consumer_that_the_server_forgot_is_made_again(nats: Nats, filled: str) -> None:
-    async def forget() -> None:
+def test_a_server_that_is_killed_while_a_backlog_is_read_costs_no_message(stream: str) -> None:
+    bodies = [orjson.dumps(change(number, pad="x" * 20_000)) for number in range(1, 2001)]
+    with Nats() as server:
+        publish(server, stream, bodies)
+        with TailReader(server.url, stream) as reader:
+            found = read(reader, 300)
+            server.kill()
+            server.start()
+            found += read(reader, 2000 - len(found))
+            assert found == list(range(1, 2001))
+            assert reader.fetch(timeout=0.2) == []
+
+
+def test_a_reader_that_pauses_keeps_its_place(filled: str, nats: Nats) -> None:
+    """Longer than its request lasts, and than the server keeps a consumer that is not used."""
+    with TailReader(nats.url, filled) as reader:
+        assert read(reader, 5, count=5) == [1, 2, 3, 4, 5]
+        delete_consumers(nats, filled)
+        publish(nats, filled, [orjson.dumps(change(21))])
+        assert read(reader, 16) == list(range(6, 22))
+
+
+def test_a_server_that_does_not_answer_is_left_and_read_again_later(stream: str) -> None:
+    with Nats() as server:
+        publish(server, stream, [orjson.dumps(change(1))])
+        with TailReader(NatsSettings(url=server.url, timeout=0.5), stream) as reader:
+            assert read(reader, 1) == [1]
+            server.daemon.signal(signal.SIGSTOP)
+            assert read(reader, 1, timeout=7) == []
+            server.daemon.signal(signal.SIGCONT)
+            publish(server, stream, [orjson.dumps(change(2))])
+            assert read(reader, 1) == [2]
+
+
+def test_a_stream_that_is_deleted_is_a_settings_error(nats: Nats, filled: str) -> None:
+    async def delete() -> None:
         connection = await client.connect(nats.url)
-        js = connection.jetstream()
-        for consumer in await js.consumers_info(filled):
-            await js.delete_consumer(filled, consumer.name)
+        await connection.jetstream().delete_stream(filled)
         await connection.close()
 
     with TailReader(nats.url, filled) as reader:
         assert len(read(reader, 20)) == 20
-        asyncio.run(forget())
+        asyncio.run(delete())
+        with pytest.raises(SettingsError, match=filled):
+            read(reader, 1)
+
+
+def test_the_settings_of_a_connection_may_have_the_login(stream: str) -> None:
+    with Nats(config={"authorization": {"token": "s3cr3t"}}) as server:
+        settings = NatsSettings(url=server.url, token="s3cr3t")
+        with TailReader(settings, stream) as reader, pytest.raises(SettingsError, match=stream):
+            reader.fetch()
+        with TailReader(server.url, stream) as reader, pytest.raises(SettingsError) as caught:
+            reader.fetch()
+    assert "credentials" in str(caught.value)
+
+
+def test_a_consumer_that_the_server_forgot_is_made_again(nats: Nats, filled: str) -> None:
+    with TailReader(nats.url, filled) as reader:
+        assert len(read(reader, 20)) == 20
+        delete_consumers(nats, filled)
         publish(nats, filled, [orjson.dumps(change(21))])
         assert read(reader, 1) == [21]
 
@@ -169,13 +234,14 @@ def test_a_wrong_password_is_a_settings_error_and_is_not_printed() -> None:
     assert "wrong-one" not in str(caught.value)
 
 
-def test_a_server_without_jetstream_is_unavailable_with_a_hint(stream: str) -> None:
+def test_a_server_without_jetstream_is_a_settings_error_with_a_hint(stream: str) -> None:
     with (
         Nats(config={"jetstream": False}) as server,
         TailReader(server.url, stream) as reader,
-        pytest.raises(Unavailable, match="enabled"),
+        pytest.raises(SettingsError, match="has no JetStream") as caught,
     ):
         reader.fetch()
+    assert "enabled" in caught.value.hint
 
 
 def test_a_message_that_is_no_change_is_malformed_and_loses_none_of_the_others(

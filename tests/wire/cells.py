@@ -7,8 +7,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["CELLS", "ODD", "examples"]
-
 
 def examples(count: int) -> int:
     """How many examples a property is tried on; PENSTOCK_EXAMPLES=20 looks that much longer."""

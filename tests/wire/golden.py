@@ -27,8 +27,6 @@ from penstock.wire.pgoutput.messages import (
 )
 from tests.wire.pages import page_of, places
 
-__all__ = ["Golden", "Sent", "golden", "names", "pages"]
-
 _FOLDER = Path(__file__).parent / "golden"
 
 

@@ -6,8 +6,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KINDS", "SETUP", "Kind"]
-
 SETUP = """
 CREATE TYPE mood AS ENUM ('sad', 'it''s ok', 'happy, very');
 CREATE DOMAIN positive AS integer CHECK (VALUE > 0);

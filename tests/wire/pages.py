@@ -23,22 +23,6 @@ from penstock.wire.pgoutput.messages import (
 )
 from penstock.wire.pgoutput.reader import PG_EPOCH_US
 
-__all__ = [
-    "begin",
-    "commit",
-    "delete",
-    "frame",
-    "insert",
-    "keepalive",
-    "logical_message",
-    "page_of",
-    "places",
-    "relation",
-    "truncate",
-    "tuple_data",
-    "update",
-]
-
 EPOCH = PG_EPOCH_US
 
 

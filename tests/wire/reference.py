@@ -27,8 +27,6 @@ from penstock.wire.pgoutput.messages import (
 )
 from penstock.wire.pgoutput.values import converter
 
-__all__ = ["image", "reference"]
-
 
 def image(data: Any, images: Images) -> Any:
     """A row image as Python values. (orjson refuses JSON that PostgreSQL allows: 1e400.)"""

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
 
-__all__ = ["Work", "cost", "count"]
-
 _CALLS = ("call", "c_call")
 
 

@@ -20,8 +20,6 @@ from tests.servers import Nats
 from tests.work.counting import cost
 from tests.work.scenarios import ROWS, encoding, scenarios, sending
 
-__all__ = ["LIMITS", "Costs", "measured", "version"]
-
 LIMITS = Path(__file__).with_name("limits.json")
 
 # Step -> "row" or "page" -> calls, instructions, memory.

@@ -37,8 +37,6 @@ from penstock.tasks.page_client import Handed
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
-__all__ = ["ROWS", "Make", "changes", "encoding", "scenarios", "sending"]
-
 Make = Callable[[int], Callable[[], object]]
 
 # So many that what happens once in a while (a buffer that grows) is small beside them.

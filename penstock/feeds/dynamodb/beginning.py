@@ -14,8 +14,6 @@ from typing import Any
 from penstock.errors import Malformed
 from penstock.position import Bookmark, Mark, Place
 
-__all__ = ["LIFETIME", "RETENTION", "ShardBeginning", "beginning_of", "is_before"]
-
 # Seconds: how long an iterator lives, less a margin; how long a stream keeps a record.
 LIFETIME = 14 * 60.0
 RETENTION = 24 * 3600.0

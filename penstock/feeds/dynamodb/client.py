@@ -22,8 +22,6 @@ from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.records import Answer, read_answer
 
-__all__ = ["DescribedStream", "StreamsClient", "client_of", "connect"]
-
 _CONNECTIONS = 16
 _making = threading.Lock()  # sessions are not thread-safe
 

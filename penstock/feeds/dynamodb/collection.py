@@ -11,8 +11,6 @@ from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.decoder import document_id
 from penstock.wire.dynamodb.values import plain_values
 
-__all__ = ["DynamodbTable"]
-
 # A sample is some of so many equal parts of the table's hashes, by chance.
 _SEGMENTS = 64
 

@@ -8,10 +8,6 @@ from botocore.parsers import ResponseParserError
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
 
-__all__ = [
-    "EXPIRED", "NOT_FOUND", "REFUSED", "TRIMMED", "Throttled", "code_of", "failure", "translating",
-]  # fmt: skip
-
 EXPIRED = "ExpiredIteratorException"
 NOT_FOUND = "ResourceNotFoundException"
 TRIMMED = "TrimmedDataAccessException"

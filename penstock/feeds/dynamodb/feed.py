@@ -37,8 +37,6 @@ from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import sequence_number
 
-__all__ = ["DynamodbFeed"]
-
 _DISABLED = ("DISABLED", "DISABLING")
 
 

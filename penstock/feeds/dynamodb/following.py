@@ -25,8 +25,6 @@ from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequence_number
 
-__all__ = ["DynamodbFollowing"]
-
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a
 # shard without records is renewed, and how far clocks may differ.
 _KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 60.0
@@ -231,6 +229,7 @@ class DynamodbFollowing:
             "current": None if self._after is None else str(self._after),
             "confirmed": None if self._acknowledged is None else str(self._acknowledged),
             "lag_seconds": round(behind, 3),
+            "throttled": self._pace.is_throttled,
             "details": {"shard": self._shard, "tip_reached": tip, "last_record": last},
         }
 

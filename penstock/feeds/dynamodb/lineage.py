@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ShardTree", "StreamShard"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamShard:

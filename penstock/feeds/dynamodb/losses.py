@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from penstock.feeds import Gap, GapPolicy, HistoryLost
 from penstock.position import PartitionId, Place
 
-__all__ = ["CAUSES", "gap_of", "loss"]
-
 _HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 # For people; documented in docs/reference/operations.md.
 CAUSES: Mapping[str, str] = {

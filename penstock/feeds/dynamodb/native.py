@@ -20,8 +20,6 @@ from penstock.wire.dynamodb.records import (
 )
 from penstock.wire.dynamodb.values import python_values
 
-__all__ = ["native_reader"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _EVENTS = {

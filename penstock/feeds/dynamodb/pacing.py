@@ -6,8 +6,6 @@ from collections import deque
 
 from penstock.backoff import delays
 
-__all__ = ["TO_THE_TIP", "ShardPace"]
-
 # Empty pages, counted from the shard's beginning, after which its tip is assumed: before that an
 # empty page says nothing about the next one.
 TO_THE_TIP = 5
@@ -23,7 +21,7 @@ class ShardPace:
         self._not_before = 0.0
         self._empty_pages = 0
         self._waits = delays(first=0.5)
-        self.is_tip_reached = False
+        self.is_tip_reached = self.is_throttled = False
 
     @property
     def seeks_the_tip(self) -> bool:
@@ -41,6 +39,7 @@ class ShardPace:
 
     def found(self, count: int, now: float) -> None:
         """The call brought so many records."""
+        self.is_throttled = False
         self._waits = delays(first=0.5)
         self._empty_pages += not count
         self.is_tip_reached = not count and not self.seeks_the_tip
@@ -48,4 +47,5 @@ class ShardPace:
 
     def throttled(self, now: float) -> None:
         """The service refused the call: fewer, for a while."""
+        self.is_throttled = True
         self._not_before = now + next(self._waits)

@@ -11,8 +11,6 @@ from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.finding import Finding
 
-__all__ = ["check", "finding", "how_to_enable"]
-
 _LACKS = {
     "KEYS_ONLY": "only the keys of an item: `before` and `after` are null",
     "NEW_IMAGE": "no old image: `before` is null",

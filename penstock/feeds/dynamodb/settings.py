@@ -13,8 +13,6 @@ from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.position import bookmarks_from_json
 from penstock.settings import Duration, Secret, Settings
 
-__all__ = ["DynamodbSettings"]
-
 _ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
 _WORDS: dict[str, At] = {
     "trim_horizon": "beginning",

@@ -16,8 +16,6 @@ from penstock.feeds.memory.places import COMMITTED, KEYS, number_of, token_of
 from penstock.feeds.memory.settings import MemoryFeedSettings
 from penstock.page import Page
 
-__all__ = ["FetchingDecoder", "MemoryDecoder"]
-
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 _KINDS = pa.array(_OPERATIONS, pa.string())
 _TIME = pa.timestamp("us", tz="UTC")

@@ -24,8 +24,6 @@ from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 
-__all__ = ["MemoryFeed"]
-
 
 class MemoryFeed:
     """The implementation of `feeds.Feed`. A pickled copy is a feed that remembers nothing."""

@@ -17,8 +17,6 @@ from penstock.position import Bookmark, PartitionId, Place
 if TYPE_CHECKING:
     from penstock.feeds.memory.feed import MemoryFeed
 
-__all__ = ["MemoryFollowing"]
-
 _PAGES_PER_READ = 8
 
 

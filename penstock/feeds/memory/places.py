@@ -7,10 +7,6 @@ from penstock.errors import Malformed
 from penstock.feeds.memory.settings import MemoryFeedSettings
 from penstock.position import Bookmark, Place
 
-__all__ = [
-    "COMMITTED", "KEYS", "bookmark_at", "number_of", "number_of_token", "place_of", "token_of",
-]  # fmt: skip
-
 KEYS = 7  # documents per partition
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)  # change 0; each further one a millisecond later
 

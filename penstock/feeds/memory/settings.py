@@ -7,8 +7,6 @@ from pydantic import Field
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Settings
 
-__all__ = ["MemoryFeedSettings"]
-
 
 class MemoryFeedSettings(Settings):
     """What the feed makes up."""

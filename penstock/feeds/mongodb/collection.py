@@ -10,8 +10,6 @@ from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.wire.changestream.values import CODEC, document_text, flat, plain
 
-__all__ = ["MongoCollection"]
-
 
 class MongoCollection:
     """A `feeds.Collection`. A document's values are those of messages."""

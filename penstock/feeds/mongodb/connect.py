@@ -12,8 +12,6 @@ from pymongo.uri_parser import parse_uri
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 
-__all__ = ["RAW", "Client", "address", "connect", "scope"]
-
 Client = MongoClient[dict[str, Any]]
 
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)

@@ -11,11 +11,6 @@ from pymongo import errors as mongo
 
 from penstock.errors import Malformed, PenstockError, PositionLost, SettingsError, Unavailable
 
-__all__ = [
-    "CODES", "KINDS", "LOST", "RESUMABLE", "Tolerance", "cause_of", "code_of",
-    "is_too_large", "translating",
-]  # fmt: skip
-
 _LATER = "penstock tries again by itself"
 _DEFECT = "this is a defect of penstock or of the server: please report it with this message"
 _PRIVILEGES = "grant the role that `penstock check` names"

@@ -42,8 +42,6 @@ from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStream
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import mark_of
 
-__all__ = ["PARTITION", "MongoFeed"]
-
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
 # Bytes of a BSON document at most.

@@ -14,8 +14,6 @@ from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
 from penstock.wire.changestream.tokens import hash_of
 
-__all__ = ["MongoFollowing"]
-
 # A reply is small that has less than this part of what was asked for.
 _SMALL = 4
 

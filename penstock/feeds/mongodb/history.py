@@ -7,8 +7,6 @@ from penstock.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import cursor_of, cursor_time
 from penstock.wire.eras import era_of, next_era
 
-__all__ = ["HINTS", "era_after", "era_of_bookmark", "gap_of", "is_behind", "place_of_mark"]
-
 # Cause of a gap -> what the operator can do.
 HINTS: Mapping[str, str] = {
     "oplog_rolled_over": "make the oplog larger (replSetResizeOplog), and see"

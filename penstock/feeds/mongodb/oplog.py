@@ -11,8 +11,6 @@ from penstock.feeds.mongodb.connect import Client, address, connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 
-__all__ = ["asking", "collections", "oldest", "oldest_in", "operation_time", "time_of"]
-
 _OWN = ("admin", "config", "local")
 
 

@@ -10,8 +10,6 @@ from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.position import Mark
 from penstock.wire.changestream.tokens import token_from_mark
 
-__all__ = ["stages"]
-
 _IMAGES = {
     "update_lookup": "updateLookup",
     "when_available": "whenAvailable",

@@ -15,8 +15,6 @@ from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream
 from penstock.finding import Finding
 
-__all__ = ["check"]
-
 _OLDEST, _NEWEST = 6, 8
 _SHORT = 24 * 3600  # seconds of oplog that outlast a night
 

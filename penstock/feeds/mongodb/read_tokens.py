@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from penstock.position import Bookmark, Mark, Place
 from penstock.wire.changestream.tokens import mark_of
 
-__all__ = ["ReadTokens"]
-
 
 class _Read(NamedTuple):
     """What one page had: its events' (time, ordinal), in order, and their tokens (BSON)."""

@@ -11,8 +11,6 @@ from pymongo.uri_parser import parse_uri
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
-__all__ = ["ALL", "MongoSettings"]
-
 # In place of a database's name.
 ALL = "*"
 

@@ -20,8 +20,6 @@ from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.position import Mark
 from penstock.wire.changestream.reply import Reply, read_cursor
 
-__all__ = ["ChangeStream"]
-
 _SPLITS = (6, 0, 9)  # the first version that splits large events
 _CLOSING = 2.0  # seconds
 

@@ -11,8 +11,6 @@ from penstock.feeds.postgres.pages import KnownRelation
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message
 
-__all__ = ["Catalogue"]
-
 # OIDs below are the same in every database; from here on they were made by initdb or later.
 _FIRST_OWN = 10_000
 

@@ -15,8 +15,6 @@ from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate
 
-__all__ = ["ENDLESS", "MESSAGE", "Collector", "Diverged", "PageLimits"]
-
 MESSAGE = 30
 """Offset of the pgoutput message in a CopyData: `d`, length, `w`, three int64."""
 

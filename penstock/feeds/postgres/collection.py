@@ -12,8 +12,6 @@ from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 
-__all__ = ["PostgresTable"]
-
 _CURSOR = "penstock_compare"  # at the server: a table need not fit into memory
 _KEY = """
 SELECT a.attname FROM pg_index i JOIN pg_attribute a

@@ -14,15 +14,6 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 
-__all__ = [
-    "Errands",
-    "Ordinary",
-    "address",
-    "connect_ordinary",
-    "connect_replication",
-    "database_name",
-]
-
 Ordinary = psycopg.Connection[tuple[Any, ...]]
 
 # Row values are text: these make it one text, whatever the role or the database prefer.

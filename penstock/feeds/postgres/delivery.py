@@ -12,8 +12,6 @@ from penstock.feeds.postgres.streams import StreamedTransaction
 from penstock.page import Page
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, decode_message
 
-__all__ = ["TransactionDelivery"]
-
 # The length, the message's tag, the xid, and a row's relation OID.
 _HEAD = struct.Struct(">xI25xB4s4s")
 _PADDING = bytes(_HEAD.size)

@@ -11,8 +11,6 @@ import psycopg
 
 from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 
-__all__ = ["backend_error", "failure", "is_internal", "translated", "translating"]
-
 _Row = tuple[type[PenstockError], str]
 
 _LATER = "penstock tries again by itself"

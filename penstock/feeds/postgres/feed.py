@@ -65,8 +65,6 @@ from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
-__all__ = ["PostgresFeed"]
-
 
 class PostgresFeed:
     """The implementation of `feeds.Feed` for PostgreSQL 13 to 18. It is its settings."""

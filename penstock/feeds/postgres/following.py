@@ -26,8 +26,6 @@ from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
 
-__all__ = ["Beginning", "PostgresFollowing"]
-
 _WORTH = 64 * 1024  # bytes that are worth a system call and a pass
 _PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
 _BACKLOG = 8  # looks in a row that brought bytes: no single transaction that somebody waits for

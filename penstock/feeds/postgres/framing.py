@@ -31,8 +31,6 @@ from penstock.wire.pgoutput.messages import (
     decode_message,
 )
 
-__all__ = ["Framer"]
-
 _LONGEST = 2**30 + 2**20  # PostgreSQL's own limit is 1 GiB
 _BEGIN = struct.Struct(">QqI")
 _COMMIT = struct.Struct(">xQQ")

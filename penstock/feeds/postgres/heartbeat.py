@@ -3,8 +3,6 @@
 from penstock.feeds.postgres.connect import Errands
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 
-__all__ = ["Heartbeat"]
-
 
 class Heartbeat:
     """Writes into the WAL every `interval` seconds; never, if that is None."""

@@ -16,18 +16,6 @@ from penstock.position import Place
 from penstock.wire.eras import era_of, next_era
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of, parse_lsn
 
-__all__ = [
-    "CAUSES",
-    "HINTS",
-    "HistoryVerdict",
-    "KnownHistory",
-    "can_anchor",
-    "era_behind",
-    "judge",
-    "known_of",
-    "position_of",
-]
-
 # WAL ends may be told a page apart before and after a restart.
 _SLACK = 8192
 

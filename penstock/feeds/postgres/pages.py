@@ -13,8 +13,6 @@ from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
 
-__all__ = ["BETWEEN", "Describe", "KnownRelation", "OpenPage", "Relations", "Transaction"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRelation:

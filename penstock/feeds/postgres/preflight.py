@@ -18,8 +18,6 @@ from penstock.feeds.postgres.slot import find_slot, identify_system, refuse_unus
 from penstock.feeds.postgres.tables import check_tables
 from penstock.finding import Finding
 
-__all__ = ["check"]
-
 _OLDEST, _NEWEST = 13, 18
 _STANDBY_SINCE = 16  # logical decoding on a standby
 

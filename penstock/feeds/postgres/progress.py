@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from penstock.position import Place
 
-__all__ = ["Inside", "LogProgress"]
-
 MOVED = 1.0  # seconds between reports while the durable position moves
 SAME = 10.0  # and while it does not
 

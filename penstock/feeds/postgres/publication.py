@@ -7,8 +7,6 @@ from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 
-__all__ = ["create_statement", "ensure_publication", "publication_exists"]
-
 
 def create_statement(settings: PostgresSettings) -> str:
     """The SQL that makes the publication these settings want."""

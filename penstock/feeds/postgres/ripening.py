@@ -2,8 +2,6 @@
 
 import math
 
-__all__ = ["Ripening"]
-
 _REST = 0.005  # seconds that a page waits for the rest of its transaction
 
 

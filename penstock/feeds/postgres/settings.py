@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Field, field_validator
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
-__all__ = ["PostgresSettings", "split_table"]
-
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _TENANT = re.compile(r"none|database|field:.+")
 _SCHEMES = ("postgresql://", "postgres://")

@@ -12,23 +12,6 @@ from penstock.feeds.postgres.failures import translated, translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
-__all__ = [
-    "FAILOVER_SINCE",
-    "ServerFacts",
-    "Slot",
-    "System",
-    "create_slot",
-    "drop_slot",
-    "find_server",
-    "find_slot",
-    "forks",
-    "identify_system",
-    "keep_on_failover",
-    "refuse_foreign",
-    "refuse_unusable",
-    "replication_command",
-]
-
 FAILOVER_SINCE = 170_000
 
 _FIND = """

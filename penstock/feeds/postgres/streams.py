@@ -12,8 +12,6 @@ from typing import IO
 
 from penstock.errors import Unavailable
 
-__all__ = ["StreamedTransaction", "Streams"]
-
 _PIECE = 2**20
 
 

@@ -10,8 +10,6 @@ from penstock.feeds.postgres.publication import create_statement, publication_ex
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.finding import Finding
 
-__all__ = ["check_tables", "followed_tables"]
-
 _PUBLICATION = """
 SELECT pubinsert, pubupdate, pubdelete, pubtruncate
 FROM pg_catalog.pg_publication WHERE pubname = %s

@@ -18,8 +18,6 @@ from penstock.errors import Malformed, Unavailable
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import backend_error, translating
 
-__all__ = ["LibpqTransport", "PlainTransport", "Transport", "start"]
-
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
 _HEADER = struct.Struct(">cI")
 _SEND_TIMEOUT = 10.0  # seconds

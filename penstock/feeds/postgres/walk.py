@@ -13,8 +13,6 @@ from penstock.position import Place
 from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.lsn import format_lsn
 
-__all__ = ["PADDING", "NativeWalk", "Run", "rows_ahead"]
-
 # `d`, length, `w`, (three int64), the message's tag, and a row's relation OID.
 _HEAD = struct.Struct(">BIB24xB4s")
 PADDING = bytes(_HEAD.size)

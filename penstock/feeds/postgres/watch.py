@@ -8,8 +8,6 @@ from penstock.errors import PenstockError
 from penstock.feeds.postgres.connect import Errands
 from penstock.feeds.postgres.slot import Slot
 
-__all__ = ["Watch"]
-
 INTERVAL = 10.0  # seconds
 
 _LOOK = """

@@ -19,8 +19,6 @@ from penstock.sinks.encoding.columns import BINARY, Column
 from penstock.sinks.encoding.kernel import ARROW_ARRAY
 from penstock.wire.documents import document_as_written
 
-__all__ = ["Unconvertible", "converted"]
-
 
 class Unconvertible(Exception):
     """The image in `row` has no form in the other encoding."""

@@ -6,7 +6,6 @@ docs/reference/messages.md.
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.layout import Layout, milliseconds, numbered, of_milliseconds
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.routes import Routed, is_document
+from penstock.version import __version__
 
 # What Debezium sends for a column that the source did not send.
 _UNAVAILABLE = "__debezium_unavailable_value"
@@ -28,7 +28,6 @@ _LETTERS = {
 }  # fmt: skip
 _OPERATIONS = {letter: name for name, letter in _LETTERS.items() if name != "REPLACE"}
 _LSN = re.compile(r"([0-9A-F]{8})/([0-9A-F]{8})")
-_VERSION = version("penstock")
 # Written once for each distinct value: the column `NAME` numbers them, `NAMEs` are they.
 _FEW = ("source_ms", "ms", "transaction", "lsn", "image")
 _NULL = b"null"
@@ -62,7 +61,7 @@ class DebeziumColumns:
     def shared(self, route: Mapping[str, Any]) -> bytes:
         """See Columnar."""
         source = {
-            "version": _VERSION,
+            "version": __version__,
             "connector": self._connector or _guessed(route),
             "name": route["backend"],
             "snapshot": "true" if route["operation"] == "READ" else "false",

@@ -25,8 +25,6 @@ import numpy as np
 
 from penstock.sinks.encoding.columns import Numbers
 
-__all__ = ["Group", "ends_of", "grouped", "lined_up"]
-
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 

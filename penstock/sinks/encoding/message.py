@@ -24,11 +24,6 @@ from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.plain import LineBreak
 from penstock.sinks.subject import escape, unescape
 
-__all__ = [
-    "COUNT", "EVENT_ID", "MARK", "MSG_ID", "POSITION", "REPLAYED", "SCHEMA", "Headers", "Messages",
-    "Origin", "OriginRun", "read_bookmark", "read_position", "unstored",
-]  # fmt: skip
-
 MSG_ID = "Nats-Msg-Id"
 EVENT_ID = "Penstock-Event-Id"  # instead of Nats-Msg-Id where the server shall not look at it
 POSITION = "Penstock-Position"

@@ -17,8 +17,6 @@ from penstock.sinks.encoding.columns import Column, Columns, slot
 from penstock.sinks.encoding.kernel import NativeSurvey
 from penstock.sinks.encoding.message import Origin, OriginRun, unstored
 
-__all__ = ["Part", "place_of"]
-
 _SURVEYED = ("backend", "partition", "cursor", "ordinal", *IMAGES)
 _SLOTS = (ctypes.c_int32 * len(_SURVEYED))(*(slot(name, (), batch=True) for name in _SURVEYED))
 

@@ -5,11 +5,6 @@ Names are those of the columns that a `Formatter` is run over.
 
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "Behind", "Const", "Count", "Edge", "Form", "Pick", "Piece", "PlacePiece", "RawPiece", "Size",
-    "Strings", "TextPiece", "Time", "merged",
-]  # fmt: skip
-
 # How a text is written. `line` is as it is, but with a line break it is refused.
 Form = Literal["plain", "line", "msgpack", "json"]
 

@@ -10,8 +10,6 @@ from enum import Enum
 
 from penstock.machine import step
 
-__all__ = ["TABLE", "Breaker", "BreakerEvent", "BreakerState"]
-
 
 class BreakerState(Enum):
     """Where a breaker is; the values are what /status and /metrics say."""

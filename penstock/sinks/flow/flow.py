@@ -13,8 +13,6 @@ from penstock.sinks.flow.breaker import Breaker, BreakerState
 from penstock.sinks.flow.pressure import Pressure, PressureState
 from penstock.sinks.settings import SinkSettings
 
-__all__ = ["Flow"]
-
 
 class Flow:
     """Owned by one session. Publishers report what they send and what is answered, the write

@@ -15,11 +15,6 @@ from enum import Enum
 
 from penstock.machine import step
 
-__all__ = [
-    "BETTER_AFTER", "CALM", "PACES", "TABLE", "WORSE_AFTER", "Pace", "Pressure", "PressureEvent",
-    "PressureState",
-]  # fmt: skip
-
 WORSE_AFTER = 3
 BETTER_AFTER = 16
 CALM = 10.0  # seconds

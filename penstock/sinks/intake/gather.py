@@ -7,8 +7,6 @@ import pyarrow as pa
 from penstock.sinks.flow.pressure import Pace
 from penstock.sinks.settings import BatchSettings
 
-__all__ = ["Gather"]
-
 _USUAL = Pace()
 # What is gathered at most for several messages at once.
 _ROWS, _BYTES = 8000, 4 << 20

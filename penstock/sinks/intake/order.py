@@ -19,8 +19,6 @@ from penstock.sinks.encoding.columns import Column
 from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
 
-__all__ = ["Order"]
-
 _BYTES = 4 << 20
 _KEYS = ("backend", "partition", "cursor", "ordinal")
 

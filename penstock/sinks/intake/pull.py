@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from penstock.closing import Closes
 
-__all__ = ["Pull"]
-
 _AHEAD = 4  # large batches, or lists of small ones, taken before they are asked for
 # What a list has at most: small pages of many partitions go together.
 _ROWS, _BYTES, _BATCHES = 500, 1 << 20, 256

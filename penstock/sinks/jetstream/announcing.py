@@ -16,8 +16,6 @@ from penstock.nats.protocol import hpub, status_of
 from penstock.nats.subjects import covers
 from penstock.sinks.jetstream.session import Session
 
-__all__ = ["SUBJECTS", "announce"]
-
 SUBJECTS = "penstock.gap.>"
 _DAY = 86_400 * 1_000_000_000  # nanoseconds
 _WRONG_STREAM = 10060

@@ -12,6 +12,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.nats.subjects import overlaps
 from penstock.sinks.jetstream.durability import synced
+from penstock.sinks.jetstream.owners import owners_stream, owners_subject
 from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
 from penstock.sinks.jetstream.poison.suspensions import record_subject, tables_stream
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, USUAL_WINDOW, JetStreamSettings
@@ -25,8 +26,6 @@ from penstock.sinks.jetstream.stream import (
     wanted,
 )
 from penstock.sinks.subject import Template, parse_template
-
-__all__ = ["check"]
 
 _LONG_WINDOW = 10  # seconds
 _OLDEST = (2, 9)  # what the tests run against begins there
@@ -58,7 +57,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
             yield from _fit(stream, template)
             yield from _as_asked(stream, settings)
         yield from _others(api, settings, template)
-        yield from _set_aside(api, settings.stream)
+        yield from _beside(api, settings.stream)
         yield from _sanity(stream, settings, connection)
         yield from _memory(stream, settings, connection)
         yield _delivery(settings, stream, connection)
@@ -133,11 +132,12 @@ def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> 
             )  # fmt: skip
 
 
-def _set_aside(api: JetStream, stream: str) -> Iterator[Finding]:
-    """Where poison goes: streams that are made on demand, and could not be then."""
+def _beside(api: JetStream, stream: str) -> Iterator[Finding]:
+    """Streams beside the main one that are made on demand, and could not be then."""
     for name, subject in (
         (dead_stream(stream), subject_of(stream)),
         (tables_stream(stream), record_subject(stream)),
+        (owners_stream(stream), owners_subject(stream)),
     ):
         for other in api.names(subject):
             if other != name:

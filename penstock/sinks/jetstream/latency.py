@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from penstock.histograms import observed
 
-__all__ = ["PublishLatency"]
-
 # Seconds between two measurements while changes come, and changes: a column keeps its whole batch.
 _EVERY, _ROWS = 0.5, 10_000
 

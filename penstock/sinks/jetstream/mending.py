@@ -34,8 +34,6 @@ from penstock.sinks.poison.cleaning import now, summary
 from penstock.sinks.poison.dead_letter import Letter, page_of, row_of
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
 
-__all__ = ["Decode", "Mending"]
-
 # A page of one change -> its batches; raises Malformed.
 Decode = Callable[[Page], Sequence[pa.RecordBatch]]
 

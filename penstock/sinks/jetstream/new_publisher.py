@@ -7,8 +7,6 @@ from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.settings import BatchSettings
 
-__all__ = ["new_publisher"]
-
 _FILL = 2 << 20  # bytes that messages of several changes wait for while the server is busy
 
 

@@ -25,8 +25,6 @@ from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, rememb
 from penstock.sinks.poison.suspension import Table
 from penstock.sinks.subject import Template, parse_template
 
-__all__ = ["Session", "borrowed", "limit_of"]
-
 T = TypeVar("T")
 
 # Bytes of headers that a publisher adds to a message.

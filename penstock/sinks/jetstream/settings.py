@@ -10,14 +10,6 @@ from penstock.settings import Duration, Size
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
 
-__all__ = [
-    "LEAST_WINDOW",
-    "USUAL_WINDOW",
-    "Delivery",
-    "Durability",
-    "JetStreamSettings",
-]  # fmt: skip
-
 Delivery = Literal["auto", "exactly-once", "deduplicated", "at-least-once"]
 Durability = Literal["default", "fsync"]
 

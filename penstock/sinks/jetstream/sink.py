@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from penstock.change import Images
 from penstock.finding import Finding
+from penstock.leases import LeaseStore
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.page import Page
@@ -17,13 +18,12 @@ from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.mending import Mending
+from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.jetstream.write import Write
-
-__all__ = ["JetStreamSink"]
 
 
 class JetStreamSink:
@@ -93,6 +93,10 @@ class JetStreamSink:
                 for origin, shard in state.shards.items()
             }
             return {**dict.fromkeys(partitions, Record()), **found}
+
+    def leases(self) -> LeaseStore:
+        """See `KeepsLeases`."""
+        return OwnersStore(self.settings)
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `TellsOfStreams`; raises Unavailable."""

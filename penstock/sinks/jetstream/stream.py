@@ -14,11 +14,6 @@ from penstock.nats.subjects import covers
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamSettings
 from penstock.sinks.subject import Template
 
-__all__ = [
-    "ATOMIC_SINCE", "Choice", "TargetStream", "choose", "differences", "ensure", "is_exact",
-    "is_widened", "missing_subjects", "problems", "remembering", "wanted",
-]  # fmt: skip
-
 ATOMIC_SINCE = (2, 12, 1)  # 2.12.0 has batches, but refuses message ids inside them
 _NANOSECONDS = 1_000_000_000
 

@@ -22,8 +22,6 @@ from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.cleaning import Cleaner
 
-__all__ = ["Write"]
-
 _LARGE_PART = 8000  # rows that are divided among messages of several changes at once
 _IDLE = 1.0  # seconds between two looks at an idle server
 # Seconds between reports of the position. What is stored frees room in the reader's buffer: with a

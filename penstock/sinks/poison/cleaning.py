@@ -24,9 +24,6 @@ from penstock.sinks.poison.faults import Fault
 from penstock.sinks.poison.stores import PoisonSession
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
 
-__all__ = ["Cleaner", "now", "summary"]
-
-
 _TOGETHER = 1000  # messages that are stored together at most
 
 

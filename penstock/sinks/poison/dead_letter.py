@@ -18,8 +18,6 @@ from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 
-__all__ = ["Letter", "RawChange", "error_letter", "page_of", "row_letter", "row_of"]
-
 # What `raw` is: the source's bytes of the change, or the change as JSON.
 RawChange = Literal["source", "change"]
 _TIMES = ("committed_at", "captured_at")

@@ -12,11 +12,6 @@ import pyarrow.compute as pc
 from penstock.change import Operation, images_of
 from penstock.sinks.poison.suspension import Suspension, Table
 
-__all__ = [
-    "IMMEDIATE", "NO_KEY", "TOO_LARGE", "UNENCODABLE", "Fault", "columns_of", "is_mended",
-    "keyless", "marked", "rows_of", "table_of",
-]  # fmt: skip
-
 TOO_LARGE = "too-large"
 UNENCODABLE = "not-encodable"
 NO_KEY = "no-key"

@@ -8,8 +8,6 @@ from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.suspension import Suspension, Table
 from penstock.sinks.settings import SinkSettings
 
-__all__ = ["LetterStore", "PoisonSession", "RecordStore"]
-
 
 class LetterStore(Protocol):
     """Where a sink keeps dead letters."""

@@ -15,8 +15,6 @@ from penstock.errors import Malformed
 from penstock.machine import step
 from penstock.position import Place
 
-__all__ = ["TRANSITIONS", "Event", "Hole", "Suspension", "SuspensionState", "Table"]
-
 # Holes that a record remembers, the oldest forgotten first.
 _HOLES = 50
 

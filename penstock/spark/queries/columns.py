@@ -11,8 +11,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.change import schema
 from penstock.tasks.late.side_files import CARRIER
 
-__all__ = ["no_changes", "unread", "with_unread"]
-
 # Plan nodes that select rows and compute columns: at most one row for each, in the same order.
 # Plans with any other node (a join, an aggregate, `explode`) are not analysed.
 _PLAIN = {"Project", "Filter", "SubqueryAlias", "View"}

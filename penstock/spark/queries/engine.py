@@ -21,8 +21,6 @@ from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to
 from penstock.spark.queries.warming import Warming
 from penstock.spark.session.session import close_session, kill_jvm, make_active, open_session
 
-__all__ = ["Engine"]
-
 log = structlog.get_logger("penstock")
 
 

@@ -8,8 +8,6 @@ from penstock.config import Spark
 from penstock.handover.options import Listening
 from penstock.spark.session.master import is_local
 
-__all__ = ["counting", "listening"]
-
 
 def counting(spark: SparkSession) -> Callable[[], int]:
     """A function that asks Spark how many tasks may run at a time now: 0 before the first executor

@@ -26,8 +26,6 @@ from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
 from penstock.tasks.late.side_files import CARRIER, stub_schema
 
-__all__ = ["failure", "images", "mode", "start_query"]
-
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 

@@ -18,8 +18,6 @@ from penstock.backoff import delays
 from penstock.errors import LeaseLost, PenstockError, PositionLost, Unavailable
 from penstock.spark.queries.query import failure
 
-__all__ = ["EngineLost", "Supervised", "talking_to_java"]
-
 log = structlog.get_logger("penstock")
 
 # Seconds that a query must have run for the back-off to begin anew.

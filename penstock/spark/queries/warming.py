@@ -20,8 +20,6 @@ from penstock.config import Pipeline
 from penstock.spark.queries.query import failure, images, mode
 from penstock.spark.queries.supervised import talking_to_java
 
-__all__ = ["Warming"]
-
 # Seconds between two of its micro-batches, and before it is tried again when it failed.
 PACE = 20
 # Seconds that the pipeline's own queries wait for one of its batches.

@@ -15,8 +15,6 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["Archive", "find_archive"]
-
 PLACE = "PENSTOCK_CLASS_ARCHIVE"
 _OFF = ("off", "0", "no", "false")
 # Seconds after which an archive that no session used is removed by the next one that is made.

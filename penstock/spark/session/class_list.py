@@ -27,8 +27,6 @@ from penstock.errors import SettingsError, Unavailable
 from penstock.spark.session.launch import archive_of, java_command
 from penstock.spark.session.session import close_session, java_options, open_session
 
-__all__ = ["make_archive"]
-
 # Seconds. A JVM makes an archive in some 20 s of CPU, at the lowest priority.
 _PATIENCE = 900.0
 

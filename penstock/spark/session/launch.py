@@ -14,8 +14,6 @@ from pathlib import Path
 
 from penstock.spark.session.archive import Archive, find_archive
 
-__all__ = ["archive_of", "java_command", "make_home"]
-
 # What `JavaModuleOptions` of Spark adds; without its incubating vector module, which only MLlib
 # uses, and which makes every start print a warning.
 _OPENED = (

@@ -3,8 +3,6 @@
 import os
 import re
 
-__all__ = ["is_local", "with_slots"]
-
 _LOCAL = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
 

@@ -3,8 +3,6 @@
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.session.master import is_local
 
-__all__ = ["not_started"]
-
 # What `SparkSession` says after `SparkContext` has given up on the master.
 _STOPPED = "stopped SparkContext"
 _NO_JVM = "JAVA_GATEWAY_EXITED"

@@ -25,10 +25,6 @@ from penstock.spark.session.launch import make_home
 from penstock.spark.session.master import is_local, with_slots
 from penstock.spark.session.refusals import not_started
 
-__all__ = [
-    "SETTINGS", "close_session", "java_options", "kill_jvm", "make_active", "open_session",
-]  # fmt: skip
-
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 SETTINGS: Mapping[str, str] = {

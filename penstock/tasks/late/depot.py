@@ -13,8 +13,6 @@ from penstock.tasks.late import Attempt
 from penstock.tasks.late.errors import ErrorFiles
 from penstock.tasks.late.side_files import SideFiles
 
-__all__ = ["Depot", "as_changes"]
-
 
 class Depot:
     """One task's side of `folder`. Without `late` columns, changes go through the JVM whole."""

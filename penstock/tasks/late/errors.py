@@ -13,8 +13,6 @@ import pyarrow as pa
 from penstock.change import unreadable
 from penstock.tasks.late import Attempt
 
-__all__ = ["ErrorFiles"]
-
 _SUFFIX = ".errors"
 
 # Places of a partition compare as text and number.

@@ -21,8 +21,6 @@ import pyarrow as pa
 from penstock.change import COLUMNS
 from penstock.errors import Malformed, Unavailable
 
-__all__ = ["CARRIER", "SideFiles", "columns_of", "stub_schema"]
-
 # The column of a stub that says where its row is: in which file, and which row of it. It is no
 # column of a change.
 CARRIER = "_late"

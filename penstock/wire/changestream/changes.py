@@ -18,8 +18,6 @@ from penstock.change import Images
 from penstock.errors import Malformed
 from penstock.wire.changestream.values import CODEC, base64_of, document_text, flat, plain, typed
 
-__all__ = ["BROKEN", "OPERATIONS", "Read", "Reader", "TenantRule", "tenant_rule"]
-
 # Milliseconds since 1970: the times that Python and RFC 3339 can show.
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 

@@ -23,8 +23,6 @@ from penstock.wire.changestream.tokens import hash_of, mark_text
 from penstock.wire.changestream.values import CODEC
 from penstock.wire.eras import era_of
 
-__all__ = ["ChangeStreamDecoder", "ChangeStreamDecoding"]
-
 _NONE: list[str] = []
 
 

@@ -19,17 +19,6 @@ from penstock.errors import Malformed
 from penstock.position import Place
 from penstock.wire.changestream.tokens import is_token
 
-__all__ = [
-    "FRAGMENTS",
-    "ChangeEvent",
-    "EventRun",
-    "Placer",
-    "cursor_of",
-    "cursor_time",
-    "element",
-    "events",
-]
-
 _HEAD = re.compile(
     rb".{4}\x03_id\x00(.{4}\x02_data\x00.{4}[0-9A-Fa-f]*\x00\x00)"
     rb"\x02operationType\x00.{4}[A-Za-z]+\x00\x11clusterTime\x00(.{8})",

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from penstock.errors import Malformed
 
-__all__ = ["Reply", "read_cursor"]
-
 _LENGTH = struct.Struct("<i").unpack_from
 _LONG = struct.Struct("<q").unpack_from
 _DOCUMENT, _ARRAY, _STRING, _INT64 = 3, 4, 2, 18

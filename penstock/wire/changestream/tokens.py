@@ -15,8 +15,6 @@ from bson.errors import BSONError
 
 from penstock.errors import Malformed
 
-__all__ = ["hash_of", "is_token", "mark_of", "mark_text", "token_from_mark"]
-
 # The elements of a token that has no other field than `_data`.
 _START = b"\x02_data\x00"
 

@@ -28,8 +28,6 @@ from bson.regex import Regex
 from bson.son import SON
 from bson.timestamp import Timestamp
 
-__all__ = ["CODEC", "base64_of", "date_text", "document_text", "flat", "plain", "typed"]
-
 # How documents are decoded: dates as milliseconds, because Python's end in the year 9999.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
     uuid_representation=UuidRepresentation.STANDARD,

@@ -20,8 +20,6 @@ from penstock.wire.dynamodb.records import (
 )
 from penstock.wire.dynamodb.values import plain_values
 
-__all__ = ["DynamodbDecoder", "document_id"]
-
 _OPERATIONS = {"INSERT": "INSERT", "MODIFY": "UPDATE", "REMOVE": "DELETE"}
 _UNCHANGED: tuple[str, ...] = ()
 Row = dict[str, Any]

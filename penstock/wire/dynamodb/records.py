@@ -14,11 +14,6 @@ from penstock.page import Page
 from penstock.position import Place
 from penstock.wire.dynamodb.values import Item
 
-__all__ = [
-    "Answer", "PageContext", "RecordHead", "StreamRecord", "each_record", "place_of", "read_answer",
-    "read_records", "sequence_number",
-]  # fmt: skip
-
 _DIGITS = 40
 _SHORTEST = 21
 _TIME_TO_LIVE = ("Service", "dynamodb.amazonaws.com")

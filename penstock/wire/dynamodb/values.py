@@ -18,8 +18,6 @@ from typing import Any
 from penstock.change import Images
 from penstock.errors import Malformed
 
-__all__ = ["AttributeValues", "Item", "number", "plain_values", "python_values"]
-
 # Attribute name -> typed value.
 Item = dict[str, dict[str, Any]]
 

@@ -17,8 +17,6 @@ from penstock.position import Place
 from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
-__all__ = ["FILTERED", "NO_RELATION", "ChangeRow", "Constants", "assemble"]
-
 # In place of a relation's index: a change that the tables filter drops.
 FILTERED = -1
 # The index of "no relation": logical messages, whose collection is their prefix.

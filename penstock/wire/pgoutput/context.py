@@ -14,8 +14,6 @@ import ormsgpack
 
 from penstock.errors import Malformed
 
-__all__ = ["HEARTBEAT_PREFIX", "Context", "TypeEntry"]
-
 # Logical messages with this prefix keep a slot moving; they are no changes and take no ordinal.
 HEARTBEAT_PREFIX = "penstock.heartbeat"
 

@@ -24,8 +24,6 @@ from penstock.wire.pgoutput.poison import Poison
 from penstock.wire.pgoutput.scan import Scan, Tenant
 from penstock.wire.pgoutput.stepped import Stepped
 
-__all__ = ["DecoderSettings", "PgoutputDecoder"]
-
 # A table that changes its shape this often shall not fill the memory.
 _LAYOUTS = 10_000
 _FIELD = "field:"

@@ -10,15 +10,6 @@ from dataclasses import dataclass
 from penstock.errors import Malformed
 from penstock.wire.pgoutput.reader import PG_EPOCH_US, ByteReader
 
-__all__ = [
-    "PrimaryKeepalive",
-    "XLogData",
-    "decode_frame",
-    "from_pg_time",
-    "standby_status",
-    "to_pg_time",
-]
-
 _STATUS = struct.Struct(">cQQQqB")
 
 

@@ -9,8 +9,6 @@ import ormsgpack
 from penstock.change import Images
 from penstock.wire.pgoutput.values.binary import as_base64
 
-__all__ = ["Pack", "key_text", "packer"]
-
 # Raises TypeError on a value that the encoding can't hold.
 Pack = Callable[[Any], bytes]
 

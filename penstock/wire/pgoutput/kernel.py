@@ -21,8 +21,6 @@ from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.plan import Given, Plan, ScanState, Setup, Text, Unit, plan_of, text
 from penstock.wire.pgoutput.stepped import Stepped
 
-__all__ = ["Kernel", "Unfit"]
-
 _DONE, _MESSAGE = 0, 1
 _FIELD = "field:"
 _RULES = {"none": 0, "database": 1}

@@ -12,8 +12,6 @@ from penstock.wire.pgoutput.reader import ByteReader
 from penstock.wire.pgoutput.values import Converter, Types, converter
 from penstock.wire.pgoutput.values.kinds import ValueKind, kind_of
 
-__all__ = ["RowLayout"]
-
 
 class RowLayout:
     """How the rows of one Relation message are decoded.

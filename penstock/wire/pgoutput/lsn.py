@@ -6,8 +6,6 @@ Another history of the log uses the same numbers again: its cursors begin with a
 from penstock.errors import Malformed
 from penstock.wire.eras import era_of
 
-__all__ = ["format_lsn", "lsn_of", "message_cursor", "parse_lsn"]
-
 
 def format_lsn(lsn: int) -> str:
     """0x16B3748 -> `00000000/016B3748`; PostgreSQL's pg_lsn reads the padded form as well."""

@@ -8,35 +8,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-__all__ = [
-    "UNCHANGED",
-    "Begin",
-    "BeginPrepare",
-    "Binary",
-    "Column",
-    "ColumnValue",
-    "Commit",
-    "CommitPrepared",
-    "Delete",
-    "Insert",
-    "LogicalMessage",
-    "Message",
-    "OriginMessage",
-    "Prepare",
-    "Relation",
-    "RollbackPrepared",
-    "StreamAbort",
-    "StreamCommit",
-    "StreamPrepare",
-    "StreamStart",
-    "StreamStop",
-    "Truncate",
-    "TupleData",
-    "Type",
-    "Unchanged",
-    "Update",
-]
-
 
 class Unchanged(Enum):
     """The type of UNCHANGED: a TOASTed value that was not sent because it did not change."""

@@ -9,8 +9,6 @@ import ormsgpack
 from penstock.change import Images
 from penstock.wire.pgoutput.layout import RowLayout
 
-__all__ = ["Given", "Plan", "ScanState", "Setup", "Text", "Unit", "plan_of", "text"]
-
 _ARRAY, _KEY = 1, 2
 _NOT_HERE = -1
 

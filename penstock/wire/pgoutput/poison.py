@@ -13,8 +13,6 @@ from penstock.wire.pgoutput.lsn import parse_lsn
 from penstock.wire.pgoutput.rows import NO_COLUMNS, Diagnosis
 from penstock.wire.pgoutput.values.binary import as_base64
 
-__all__ = ["Poison", "data_frame"]
-
 _HEADER = struct.Struct(">cIc24x")
 
 

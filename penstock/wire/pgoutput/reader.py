@@ -7,8 +7,6 @@ import struct
 
 from penstock.errors import Malformed
 
-__all__ = ["PG_EPOCH_US", "ByteReader"]
-
 # PostgreSQL counts microseconds from 2000-01-01 UTC; this is that moment since 1970.
 PG_EPOCH_US = 946_684_800_000_000
 

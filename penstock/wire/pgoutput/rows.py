@@ -21,8 +21,6 @@ from penstock.wire.pgoutput.messages import (
 )
 from penstock.wire.pgoutput.values import Converter
 
-__all__ = ["BROKEN", "NO_COLUMNS", "Diagnosis", "explain", "read_tuple"]
-
 # What reading or converting broken bytes can raise.
 BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 

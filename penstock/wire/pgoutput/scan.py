@@ -37,8 +37,6 @@ from penstock.wire.pgoutput.poison import Poison, data_frame
 from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, Diagnosis, explain, read_tuple
 from penstock.wire.pgoutput.values.binary import as_base64
 
-__all__ = ["PADDING", "Resolve", "Scan", "Tenant"]
-
 # A row -> its tenant.
 Tenant = Callable[[dict[str, Any]], str | None]
 # A raw Relation message (without a streamed xid) -> its layout.

@@ -6,8 +6,6 @@ from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.scan import PADDING, Resolve, Scan
 
-__all__ = ["Stepped"]
-
 
 class Stepped(Scan):
     """A Scan whose payload comes in steps. Between two of them, the kernel may have moved on:

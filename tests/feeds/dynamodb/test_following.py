@@ -13,7 +13,7 @@ import penstock
 from penstock.errors import InvalidStream, PositionLost, SettingsError, Unavailable
 from penstock.feeds import ChecksBookmarks, Following, Gap, GivesRecords, HistoryLost, Polled
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.feeds.dynamodb.beginning import ShardBeginning
+from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.pacing import ShardPace
@@ -521,3 +521,36 @@ def test_the_iterator_hands_out_python_values(server: StreamsServer, stream: Str
 
 def test_what_is_lost_is_a_lost_position() -> None:
     assert issubclass(HistoryLost, PositionLost)
+
+
+def test_the_status_of_the_feed_says_that_its_stream_is_disabled(
+    server: StreamsServer, stream: Stream
+) -> None:
+    stream.shard()
+    feed = feed_of(server)
+    feed.partitions()
+    assert feed.status()["state"] == ""
+    stream.disable()
+    feed.partitions()
+    status = feed.status()
+    assert status["state"] == "disabled"
+    assert "users" in status["message"]
+
+
+def test_a_late_child_begins_where_its_parent_did_after_a_start_at_now(
+    server: StreamsServer, stream: Stream
+) -> None:
+    """And not at the horizon: what was written before the start is not delivered."""
+    shard = stream.shard()
+    put(server, stream, shard, 1)
+    shard.closed = True
+    feed = feed_of(server)
+    begun = feed.begin("now")
+    parent = name(stream, shard)
+    assert begun[parent].ended
+    child = stream.shard(shard)
+    (found,) = [each for each in feed.partitions(begun) if each.partition == name(stream, child)]
+    assert found.first is not None
+    beginning = beginning_of(found.first)
+    assert beginning.since is not None
+    assert abs(beginning.since - time.time()) < 60

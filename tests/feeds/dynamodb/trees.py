@@ -2,8 +2,6 @@
 
 from penstock.feeds.dynamodb.lineage import ShardTree, StreamShard
 
-__all__ = ["draw"]
-
 
 def draw(text: str) -> ShardTree:
     """A tree from one line: `S0 > S1 S2; S1 > S3; S9`. Shards with children are closed; `!` after a

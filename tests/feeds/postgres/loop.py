@@ -10,10 +10,6 @@ from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, relation
 
-__all__ = [
-    "ANNOUNCED", "INT", "OTHER", "TABLE", "THIRD", "Loop", "changes", "framed", "transaction",
-]  # fmt: skip
-
 INT = {"id": 23}
 TABLE, OTHER, THIRD = 20_001, 20_002, 20_003
 

@@ -13,8 +13,6 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.position import Bookmark, PartitionId, Place
 from tests.servers import Postgres
 
-__all__ = ["FAST", "SLOT", "TABLE", "Story", "feed_of", "insert", "patiently", "started"]
-
 SLOT = PartitionId("s")
 FAST = {"fsync": False, "full_page_writes": False}
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t"

@@ -137,7 +137,7 @@ _CASES = {
 def test_every_state_has_one_verdict(name: str) -> None:
     known, after, slot, system, current, forks, diverged, cause = _CASES[name]
     verdict = judge(
-        known, after, slot=slot, system=system, current=current, forks=forks, diverged=diverged
+        known, after, slot=slot, system=system, current=current, forks=forks, has_diverged=diverged
     )
     assert verdict.cause == cause
     assert bool(verdict.detail) == bool(cause)

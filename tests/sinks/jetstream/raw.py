@@ -16,8 +16,6 @@ from penstock.sinks.jetstream import JetStreamSettings
 from tests.progress import Noted
 from tests.servers import Nats
 
-__all__ = ["Raw", "mending", "reload"]
-
 
 class Raw:
     """A connection that publishes whatever it is told to."""

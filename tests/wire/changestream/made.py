@@ -9,8 +9,6 @@ from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.changestream.events import Placer, cursor_of, element, events
 
-__all__ = ["event", "page", "payload"]
-
 TIME = 0x6B039F83
 
 

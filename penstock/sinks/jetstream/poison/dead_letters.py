@@ -28,15 +28,6 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.subject import escape
 
-__all__ = [
-    "DeadLetters",
-    "StoredLetter",
-    "dead_stream",
-    "ensure_stream",
-    "headers_with",
-    "subject_of",
-]
-
 REASON = "Penstock-Reason"
 _TAKEN = 10065  # the subjects overlap with another stream's
 # Headers of a letter, and what the server counts besides its body.

@@ -17,8 +17,6 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.suspension import Suspension, SuspensionState, Table
 from penstock.sinks.subject import escape
 
-__all__ = ["Suspensions", "record_subject", "tables_stream"]
-
 _HISTORY = 64  # records of each table that the stream keeps
 _FRESH = 1.0  # seconds that a record is believed before it is read again
 

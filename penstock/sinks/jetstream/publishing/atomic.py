@@ -32,8 +32,6 @@ from penstock.sinks.jetstream.publishing.stored import StoredPlaces
 from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.subject import Template
 
-__all__ = ["Atomic"]
-
 _WRONG_ID = 10070
 _MOVED = WRONG_SEQUENCE | {_WRONG_ID}
 _STORED_ID = 10201  # a message id of the batch is inside the duplicate window

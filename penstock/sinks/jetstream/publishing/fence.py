@@ -17,8 +17,6 @@ from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.places import StreamState
 from penstock.sinks.subject import Template
 
-__all__ = ["Fence"]
-
 _STREAM = b"Nats-Expected-Last-Sequence: %d\r\n"
 _SHARD = (
     b"Nats-Expected-Last-Subject-Sequence: %d\r\n"

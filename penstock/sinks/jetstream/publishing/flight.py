@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from penstock.position import Place
 from penstock.sinks.encoding.message import Messages, Origin
 
-__all__ = ["LARGEST", "FlightBatch", "FlightLimits", "Queue"]
-
 LARGEST = 1000  # messages that the server takes in a batch
 
 

@@ -28,8 +28,6 @@ from penstock.sinks.encoding.pieces import Behind, Count, Edge, Piece
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited, framed, framing
 
-__all__ = ["Individual"]
-
 _INBOX: tuple[Piece | bytes, ...] = (Edge("said"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("said",))
 # The same after a message that is to be the stream's last, if we know which one that is. `said` by

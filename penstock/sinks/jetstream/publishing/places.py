@@ -18,8 +18,6 @@ from penstock.position import Mark, Place
 from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.subject import Template
 
-__all__ = ["OtherWriters", "ShardState", "StreamState", "read_shard", "read_shards", "shared"]
-
 
 class OtherWriters(SettingsError):
     """The shard has messages of another origin or of another program, so its last message is no

@@ -15,8 +15,6 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
 from penstock.sinks.flow.flow import Flow
 
-__all__ = ["LOOK", "Publisher", "Tally", "awaited", "edges", "framed", "framing"]
-
 LOOK = 0.1  # seconds between looks at how long an answer has been due
 
 

@@ -8,8 +8,6 @@ batch goes alone, and when it is stored, batches follow each other again.
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["TABLE", "Sending", "SendingEvent"]
-
 
 class Sending(Enum):
     """Where exactly-once publishing is."""

@@ -6,12 +6,11 @@ from penstock.errors import LeaseLost, Unavailable
 from penstock.nats.api import JetStream
 from penstock.position import Place
 from penstock.sinks.encoding.message import Origin, OriginRun, read_position
+from penstock.sinks.jetstream.owners import instances
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
 from penstock.sinks.jetstream.publishing.places import StreamState, read_shards, shared
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import Template
-
-__all__ = ["StoredPlaces"]
 
 _START = Place("", 0)  # before every place
 
@@ -91,10 +90,12 @@ class StoredPlaces:
             raise self.taken_over(origin, place)
 
     def taken_over(self, origin: Origin, place: Place) -> LeaseLost:
-        """The error for a shard that is where nothing of ours put it."""
+        """The error for a shard that is where nothing of ours put it; says who may write there."""
+        owners = instances(self.api, self._stream) if self.api is not None else ""
         return LeaseLost(
             f"the shard of {origin.partition} in {self._stream} is at {place}, and we left it at "
-            f"{self.stored.get(origin)}: another writer uses it, or it was rolled back",
+            f"{self.stored.get(origin)}: another writer uses it, or it was rolled back"
+            + (f" (instances that have its lease: {owners})" if owners else ""),
             hint="one pipeline owns a partition; start again from what is stored",
         )
 

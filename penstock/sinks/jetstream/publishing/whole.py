@@ -12,8 +12,6 @@ from penstock.sinks.encoding.message import EVENT_ID, MSG_ID, Messages
 from penstock.sinks.encoding.pieces import Count, Edge, RawPiece
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
-__all__ = ["whole_frames", "without_ids"]
-
 # `said` by fours: where the answer goes, and the batch's own header lines.
 _FRAMES = framing(
     [Edge("said")],

@@ -13,8 +13,6 @@ import _socket
 import os
 import sys
 
-__all__ = ["main"]
-
 _DAEMON = ["-m", "pyspark.daemon"]
 
 

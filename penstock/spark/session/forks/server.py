@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from penstock.plugins import plugin
 from penstock.spark.session.forks.worker import ForkRequest, run
 
-__all__ = ["ForkServer", "preload"]
-
 # What Spark's workers import before they know what they are for.
 _MODULES = (
     "numpy", "pyarrow", "pyspark.daemon", "pyspark.worker", "pyspark.sql.worker.utils",

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Forks"]
-
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
 # Forking needs a single thread: no threads of OpenBLAS (which use their own) nor of the allocator

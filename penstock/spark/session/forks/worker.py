@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-__all__ = ["ForkRequest", "run"]
-
 _FILES = 3
 # prctl(2)
 _PR_SET_PDEATHSIG = 1

@@ -23,8 +23,6 @@ from penstock.wire.pgoutput.values.numbers import boolean, floating, integer
 from penstock.wire.pgoutput.values.text import text
 from penstock.wire.pgoutput.values.times import date, timestamp, timestamptz
 
-__all__ = ["SESSION", "Converter", "Types", "converter"]
-
 Converter = Callable[[bytes], Any]
 Types = Mapping[int, TypeEntry]
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from penstock.wire.pgoutput.values.text import text
 
-__all__ = ["array_of"]
-
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 

@@ -3,8 +3,6 @@
 from base64 import b64encode
 from binascii import unhexlify
 
-__all__ = ["as_base64", "binary", "binary_as_base64"]
-
 
 def binary(raw: bytes) -> bytes:
     r"""`\x6869` -> b"hi"."""

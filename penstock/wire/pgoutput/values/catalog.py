@@ -6,8 +6,6 @@ the page's context.
 
 from typing import Literal
 
-__all__ = ["ARRAYS", "BUILT_IN", "Family"]
-
 Family = Literal[
     "boolean",
     "integer",

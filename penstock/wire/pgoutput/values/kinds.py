@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
 
-__all__ = ["ValueKind", "kind_of"]
-
 _NUMBERS: dict[Family, int] = {
     "boolean": 1,
     "integer": 2,

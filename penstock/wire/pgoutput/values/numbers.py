@@ -4,8 +4,6 @@ A float that is no number travels as `NaN`, `Infinity` or `-Infinity`, which is 
 spells it: JSON has no word for them.
 """
 
-__all__ = ["boolean", "floating", "integer"]
-
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 # int2, int4, int8, oid: at most 64 bit, so exact in MessagePack and digit by digit in JSON.

@@ -4,6 +4,4 @@ All of them are UTF-8, because the session's client_encoding is; a database in S
 bytes that are not, and those are a ValueError (the decoder names table and column).
 """
 
-__all__ = ["text"]
-
 text = bytes.decode

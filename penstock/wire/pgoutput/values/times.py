@@ -8,8 +8,6 @@ time, timetz and interval are ISO 8601 already (IntervalStyle=iso_8601); they tr
 
 import re
 
-__all__ = ["date", "timestamp", "timestamptz"]
-
 _INFINITE = ("infinity", "-infinity")
 _SHAPE = re.compile(
     r"(\d{4,7})(-\d\d-\d\d)(?: (\d\d:\d\d:\d\d(?:\.\d{1,6})?)([+-]\d\d(?::\d\d){0,2})?)?( BC)?"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import LeaseLost, SettingsError
+from penstock.leases import Lease
 from penstock.nats.api import JetStream
 from penstock.position import PartitionId, Place
 from penstock.sinks import ignore
@@ -169,10 +170,11 @@ def test_a_zombie_that_is_behind_is_stopped(
         for n in (8000, 1)
     )
     zombie.prepare()
+    zombie.leases().put(Lease(name="owner:shop", owner="host:7:ab"))
     changes = woken_late(zombie, owner, batch_of, stored)
     if window == "100ms":
         changes = after(changes, pause=0.5)
-    with pytest.raises(LeaseLost, match="another writer uses it") as caught:
+    with pytest.raises(LeaseLost, match=r"another writer uses it.*: host:7:ab") as caught:
         zombie.write(changes, ignore)
     assert caught.value.hint
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))

@@ -1,0 +1,140 @@
+"""Pull consumers: the messages of a stream from a place on, in order, without acknowledgements.
+
+A consumer ends when nobody uses it for a time, with its stream, and with a restart of its server:
+then `next` raises Unavailable, and its owner makes another after the last message that it has.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.nats.api import JetStream, Stored
+from penstock.nats.connection import Connection
+from penstock.nats.protocol import Msg, headers_of, pub, status_of
+
+_BATCH = 500  # messages that a request asks for
+_BYTES = 8 << 20  # and their bytes, which bounds memory here and what waits at the server
+_EXPIRES, _HEARTBEAT = 5, 1  # seconds that a request lasts, and between signs of life meanwhile
+_SILENCE = 5.0  # seconds without any of them, until the consumer counts as gone
+_UNUSED = 30  # seconds after which the server drops a consumer that is not used
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Stored):
+    """A message from a consumer: also when it was stored (nanoseconds since 1970), and how many
+    messages there were for the consumer after it."""
+
+    stored_at: int = 0
+    pending: int = 0
+
+    @classmethod
+    def parse(cls, message: Msg) -> "Delivered":
+        """Its reply subject is $JS.ACK.[DOMAIN.ACCOUNT.]STREAM.CONSUMER.DELIVERED.SEQUENCE.
+        CONSUMER-SEQUENCE.TIME.PENDING[.TOKEN]."""
+        tokens = message.reply.split(b".")
+        sequence, _, stored_at, pending = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
+        headers = headers_of(message.headers)
+        subject = message.subject.decode()
+        return cls(
+            int(sequence), subject, headers, message.payload, "", int(stored_at), int(pending)
+        )
+
+
+class PullConsumer:
+    """A consumer over an open connection, whose other messages stay for others. Making one makes
+    it at the server; `config` says where it begins and what it filters, and `hint` what to do
+    about a missing stream. Everything raises Unavailable, SettingsError."""
+
+    def __init__(
+        self, connection: Connection, stream: str, config: Mapping[str, Any], *, hint: str = ""
+    ) -> None:
+        self._connection = connection
+        made = JetStream(connection).consumer(stream, {
+            "ack_policy": "none",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": _UNUSED * _SECOND,
+            **config,
+        })  # fmt: skip
+        if made is None:
+            raise SettingsError(f"there is no stream {stream!r}", hint=hint)
+        self.pending = int(made["num_pending"])  # messages after the last that was returned
+        name = made["name"]
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+        self._reply = f"{connection.inbox}.{name}"
+        self._sender = f".{stream}.{name}.".encode()
+        self._arrived: deque[Delivered] = deque()
+        self._wanted = 0  # messages that the request under way may still bring
+        self._bytes = _BYTES
+        self._asked_at = 0.0
+        self._failure = ""
+
+    def next(self, timeout: float, most: int = _BATCH) -> list[Delivered]:
+        """Up to `most` messages; waits up to `timeout` seconds for the first. A request stays under
+        way: what it brings later stays for the next call."""
+        deadline = time.monotonic() + timeout
+        while not self._arrived:
+            if not self._wanted:
+                self._ask(expires=_EXPIRES * _SECOND, idle_heartbeat=_HEARTBEAT * _SECOND)
+            left = deadline - time.monotonic()
+            self._wait(left)
+            if left <= 0:
+                break
+        return self._taken(most)
+
+    def rest(self) -> list[Delivered]:
+        """All that there is for the consumer now."""
+        found: list[Delivered] = []
+        while self.pending or self._wanted:
+            if not self._wanted:
+                self._ask(no_wait=True)
+            self._wait(_SILENCE)
+            found += self._taken(_BATCH)
+        return found
+
+    def _ask(self, **request: Any) -> None:
+        self._wanted, self._asked_at = _BATCH, time.monotonic()
+        body = {"batch": _BATCH, "max_bytes": self._bytes, **request}
+        self._connection.send(pub(self._next, self._reply, orjson.dumps(body)))
+
+    def _wait(self, timeout: float) -> None:
+        answered = self._connection.collect(self._take, timeout)
+        # A large message on a slow line takes longer than heartbeats may.
+        alive_at = max(self._asked_at, self._connection.received_at)
+        if not answered and time.monotonic() - alive_at >= _SILENCE:
+            self._failure = "silence"
+        if self._failure and not self._arrived:
+            raise Unavailable(f"a consumer has ended ({self._failure})")
+
+    def _take(self, message: Msg) -> bool | None:
+        """See `Connection.collect`: a message of the consumer, or a status of its request."""
+        if message.subject != self._reply.encode():
+            if self._sender not in message.reply:
+                return None
+            self._wanted -= 1
+            self._arrived.append(Delivered.parse(message))
+            return True
+        status = status_of(message.headers)
+        if status == 100:  # a heartbeat
+            return True
+        if status in (404, 408):  # there is no more: what was pending may have been deleted
+            self.pending = 0
+        elif b"MaxBytes" in message.headers:
+            if self._wanted == _BATCH:  # one message is larger
+                self._bytes *= 2
+        elif status != 409 or self._wanted == _BATCH:
+            self._failure = message.headers.partition(b"\r\n")[0].decode()
+        self._wanted = 0
+        return True
+
+    def _taken(self, most: int) -> list[Delivered]:
+        found = [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
+        if found:
+            self.pending = found[-1].pending
+        return found

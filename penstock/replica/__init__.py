@@ -1,0 +1,1 @@
+"""Copies of tables, made of changes alone."""
