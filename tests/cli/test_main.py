@@ -87,6 +87,7 @@ def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
     packages = packages_distributions()
     always = {name for name in requires("penstock") or () if "extra ==" not in name}
     base = {re.split(r"[^\w-]", name)[0].lower() for name in always}
+    own = distribution("penstock")
     for module in sorted(modules - sys.stdlib_module_names - {"penstock"}):
         brought = {name.lower().replace("_", "-") for name in packages.get(module, ())}
         assert brought & base or installed_by(module, distribution("penstock")), (
