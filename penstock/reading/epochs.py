@@ -191,19 +191,11 @@ class Epochs:
         for name, bookmark in found.ready.items():
             self._partitions.open(name, bookmark)
         if found.forgotten:
-            self._forget(found.forgotten)
-
-    def _forget(self, partitions: Collection[PartitionId]) -> None:
-        """Their children are known, and are stored before these are removed: what descends from
-        nothing that is stored is a gap."""
-        try:
-            self.save()
-        except Unavailable:
-            return  # the next look-up finds them again
-        with self._lock:
-            for name in partitions:
-                self._durable.pop(name, None)
-        self._keeper.remove(partitions)
+            with self._saving:
+                is_done = self._keeper.forget(found.forgotten, self.durable)
+            with self._lock:
+                for name in found.forgotten if is_done else ():
+                    self._durable.pop(name, None)
 
     def _end(self) -> None:
         """Ends partitions that have ended at the source, and are wholly durable."""

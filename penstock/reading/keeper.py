@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from penstock.errors import Unavailable
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.positions import Positions
 
@@ -53,10 +54,17 @@ class Keeper:
         if self._reader is not None:
             self._reader.acknowledge(saved)
 
-    def remove(self, partitions: Collection[PartitionId]) -> None:
-        """Removes the stored bookmarks of partitions that are done and no longer listed."""
-        if self._positions is not None and partitions:
+    def forget(self, partitions: Collection[PartitionId], durable: Bookmarks) -> bool:
+        """Removes the stored bookmarks of partitions that are done and no longer listed. Those of
+        their children are saved first: what descends from nothing that is stored is a gap. False
+        while the store is away."""
+        try:
+            self.save(durable, 0, force=True)
+        except Unavailable:
+            return False
+        if self._positions is not None:
             self._positions.forget(partitions)
+        return True
 
     def _newest(self, durable: Bookmarks) -> Bookmarks:
         """With the marks of now: an idle partition advances, too. A place whose mark is not known

@@ -148,7 +148,8 @@ class Planner:
             return start
         for name, bookmark in found.ready.items():
             self._reservoir.open(name, bookmark)
-        self._keeper.remove(found.forgotten)
+        if not found.forgotten or not self._keeper.forget(found.forgotten, start):
+            return start
         return {name: each for name, each in start.items() if name not in found.forgotten}
 
     def _newest(self, name: PartitionId, bookmark: Bookmark) -> Bookmark:

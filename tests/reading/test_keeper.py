@@ -213,3 +213,34 @@ def test_where_tasks_read_their_bookmarks_are_saved_as_they_are() -> None:
     positions = positions_of()
     Keeper(positions).save({P0: Bookmark(place(1), {"own": True})}, 0)
     assert positions.load() == {P0: Bookmark(place(1), {"own": True})}
+
+
+def test_children_are_stored_before_the_row_of_their_parent_is_removed() -> None:
+    """Or else a crash in between would leave partitions that descend from nothing known."""
+
+    class Watched(MemoryStore):
+        is_away = False
+
+        def put_all(self, leases: Sequence[Lease]) -> list[Lease | LeaseLost]:
+            if self.is_away:
+                raise Unavailable("the store is away")
+            return super().put_all(leases)
+
+        def delete(self, lease: Lease) -> None:
+            assert self.get("shop/default/child") is not None
+            super().delete(lease)
+
+    store = Watched()
+    parent, child = PartitionId("parent"), PartitionId("child")
+    done = {parent: Bookmark(place(9, "parent"), {}, ended=True)}
+    positions_of(store).begin(done)
+    positions = positions_of(store)
+    positions.load()
+    keeper = Keeper(positions)
+    durable = {**done, child: Bookmark(mark={})}
+    store.is_away = True
+    assert not keeper.forget([parent], durable)
+    assert store.get("shop/default/parent") is not None
+    store.is_away = False
+    assert keeper.forget([parent], durable)
+    assert set(positions_of(store).load()) == {child}
