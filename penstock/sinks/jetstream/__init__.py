@@ -1,7 +1,7 @@
 """The JetStream sink: each change is one message, stored once.
 
-A batch passes `sink`, `write`, `cleaning`, `encoding`, `publishing` and `client`. `poison` is where
-the rest is kept, `mending` brings it back; `stream` is what we ask of a stream.
+A batch passes `sink`, `write`, `quarantine`, `encoding` and `publishing`. `poison` is where
+the rest is kept, `replays` brings it back; `stream` is what we ask of a stream.
 """
 
 from penstock.nats.settings import NatsSettings

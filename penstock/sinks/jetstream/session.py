@@ -20,9 +20,14 @@ from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
 from penstock.sinks.jetstream.poison.suspensions import Suspensions
+from penstock.sinks.jetstream.publishing.atomic import Atomic
+from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
+from penstock.sinks.jetstream.publishing.individual import Individual
+from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
 from penstock.sinks.poison.suspension import Table
+from penstock.sinks.settings import BatchSettings
 from penstock.sinks.subject import Template, parse_template
 
 T = TypeVar("T")
@@ -30,6 +35,7 @@ T = TypeVar("T")
 # Bytes of headers that a publisher adds to a message.
 _RESERVED = 512
 _ANY_SIZE = 1 << 40
+_FILL = 2 << 20  # bytes that messages of several changes wait for while the server is busy
 
 
 class Session:
@@ -116,6 +122,32 @@ class Session:
             limit=limit,
         )
 
+    def publisher(self, tally: Tally) -> Publisher:
+        """A new one that counts in `tally`, for an open session; it has to be resumed first."""
+        settings, stream = self.settings, self.stream
+        assert stream is not None
+        if self.delivery == "exactly-once":
+            return Atomic(
+                tally,
+                self.flow,
+                stream=settings.stream,
+                template=self.template,
+                # A message of several changes has the batch's limits itself.
+                limits=_limits(settings.batch)
+                if settings.messages == "change"
+                else FlightLimits(fill=_FILL),
+                chains=self.chains,
+                exclusive=stream.is_ours(self.template),
+                replicated=stream.replicated,
+            )
+        return Individual(
+            tally,
+            self.flow,
+            window=settings.window,
+            window_bytes=settings.window_bytes,
+            chained=self.delivery == "deduplicated" and not stream.replicated,
+        )
+
     def step_down(self, reason: str) -> None:
         """Delivers by message ids from now on, although batches would be possible."""
         self.delivery, self.reason = "deduplicated", reason
@@ -156,6 +188,15 @@ class Session:
 
     def _limit(self, stream: TargetStream) -> int:
         return limit_of(stream.largest, self.connection)
+
+
+def _limits(batch: BatchSettings) -> FlightLimits:
+    """What the settings say of a batch; see `BatchSettings` for what their defaults mean."""
+    usual, most = BatchSettings(), FlightLimits()
+    return FlightLimits(
+        size=LARGEST if batch.max_size == usual.max_size else batch.max_size,
+        bytes=most.bytes if batch.max_bytes == usual.max_bytes else batch.max_bytes,
+    )
 
 
 def limit_of(largest: int, connection: Connection) -> int:

@@ -17,9 +17,9 @@ from penstock.sinks import Progress, Receipt, Record
 from penstock.sinks.encoding.message import Origin
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
-from penstock.sinks.jetstream.mending import Mending
 from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
+from penstock.sinks.jetstream.replays import Replays
 from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
@@ -105,34 +105,34 @@ class JetStreamSink:
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         """See `SetsAside`."""
-        with self._mending() as mending:
-            yield from mending.letters()
+        with self._replays() as replays:
+            yield from replays.letters()
 
     def dead_letter(self, id: str) -> Mapping[str, Any]:
         """See `SetsAside`."""
-        with self._mending() as mending:
-            return mending.letter(id)
+        with self._replays() as replays:
+            return replays.letter(id)
 
     def replay(
         self, id: str, decode: Callable[[Page], Sequence[pa.RecordBatch]]
     ) -> Mapping[str, Any]:
         """See `SetsAside`."""
-        with self._mending() as mending:
-            return mending.replay(id, decode)
+        with self._replays() as replays:
+            return replays.replay(id, decode)
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
         """See `SetsAside`."""
-        with self._mending() as mending:
-            return mending.tables()
+        with self._replays() as replays:
+            return replays.tables()
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """See `SetsAside`."""
-        with self._mending() as mending:
-            return mending.resume(backend, table)
+        with self._replays() as replays:
+            return replays.resume(backend, table)
 
     @contextmanager
-    def _mending(self) -> Iterator[Mending]:
+    def _replays(self) -> Iterator[Replays]:
         with borrowed(self.settings) as session:
             if not session.is_open:
                 session.open()
-            yield Mending(session)
+            yield Replays(session)

@@ -16,11 +16,10 @@ from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.pull import Pull
 from penstock.sinks.jetstream.latency import PublishLatency
-from penstock.sinks.jetstream.new_publisher import new_publisher
 from penstock.sinks.jetstream.publishing.places import OtherWriters
-from penstock.sinks.jetstream.publishing.publisher import LOOK, Publisher, Tally
+from penstock.sinks.jetstream.publishing.publisher import POLL, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.poison.cleaning import Cleaner
+from penstock.sinks.poison.quarantine import Quarantine
 
 _LARGE_PART = 8000  # rows that are divided among messages of several changes at once
 _IDLE = 1.0  # seconds between two looks at an idle server
@@ -38,7 +37,7 @@ class Write:
         self._tally = Tally()
         self._collects = session.settings.messages == "batch"
         self._order = Order(_LARGE_PART) if self._collects else Order()
-        self._poison = Cleaner(session, progress.report)
+        self._poison = Quarantine(session, progress.report)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher
         self._flow = session.flow
@@ -74,7 +73,7 @@ class Write:
         due = self._gather.due_in(time.monotonic(), self._flow.pace)
         if self._is_idle:
             return min(due, self._report_in()), None
-        return min(due, LOOK, self._report_in()), self._session.connection.descriptor
+        return min(due, POLL, self._report_in()), self._session.connection.descriptor
 
     def _report_in(self) -> float:
         """Seconds until what was stored is to be reported."""
@@ -121,17 +120,17 @@ class Write:
                 if part is None:
                     continue
                 self._latency.sent(part.batch)
-                cleaned = self._clean(part)
-                if self._collects and cleaned:
-                    self._gather.spread = max(messages.spread for messages in cleaned)
-                for messages in cleaned:
+                encoded = self._encoded(part)
+                if self._collects and encoded:
+                    self._gather.spread = max(messages.spread for messages in encoded)
+                for messages in encoded:
                     self._add(messages)
                 self._retried(lambda: self._publisher.pump(drain=False))
 
-    def _clean(self, part: Part) -> list[Messages]:
+    def _encoded(self, part: Part) -> list[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
         found: list[Messages] = []
-        self._repeated(lambda: found.extend(self._poison.clean(part)))
+        self._repeated(lambda: found.extend(self._poison.encode(part)))
         return found
 
     def _pass(self) -> None:
@@ -146,11 +145,11 @@ class Write:
             return part
         fresh: Part | None = part
 
-        def look() -> None:
+        def ask() -> None:
             nonlocal fresh
             fresh = self._publisher.fresh(part)
 
-        self._retried(look)
+        self._retried(ask)
         return fresh
 
     def _add(self, messages: Messages) -> None:
@@ -214,7 +213,7 @@ class Write:
         if session.settings.delivery != "auto" or session.delivery != "exactly-once":
             raise error
         session.step_down(error.message)
-        self._publisher = new_publisher(session, self._tally)
+        self._publisher = session.publisher(self._tally)
         self._publisher.resume(session.connection, session.api)
         # First remembered, then looked for: what is stored after that look is known by its id.
         self._repeated(session.remember)
@@ -278,7 +277,7 @@ class Write:
             session.open()
             self._tell()
         if self._connected is None:
-            self._publisher = new_publisher(session, self._tally)
+            self._publisher = session.publisher(self._tally)
         self._publisher.resume(session.connection, session.api)
         self._connected = session.connection
 

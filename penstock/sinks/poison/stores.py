@@ -1,4 +1,4 @@
-"""What a `Cleaner` needs of its sink: where dead letters and records of tables are stored."""
+"""What a `Quarantine` needs of its sink: where dead letters and records of tables are stored."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -25,7 +25,7 @@ class RecordStore(Protocol):
         """Every record, as known here."""
         ...
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Takes in what others stored since."""
         ...
 
@@ -39,7 +39,7 @@ class RecordStore(Protocol):
 
 
 class PoisonSession(Protocol):
-    """What a `Cleaner` needs of the sink that it works for, while that is connected."""
+    """What a `Quarantine` needs of the sink that it works for, while that is connected."""
 
     @property
     def settings(self) -> SinkSettings:

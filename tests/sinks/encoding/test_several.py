@@ -154,7 +154,7 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
         # As few messages in a batch as can be: each end where one may end is used.
         return Atomic(*args, **{**fields, "limits": FlightLimits(size=1)})
 
-    monkeypatch.setattr("penstock.sinks.jetstream.new_publisher.Atomic", small)
+    monkeypatch.setattr("penstock.sinks.jetstream.session.Atomic", small)
     everything = [
         {"position": f"{row['cursor']}:{row['ordinal']}"}
         for batch in source(96)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -115,6 +116,12 @@ def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
     while not true():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs: the signal takes its time to reach each of them."""
+    states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state.rpartition(")")[2].split()[0] == "T" for state in states)
 
 
 class Writing:
@@ -229,6 +236,7 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
         wait_until(lambda: any(note.get("published") == 100 for note in told))
         os.kill(server.pid, signal.SIGSTOP)
         try:
+            wait_until(lambda: is_stopped(server.pid))  # else it may still answer all of it
             yield from batches[1:]
             wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
         finally:
@@ -385,13 +393,12 @@ def test_an_open_breaker_leaves_the_server_alone(settings_of: Any, batch_of: Any
 def test_a_probe_is_one_batch(
     delivery: str, nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
 ) -> None:
-    from penstock.sinks.jetstream.new_publisher import new_publisher
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
 
     session = Session(settings_of(nats.url, delivery=delivery))
     session.open()
-    publisher = new_publisher(session, Tally())
+    publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
     publisher.probe()  # nothing is queued: nothing to do
     publisher.add(session.encoder.encode(Part.of(batch_of(1000, 1))))

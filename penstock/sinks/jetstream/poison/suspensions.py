@@ -51,7 +51,7 @@ class Suspensions:
         """Every record, as known here. Raises Unavailable."""
         return {table: record for table, (_, record) in self._known().items()}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Takes in what others stored since: one question if there is nothing. Raises
         Unavailable."""
         known = self._known()

@@ -15,7 +15,7 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
 from penstock.sinks.flow.flow import Flow
 
-LOOK = 0.1  # seconds between looks at how long an answer has been due
+POLL = 0.1  # seconds between looks at how long an answer has been due
 
 
 def awaited(connection: Connection, flow: Flow, flying: int) -> list[Msg]:
@@ -23,7 +23,7 @@ def awaited(connection: Connection, flow: Flow, flying: int) -> list[Msg]:
     if not flying:  # a pause: silence is no fault
         connection.expect_anew()
     pause = flow.pause
-    return connection.receive(min(pause, LOOK) if pause and not flying else LOOK)
+    return connection.receive(min(pause, POLL) if pause and not flying else POLL)
 
 
 @dataclass(slots=True)

@@ -279,7 +279,6 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
 ) -> None:
     """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
     is refused, and the stream is now where the second expects it."""
-    from penstock.sinks.jetstream.new_publisher import new_publisher
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
 
@@ -290,7 +289,7 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
     )
     session = Session(mine)
     session.open()
-    publisher = new_publisher(session, Tally())
+    publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n) for n in range(1, 5)]
     for batch in batches:
@@ -308,7 +307,6 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 ) -> None:
     """The server's buffer was full, so sending read what was there. No poll shows it any more."""
     from penstock.nats.connection import Connection
-    from penstock.sinks.jetstream.new_publisher import new_publisher
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
 
@@ -320,7 +318,7 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 
     session = Session(settings_of(nats.url, delivery="exactly-once"))
     session.open()
-    publisher = new_publisher(session, Tally())
+    publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
     publisher.add(session.encoder.encode(Part.of(batch_of(10))))
     publisher._read_back()  # type: ignore[attr-defined]

@@ -15,7 +15,6 @@ from penstock.position import PartitionId, Place
 from penstock.sinks import Receipt, ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.new_publisher import new_publisher
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
 from tests.progress import Noted
@@ -242,7 +241,7 @@ def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
     )
     session = Session(settings)
     session.open()
-    publisher = new_publisher(session, Tally())
+    publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n, partition="x") for n in range(1, 5)]
     for batch in batches:

@@ -1,4 +1,4 @@
-"""What becomes of changes that cannot be published: the order in which things are made durable.
+"""Encodes what can be published, and sets the rest aside: in which order things are made durable.
 
 Before anything of a batch is handed to the publisher, its dead letters are stored, its tables are
 suspended, and what is skipped is counted, each acknowledged by the server. So the position passes
@@ -35,7 +35,7 @@ class _Verdict(NamedTuple):
     letter: Letter
 
 
-class Cleaner:
+class Quarantine:
     """Of one write. `passed` are the last places that were seen to, by partition: published when
     everything handed to the publisher is, or safe elsewhere."""
 
@@ -44,25 +44,25 @@ class Cleaner:
         self._session = session
         self._notify = notify
         self._policy: OnError = session.settings.on_error
-        self._looked = False
+        self._refreshed = False
 
-    def clean(self, part: Part) -> list[Messages]:
+    def encode(self, part: Part) -> list[Messages]:
         """The messages of what can be published; the rest is seen to.
 
         May be called again with the same part when it raised Unavailable. Raises Rejected where
         the policy is `stop`, SettingsError.
         """
-        if not self._looked:
-            self._session.suspensions.look()
-            self._looked = True
+        if not self._refreshed:
+            self._session.suspensions.refresh()
+            self._refreshed = True
         if len(part.runs) == 1:
-            return self._clean(part)
+            return self._encoded_run(part)
         if self._is_usual(part):
             try:
                 return self._encoded(part)
             except Rejected:
                 pass  # raised again for the run that has the change
-        return [messages for run in part.split() for messages in self._clean(run)]
+        return [messages for run in part.split() for messages in self._encoded_run(run)]
 
     def _is_usual(self, part: Part) -> bool:
         """Whether nothing is known to be wrong with any row, as far as the batch shows."""
@@ -71,7 +71,7 @@ class Cleaner:
         first = min(run.first for run in part.runs)
         return not any(_concerns(one, first) for one in self._session.suspensions.all().values())
 
-    def _clean(self, part: Part) -> list[Messages]:
+    def _encoded_run(self, part: Part) -> list[Messages]:
         """The same for changes of one origin."""
         batch, (run,) = part.batch, part.runs
         while True:

@@ -30,8 +30,8 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.poison.dead_letters import StoredLetter
 from penstock.sinks.jetstream.publishing.places import ShardState, read_shard
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.poison.cleaning import now, summary
 from penstock.sinks.poison.dead_letter import Letter, page_of, row_of
+from penstock.sinks.poison.quarantine import now, summary
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
 
 # A page of one change -> its batches; raises Malformed.
@@ -44,7 +44,7 @@ _PLACE = re.compile(rb"(\r\n%b: \S+ \S+) [^\r\n]+" % POSITION.encode())
 _MARK = re.compile(rb"\r\n%b: [^\r\n]+" % MARK.encode())
 
 
-class Mending:
+class Replays:
     """Over an open session."""
 
     def __init__(self, session: Session) -> None:
@@ -93,13 +93,13 @@ class Mending:
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table that is or was suspended, as plain JSON."""
-        self._session.suspensions.look()
+        self._session.suspensions.refresh()
         return [summary(record) for record in self._session.suspensions.all().values()]
 
     def resume(self, backend: str | None, table: str) -> dict[str, Any]:
         """Asks for a suspended table to be followed from its next change on; SettingsError when
         there is none of that name."""
-        self._session.suspensions.look()
+        self._session.suspensions.refresh()
         known = self._session.suspensions.all().values()
         found = [
             record
