@@ -22,6 +22,7 @@ from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses
 from penstock.nats.connection import Connection, version_of
 from penstock.nats.failures import error_of
+from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
 
@@ -384,7 +385,7 @@ def test_tls(
     server: Nats = own_nats({"tls": {"cert_file": str(cert), "key_file": str(private)}})
     url = server.url.replace("nats", scheme)
     sink = JetStreamSink(JetStreamSettings(url=url, tls_ca=str(cert), delivery=delivery))
-    receipt = sink.write([batch_of(3000, n) for n in range(1, 6)])
+    receipt = sink.write([batch_of(3000, n) for n in range(1, 6)], ignore)
     assert receipt.published == 15000
     assert "is not trusted" in str(refused(url))
     assert "cannot be read" in str(refused(url, tls_ca="/nonexistent/ca.pem"))

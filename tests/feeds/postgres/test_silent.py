@@ -56,9 +56,9 @@ def test_a_server_that_sends_less_than_it_has_gives_no_token(
     reader = reader_of(silence="1s").prepare()
     first = read_until(reader, lambda status: status["clock"] is not None)
     further = f"1{first['details']['received_lsn']:015d}"
-    look = watch._LOOK.partition("SELECT wal_status, safe_wal_size,")[0]
+    look = watch._QUERY.partition("SELECT wal_status, safe_wal_size,")[0]
     monkeypatch.setattr(
-        watch, "_LOOK",
+        watch, "_QUERY",
         f"{look}SELECT wal_status, safe_wal_size, {further}::bigint"
         " FROM pg_replication_slots WHERE slot_name = %s",
     )  # fmt: skip
