@@ -7,7 +7,7 @@ apart from the source's own `read`, and no thread runs: with a clock and a feed 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.backoff import delays
@@ -75,13 +75,11 @@ class PartitionReader:
         self._saved = bookmark if is_stored else None  # what is stored
         self._following: Following | None = None
         self._past = _PastFollowings()
-        self._waits = self._delays()
+        self._delays = feed.delays if isinstance(feed, PacesRetries) else delays
+        self._waits: Iterator[float] | None = None  # since the connection was lost
         self._blocked_until = 0.0
         self._is_in_doubt = False  # the last following ended with a lost position
         self._is_leaving = False
-
-    def _delays(self) -> Any:
-        return self._feed.delays() if isinstance(self._feed, PacesRetries) else delays()
 
     # The owner.
 
@@ -94,9 +92,11 @@ class PartitionReader:
         """
         if self.drained or self._is_leaving:
             return Step()
-        left = self._blocked_until - self._clock()
-        if left > 0:
-            return Step((), left, self.error)
+        if self._blocked_until:
+            left = self._blocked_until - self._clock()
+            if left > 0:
+                return Step((), left, self.error)
+            self._blocked_until = 0.0
         try:
             return self._step(timeout, keep_alive=keep_alive)
         except Exception as error:  # a defect of the feed
@@ -108,6 +108,7 @@ class PartitionReader:
             pages = self._read(timeout, keep_alive=keep_alive)
         except Unavailable as error:
             self.reconnects += 1
+            self._waits = self._waits or self._delays()
             return self._failed(error, next(self._waits))
         except PositionLost as error:
             self._blocked_until = self._clock() + BLOCKED
@@ -118,7 +119,7 @@ class PartitionReader:
         if pages:
             self._is_in_doubt = False
             self.read_to = pages[-1].last
-        self._waits, self.error = self._delays(), None
+        self._waits = self.error = None
         self.drained = self._following is not None and self._following.drained
         return Step(pages)
 
