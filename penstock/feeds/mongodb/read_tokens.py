@@ -25,10 +25,18 @@ class ReadTokens:
     for, because a place may be saved with an older mark. `at` is that of `begun`. Thread-safe.
     """
 
-    def __init__(self, begun: Bookmark, era: str, *, at: Place | None = None, time_of: Any) -> None:
+    def __init__(
+        self,
+        begun: Bookmark,
+        era: str,
+        cluster: str = "",
+        *,
+        at: Place | None = None,
+        time_of: Any,
+    ) -> None:
         self._lock = threading.Lock()
         self._begun = begun
-        self._era = era
+        self._era, self._cluster = era, cluster
         self._time_of = time_of
         self._pages: deque[_Read] = deque()
         self._at = at
@@ -85,7 +93,9 @@ class ReadTokens:
             self._closed = True
 
     def _mark(self, token: bytes, place: Place | None) -> Mark:
-        return mark_of(token, self._era) | {"place": None if place is None else str(place)}
+        return mark_of(token, self._era, self._cluster) | {
+            "place": None if place is None else str(place)
+        }
 
     def _token(self, wanted: tuple[int, int]) -> bytes | None:
         pages = self._pages
