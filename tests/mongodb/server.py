@@ -160,7 +160,7 @@ class ScriptedMongod:
         name = next(iter(command))
         if name.lower() not in ("hello", "ismaster"):
             self.commands.append((name, command))
-            self._stopping.wait(self.latency)
+        self._stopping.wait(self.latency)
         try:
             for each in self._failures:
                 if each.command == name and each.times:

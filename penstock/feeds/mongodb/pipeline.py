@@ -1,12 +1,12 @@
 """The aggregation pipeline of a change stream: where it begins, and what the server filters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bson.timestamp import Timestamp
 
 from penstock.errors import SettingsError
-from penstock.feeds.mongodb.settings import ALL, MongoSettings
+from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
 from penstock.position import Mark
 from penstock.wire.changestream.tokens import token_from_mark
 
@@ -50,7 +50,7 @@ def _from(mark: Mark) -> dict[str, Any]:
 
 def _wanted(settings: MongoSettings) -> dict[str, Any]:
     """Events of the collections, and those that are of no collection. A renamed collection is
-    wanted under either name."""
+    wanted under either name. Saved positions are never followed: each would make another."""
     if settings.collections:
         listed = settings.collections
         return {
@@ -58,14 +58,16 @@ def _wanted(settings: MongoSettings) -> dict[str, Any]:
                 {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
                 _among(settings, "ns", listed),
                 _among(settings, "to", listed),
-            ]
+            ],
+            "ns.coll": {"$ne": POSITIONS},
         }
+    unwanted = [{"ns.coll": POSITIONS}]
     if settings.exclude_collections:
-        return {"$nor": [_among(settings, "ns", settings.exclude_collections)]}
-    return {}
+        unwanted.append(_among(settings, "ns", settings.exclude_collections))
+    return {"$nor": unwanted}
 
 
-def _among(settings: MongoSettings, field: str, names: Sequence[str]) -> Mapping[str, Any]:
+def _among(settings: MongoSettings, field: str, names: Sequence[str]) -> dict[str, Any]:
     if settings.database != ALL:
         return {f"{field}.coll": {"$in": list(names)}}
     pairs = [name.split(".", 1) for name in names]

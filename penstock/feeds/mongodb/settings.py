@@ -13,6 +13,8 @@ from penstock.settings import Duration, Secret, Settings, Size
 
 # In place of a database's name.
 ALL = "*"
+# The collection of positions, in any database, unless they are given another.
+POSITIONS = "penstock_lease"
 
 _TENANT = re.compile(r"none|database|collection_prefix|field:[^.]+(\.[^.]+)*")
 _TOKEN = re.compile(r"[0-9A-Fa-f]{16,}")
@@ -134,6 +136,15 @@ class MongoSettings(Settings):
             if self.database == ALL and "." not in each.strip("."):
                 raise ValueError(f'with database "*" write {each!r} as DATABASE.COLLECTION')
         return self
+
+    def takes(self, database: str, collection: str) -> bool:
+        """Whether a collection of a database that is followed is."""
+        name = f"{database}.{collection}" if self.database == ALL else collection
+        if collection == POSITIONS:
+            return False
+        if self.collections:
+            return name in self.collections
+        return name not in self.exclude_collections
 
     @property
     def begins_at(self) -> datetime | str:

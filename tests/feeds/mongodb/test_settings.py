@@ -90,7 +90,7 @@ def test_collections_may_be_one_text() -> None:
 def test_the_stream_is_asked_for_what_the_settings_say(
     given: dict[str, Any], stream: dict[str, Any]
 ) -> None:
-    assert stages(settings(**given), None, split=False) == [{"$changeStream": stream}]
+    assert stages(settings(**given), None, split=False)[0] == {"$changeStream": stream}
 
 
 def test_splitting_is_the_last_stage() -> None:
