@@ -149,6 +149,8 @@ class Ops(Settings):
     lag_limit: Size = Field(default=64 * 2**20, ge=0)
     # And so does a change in flight that is older than this, whatever the source counts.
     lag_age: Duration = Field(default=300.0, gt=0)
+    # Less than this share of the source's history left before the stored position: at risk.
+    at_risk: float = Field(default=0.25, ge=0, lt=1)
 
 
 class Spark(Settings):
