@@ -79,7 +79,13 @@ class Collection(Protocol):
     name: str
 
     def identity(self, change: Mapping[str, Any]) -> str:
-        """The text of the key of a change, as `rows` has it; no I/O."""
+        """The text of the key of a change, as `rows` has it, by its `key` or `document_id`. May ask
+        once for the names of the key."""
+        ...
+
+    def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The key in an image of a change, for a layout whose messages have no other; None if it
+        is not there."""
         ...
 
     def count(self) -> int:

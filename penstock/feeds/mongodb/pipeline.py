@@ -49,20 +49,28 @@ def _from(mark: Mark) -> dict[str, Any]:
 
 
 def _wanted(settings: MongoSettings) -> dict[str, Any]:
-    """Events of the collections, and those that are of no collection. A renamed collection is
-    wanted under either name."""
-    if settings.collections:
-        listed = settings.collections
+    """Events of the collections, and those of a database that has one, or of the stream itself. A
+    renamed collection is wanted if one of its names is."""
+    if listed := settings.collections:
         return {
             "$or": [
-                {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
+                {"operationType": "invalidate"},
+                {"operationType": "dropDatabase"} | _databases(settings),
                 _among(settings, "ns", listed),
                 _among(settings, "to", listed),
             ]
         }
-    if settings.exclude_collections:
-        return {"$nor": [_among(settings, "ns", settings.exclude_collections)]}
+    if left_out := settings.exclude_collections:
+        renamed = {"operationType": "rename", "$nor": [_among(settings, "to", left_out)]}
+        return {"$or": [{"$nor": [_among(settings, "ns", left_out)]}, renamed]}
     return {}
+
+
+def _databases(settings: MongoSettings) -> dict[str, Any]:
+    """Of a stream of all databases: those of the listed collections."""
+    if settings.database != ALL:
+        return {}
+    return {"ns.db": {"$in": sorted({name.partition(".")[0] for name in settings.collections})}}
 
 
 def _among(settings: MongoSettings, field: str, names: Sequence[str]) -> Mapping[str, Any]:

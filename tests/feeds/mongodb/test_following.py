@@ -385,6 +385,30 @@ def test_a_following_says_how_far_the_oplog_reaches_back(shop: Shop) -> None:
         assert status["details"]["window"] is None
 
 
+def test_a_rename_into_a_followed_name_is_not_filtered_out(shop: Shop) -> None:
+    feed = shop.feed(exclude_collections=["old", "log", "gone"])
+    shop.db.old.insert_one({"_id": 1})
+    shop.db.fine.insert_one({"_id": 1})
+    bookmark = begun(feed)
+    shop.db.old.rename("new")
+    shop.db.log.insert_one({"_id": 2})
+    shop.db.fine.rename("old")
+    shop.db.old.rename("gone")
+    shop.db.new.insert_one({"_id": 3})
+    found = [(row["operation"], row["collection"]) for row in read(feed, bookmark, 3)]
+    assert found == [("RENAME", "old"), ("RENAME", "fine"), ("INSERT", "new")]
+
+
+def test_another_database_that_is_dropped_is_not_ours(shop: Shop) -> None:
+    feed = shop.feed(database="*", collections=[f"{shop.name}.users"])
+    bookmark = begun(feed)
+    with shop_on(shop.url) as other:
+        other.db.users.insert_one({"_id": 1})
+        other.client.drop_database(other.name)
+    shop.db.users.insert_one({"_id": 2})
+    assert [row["operation"] for row in read(feed, bookmark, 1)] == ["INSERT"]
+
+
 @pytest.fixture
 def roles() -> Iterator[tuple[str, Shop]]:
     """A server with logins, and the URL of a user without any role."""
