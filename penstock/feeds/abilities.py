@@ -30,6 +30,17 @@ class ChecksBookmarks(Protocol):
 
 
 @runtime_checkable
+class MovesBookmarks(Protocol):
+    """A feed whose settings choose what it reads, and whose places count what was chosen: after
+    another choice they are others."""
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """The bookmark to go on from where `saved` was made with another choice; None where it was
+        not. Everything up to `stored` is in the sink; None: the sink does not say. No I/O."""
+        ...
+
+
+@runtime_checkable
 class BoundsDocuments(Protocol):
     """A feed whose source has a limit for one document."""
 

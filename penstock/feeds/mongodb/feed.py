@@ -23,6 +23,7 @@ from penstock.feeds import (
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import Tolerance, cause_of, is_too_large
+from penstock.feeds.mongodb.filters import Filter, Replay, moved
 from penstock.feeds.mongodb.following import MongoFollowing
 from penstock.feeds.mongodb.history import (
     HINTS,
@@ -41,6 +42,7 @@ from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import mark_of
+from penstock.wire.eras import next_era
 
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
@@ -91,7 +93,8 @@ class MongoFeed:
         if isinstance(at, Mapping):
             return at
         wanted = self._settings.begins_at if at is None else at
-        return {PARTITION: Bookmark(mark={**self._mark(wanted), "place": None})}
+        mark = {**self._mark(wanted), **Replay(now=Filter.of(self._settings)).mark()}
+        return {PARTITION: Bookmark(mark={**mark, "place": None})}
 
     def _mark(self, at: datetime | str) -> Mark:
         if at == "now":
@@ -140,7 +143,15 @@ class MongoFeed:
             stream.close()
             said = f"the server is at {cursor_of(stream.time)}, before our position"
             raise self._lost("server_behind", bookmark.place, said)
-        return self._follow(stream, bookmark, era_of_bookmark(bookmark.place, bookmark.mark))
+        era = era_of_bookmark(bookmark.place, bookmark.mark)
+        if moved(self._settings, bookmark, None) is not None:
+            # Nobody says what is stored after the bookmark: no place may be taken for one of these.
+            era = next_era(era)
+        return self._follow(stream, bookmark, era)
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """See `feeds.MovesBookmarks`."""
+        return moved(self._settings, saved, stored)
 
     def _despite(self, bookmark: Bookmark) -> Following:
         """From now on, in an era whose cursors sort after those before the gap."""
@@ -148,7 +159,8 @@ class MongoFeed:
         stream = self._open(None)
         era = era_after(era_of_bookmark(place, bookmark.mark), place, stream.time)
         shown = None if place is None else str(place)
-        mark = mark_of(stream.reply.token, era) | {"place": shown}
+        filtered = Replay(now=Filter.of(self._settings)).mark()
+        mark = {**mark_of(stream.reply.token, era), **filtered, "place": shown}
         return self._follow(stream, Bookmark(place, mark), era)
 
     def _follow(self, stream: ChangeStream, bookmark: Bookmark, era: str) -> Following:

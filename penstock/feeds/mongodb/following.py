@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.history import place_of_mark
 from penstock.feeds.mongodb.lag import Lag, durable_time
 from penstock.feeds.mongodb.read_tokens import ReadTokens
@@ -49,10 +50,14 @@ class MongoFollowing:
         self._invalidations = 0
         self._clock: int | None = None  # the server's, in seconds, after its last reply
         self._not_before = 0.0  # when the next request may be sent, on the monotonic clock
-        at = place_of_mark(bookmark)
+        # A stretch that is read again since the filter was another one: places go on after it.
+        self._replay = Replay.of(settings, bookmark.mark)
+        at = bookmark.place if self._replay.stored else place_of_mark(bookmark)
         self._stored = None if at == bookmark.place else bookmark.place
         self._placer = _placer_after(at, era)
-        self._tokens = ReadTokens(bookmark, era, at=at, time_of=self._time_of)
+        self._tokens = ReadTokens(
+            bookmark, era, at=at, time_of=self._time_of, also=self._replay.mark()
+        )
         self._lag = Lag(durable_time(bookmark, self._cluster_time(bookmark.place)))
         self._window = OplogWindow(settings)
 
@@ -78,9 +83,12 @@ class MongoFollowing:
         self._held = payload[run.end :]
         if len(run.events) * _SMALL < stream.batch:
             self._not_before = asked_at + self._settings.page_wait
-        first = self._pass_stored(run.events)
-        pages = self._pages(payload[: run.end], run.events, first)
-        if reply.token and not self._held:
+        if self._replay.stored:
+            pages, is_over = self._reread(payload, run.events)
+        else:
+            first, is_over = self._pass_stored(run.events), False
+            pages = self._pages(payload[: run.end], run.events, first)
+        if reply.token and not self._held and not is_over:
             self._tokens.idle(reply.token)
         self._clock = stream.time >> 32 if stream.time else None
         self._lag.answered(
@@ -89,14 +97,27 @@ class MongoFollowing:
             is_empty=not payload,
             is_stored=self._is_stored(self._tokens.last),
         )
-        if reply.cursor:
+        if reply.cursor and not is_over:
             stream.reply = reply._replace(payload=b"")
-        else:  # invalidated: the stream goes on after that event
-            self._invalidations += 1
+        else:  # the stream goes on after the last event that was taken
+            self._invalidations += not is_over
             self._held = b""
             assert self._tokens.mark is not None
             stream.reopen(self._tokens.mark)
         return pages
+
+    def _reread(self, payload: bytes, found: Sequence[ChangeEvent]) -> tuple[list[Page], bool]:
+        """The pages of what was not let through when this was read before; whether a part of the
+        stretch ended, so that the stream goes on after that with another filter."""
+        again = self._replay.read(payload, found)
+        pages = self._pages(again.payload, events(again.payload).events, 0)
+        if again.rest is None:
+            return pages, False
+        placer, self._replay = self._placer, again.rest
+        self._tokens.also = self._replay.mark()
+        at = Place(self._era + cursor_of(placer.time), placer.ordinal)
+        self._tokens.passed(at, again.token)
+        return pages, True
 
     def _pass_stored(self, found: Sequence[ChangeEvent]) -> int:
         """How many of these are up to the bookmark's place, to which its token does not reach."""

@@ -1,11 +1,11 @@
 """The aggregation pipeline of a change stream: where it begins, and what the server filters."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bson.timestamp import Timestamp
 
 from penstock.errors import SettingsError
+from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.position import Mark
 from penstock.wire.changestream.tokens import token_from_mark
@@ -27,7 +27,7 @@ def stages(settings: MongoSettings, mark: Mark | None, *, split: bool) -> list[d
     if settings.database == ALL:
         stream["allChangesForCluster"] = True
     found = [{"$changeStream": stream | ({} if mark is None else _from(mark))}]
-    wanted = _wanted(settings)
+    wanted = Replay.of(settings, mark).match()
     if wanted:
         found.append({"$match": wanted})
     if split:
@@ -46,35 +46,3 @@ def _from(mark: Mark) -> dict[str, Any]:
         "this bookmark has neither a resume token nor a time",
         hint="begin anew, or set the position with its mark: a place alone cannot be resumed",
     )
-
-
-def _wanted(settings: MongoSettings) -> dict[str, Any]:
-    """Events of the collections, and those of a database that has one, or of the stream itself. A
-    renamed collection is wanted if one of its names is."""
-    if listed := settings.collections:
-        return {
-            "$or": [
-                {"operationType": "invalidate"},
-                {"operationType": "dropDatabase"} | _databases(settings),
-                _among(settings, "ns", listed),
-                _among(settings, "to", listed),
-            ]
-        }
-    if left_out := settings.exclude_collections:
-        renamed = {"operationType": "rename", "$nor": [_among(settings, "to", left_out)]}
-        return {"$or": [{"$nor": [_among(settings, "ns", left_out)]}, renamed]}
-    return {}
-
-
-def _databases(settings: MongoSettings) -> dict[str, Any]:
-    """Of a stream of all databases: those of the listed collections."""
-    if settings.database != ALL:
-        return {}
-    return {"ns.db": {"$in": sorted({name.partition(".")[0] for name in settings.collections})}}
-
-
-def _among(settings: MongoSettings, field: str, names: Sequence[str]) -> Mapping[str, Any]:
-    if settings.database != ALL:
-        return {f"{field}.coll": {"$in": list(names)}}
-    pairs = [name.split(".", 1) for name in names]
-    return {"$or": [{f"{field}.db": pair[0], f"{field}.coll": pair[1]} for pair in pairs]}
