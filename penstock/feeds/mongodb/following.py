@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, PositionLost, Unavailable
+from penstock.feeds import HistoryLost
 from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.history import place_of_mark
 from penstock.feeds.mongodb.lag import Lag, durable_time
@@ -21,10 +23,21 @@ from penstock.wire.changestream.tokens import hash_of
 _SMALL = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a following begins: the bookmark at which its stream was opened, the era of its new
+    cursors, the cluster for its marks, and a cluster time for people."""
+
+    bookmark: Bookmark
+    era: str
+    cluster: str
+    begins: str
+
+
 class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
 
-    `bookmark` is where `stream` was opened; new cursors begin with `era`.
+    `lost` makes the gap of a position that the server refuses.
     """
 
     def __init__(
@@ -32,18 +45,21 @@ class MongoFollowing:
         settings: MongoSettings,
         partition: PartitionId,
         stream: ChangeStream,
-        bookmark: Bookmark,
-        era: str,
+        beginning: Beginning,
         *,
-        begins: str,
+        lost: Callable[[PositionLost], HistoryLost],
         on_failure: Callable[[PenstockError], None] = lambda _: None,
     ) -> None:
+        bookmark, era = beginning.bookmark, beginning.era
         self._settings = settings
         self._partition = partition
         self._stream = stream
         self._era = era
-        self._begins = begins
+        self._beginning = beginning
+        self._context = beginning.cluster.encode()
+        self._lost = lost
         self._on_failure = on_failure
+        self._has_read = False
         self._connected = True
         self._held = b""  # fragments of an event whose others are in the next reply
         self._confirmed: Place | None = bookmark.place
@@ -56,7 +72,12 @@ class MongoFollowing:
         self._stored = None if at == bookmark.place else bookmark.place
         self._placer = _placer_after(at, era)
         self._tokens = ReadTokens(
-            bookmark, era, at=at, time_of=self._time_of, also=self._replay.mark()
+            bookmark,
+            era,
+            beginning.cluster,
+            at=at,
+            time_of=self._time_of,
+            also=self._replay.mark(),
         )
         self._lag = Lag(durable_time(bookmark, self._cluster_time(bookmark.place)))
         self._window = OplogWindow(settings)
@@ -70,6 +91,8 @@ class MongoFollowing:
         except PenstockError as error:
             self._connected = False
             self._on_failure(error)
+            if isinstance(error, PositionLost) and not self._has_read:
+                raise self._lost(error) from error
             raise
 
     def _read(self, timeout: float) -> Sequence[Page]:
@@ -78,6 +101,9 @@ class MongoFollowing:
         time.sleep(max(0.0, min(timeout, self._not_before - time.monotonic())))
         asked_at = time.monotonic()
         reply = stream.more(timeout)
+        # The server looks at a position with the first getMore. What it refuses later is found by
+        # following again.
+        self._has_read = True
         payload = self._held + reply.payload
         run = events(payload)
         self._held = payload[run.end :]
@@ -97,9 +123,8 @@ class MongoFollowing:
             is_empty=not payload,
             is_stored=self._is_stored(self._tokens.last),
         )
-        if reply.cursor and not is_over:
-            stream.reply = reply._replace(payload=b"")
-        else:  # the stream goes on after the last event that was taken
+        stream.reply = reply._replace(payload=b"")
+        if is_over or not reply.cursor:  # the stream goes on after the last event that was taken
             self._invalidations += not is_over
             self._held = b""
             assert self._tokens.mark is not None
@@ -158,7 +183,7 @@ class MongoFollowing:
             last=last,
             count=len(found),
             captured_at=captured_at,
-            context=b"",
+            context=self._context,
             payload=payload,
         )
 
@@ -185,7 +210,7 @@ class MongoFollowing:
     @property
     def begins(self) -> str:
         """See `feeds.Following`: a cluster time."""
-        return self._begins
+        return self._beginning.begins
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""

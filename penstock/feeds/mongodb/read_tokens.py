@@ -32,6 +32,7 @@ class ReadTokens:
         self,
         begun: Bookmark,
         era: str,
+        cluster: str = "",
         *,
         at: Place | None = None,
         time_of: Any,
@@ -40,7 +41,7 @@ class ReadTokens:
         self.also = also
         self._lock = threading.Lock()
         self._begun = begun
-        self._era = era
+        self._era, self._cluster = era, cluster
         self._time_of = time_of
         self._pages: deque[_Read] = deque()
         self._at = at
@@ -98,7 +99,7 @@ class ReadTokens:
 
     def _mark(self, token: bytes, place: Place | None, also: Mark) -> Mark:
         shown = None if place is None else str(place)
-        return {**mark_of(token, self._era), **also, "place": shown}
+        return {**mark_of(token, self._era, self._cluster), **also, "place": shown}
 
     def _token(self, wanted: tuple[int, int]) -> tuple[bytes, Mark] | None:
         pages = self._pages

@@ -2,10 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.closing import Closes
-from penstock.errors import PenstockError, SettingsError
-from penstock.feeds.mongodb.oplog import oldest
+from penstock.errors import PenstockError
+from penstock.feeds.mongodb.oplog import reach
 from penstock.feeds.mongodb.settings import MongoSettings
 
 # Seconds between two questions: the oldest entry moves slowly, and each one makes a connection.
@@ -20,7 +21,7 @@ class OplogWindow(Closes):
         self,
         settings: MongoSettings,
         *,
-        ask: Callable[[MongoSettings], int] = oldest,
+        ask: Callable[[MongoSettings], tuple[int, str]] = reach,
         every: float = EVERY,
     ) -> None:
         self.oldest = 0
@@ -41,10 +42,6 @@ class OplogWindow(Closes):
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            try:
-                self.oldest, self.unknown = self._ask(self._settings), ""
-            except SettingsError as error:  # mongos, or no right to read `local`
-                self.oldest, self.unknown = 0, error.message
-            except PenstockError:  # the reading says what is wrong with the server
-                pass
+            with suppress(PenstockError):  # the reading says what is wrong with the server
+                self.oldest, self.unknown = self._ask(self._settings)
             self._closed.wait(self._every)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.mongodb.lag import Lag, durable_time, time_of_mark
 from penstock.feeds.mongodb.window import OplogWindow
 from penstock.position import Bookmark, Place
@@ -123,12 +123,14 @@ def test_the_window_is_what_the_oplog_has_before_us(clock: Clock) -> None:
 
 
 def test_the_oldest_entry_is_asked_for_again_and_again_beside_the_reading() -> None:
-    answers: list[int | PenstockError] = [at(5), Unavailable("gone"), at(7), SettingsError("no")]
+    answers: list[tuple[int, str] | PenstockError] = [
+        (at(5), ""), Unavailable("gone"), (at(7), ""), (0, "no"), (at(9), ""),
+    ]  # fmt: skip
     asked = threading.Semaphore(0)
 
-    def ask(_: Any) -> int:
+    def ask(_: Any) -> tuple[int, str]:
         asked.acquire()
-        found = answers.pop(0) if answers else at(9)
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(found, PenstockError):
             raise found
         return found
