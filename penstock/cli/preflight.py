@@ -142,7 +142,8 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     """Hash partitions that no subject has, or a subject that has them without any."""
-    settings, count = pipeline.sink.settings, pipeline.partitions
+    settings = pipeline.sink.settings
+    count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
     if not isinstance(settings, HasSubjects):
         return
     used = "{partition}" in settings.subject

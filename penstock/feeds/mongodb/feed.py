@@ -24,6 +24,7 @@ from penstock.feeds.mongodb.cluster import completed, identity
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, is_too_large, translating
+from penstock.feeds.mongodb.filters import Filter, Replay, moved
 from penstock.feeds.mongodb.following import Beginning, MongoFollowing
 from penstock.feeds.mongodb.history import cluster_of, era_after, era_of_bookmark, time_in_era
 from penstock.feeds.mongodb.losses import Losses
@@ -37,6 +38,7 @@ from penstock.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import history_of, mark_of
+from penstock.wire.eras import next_era
 
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
@@ -95,7 +97,7 @@ class MongoFeed:
         if isinstance(at, Mapping):
             return at
         wanted = self._settings.begins_at if at is None else at
-        mark = self._mark(wanted)
+        mark = {**self._mark(wanted), **Replay(now=Filter.of(self._settings)).mark()}
         with asking(self._settings) as client:
             cluster = identity(client)
         return {PARTITION: Bookmark(mark={**mark, **history_of("", cluster), "place": None})}
@@ -146,13 +148,21 @@ class MongoFeed:
         with _closing_on_failure(stream):
             found = self._losses.verified(stream.client, bookmark)
             self._wait_for(stream, time_in_era(bookmark))
+        era = era_of_bookmark(bookmark.place, bookmark.mark)
+        if self.moved(bookmark, None) is not None:
+            # Nobody says what is stored after the bookmark: no place may be taken for one of these.
+            era = next_era(era)
         beginning = Beginning(
             bookmark=bookmark,
-            era=era_of_bookmark(bookmark.place, bookmark.mark),
+            era=era,
             cluster=completed(cluster_of(bookmark.mark), found),
             begins=cursor_of(stream.time),
         )
         return self._follow(stream, beginning, found, ())
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """See `feeds.MovesBookmarks`."""
+        return moved(self._settings, saved, stored)
 
     def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> Following:
         """After gaps, in an era whose cursors sort after those before."""
@@ -162,11 +172,14 @@ class MongoFeed:
             cluster = identity(stream.client)
         begins = start or stream.time
         era = era_after(gaps, bookmark, begins)
+        if self.moved(bookmark, None) is not None:  # no place may be taken for one of these
+            era = next_era(era)
         if start:  # changes up to the bookmark's place may come again
             mark = {**_mark_at(start), "place": None, **history_of(era, cluster)}
         else:
             place = None if bookmark.place is None else str(bookmark.place)
             mark = mark_of(stream.reply.token, era, cluster) | {"place": place}
+        mark |= Replay(now=Filter.of(self._settings)).mark()
         beginning = Beginning(
             bookmark=Bookmark(bookmark.place, mark),
             era=era,

@@ -71,6 +71,8 @@ def collections(settings: MongoSettings) -> Sequence[tuple[str, str]]:
             (name, each["name"])
             for name in names
             for each in client[name].list_collections()
-            if each.get("type", "collection") != "view" and not each["name"].startswith("system.")
+            if each.get("type", "collection")
+            == "collection"  # views and time series have no stream
+            and not each["name"].startswith("system.")
         ]
     return sorted(pair for pair in pairs if settings.takes(*pair))

@@ -180,7 +180,8 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             subject="collections",
-            message=f"{missing} does not exist yet",
+            message=f"{missing} does not exist yet, or is a view or a time series, which have no"
+            " changes",
             remedy="correct `collections`, or create it",
         )
     for key, wanted in (("before", settings.before), ("full_document", settings.full_document)):

@@ -3,8 +3,9 @@
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
@@ -33,6 +34,14 @@ def _word(value: Any) -> Any:
     return "off" if value is False else value
 
 
+def _database_of(url: str) -> str:
+    """What a URL has as its path, unless that is where its users are: `admin` has no change
+    stream."""
+    path = url.partition("://")[2].rpartition("@")[2].partition("?")[0].partition("/")[2]
+    name = unquote(path).partition(".")[0]
+    return "" if name == "admin" else name
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
@@ -46,8 +55,8 @@ class MongoSettings(Settings):
     connection: Secret
     """`mongodb://user:password@host:port,host:port/?replicaSet=...` or `mongodb+srv://...`, with
     everything that PyMongo knows as `?key=value`."""
-    database: str
-    """The database; `*`: all databases of the cluster."""
+    database: str = Field("", validate_default=True)
+    """The database; `*`: all databases of the cluster. Without it, the one that the URL names."""
     collections: Names = ()
     """Only these collections; with `database: "*"` as DATABASE.COLLECTION. The server filters."""
     exclude_collections: Names = ()
@@ -100,8 +109,12 @@ class MongoSettings(Settings):
 
     @field_validator("database")
     @classmethod
-    def _is_a_database(cls, value: str) -> str:
-        if value != ALL and not _DATABASE.fullmatch(value):
+    def _is_a_database(cls, value: str, info: ValidationInfo) -> str:
+        if not value and "connection" in info.data:
+            value = _database_of(info.data["connection"].get_secret_value())
+            if not value:
+                raise ValueError('is missing: name a database, or "*" for all')
+        if value and value != ALL and not _DATABASE.fullmatch(value):
             raise ValueError('write the name of a database, or "*" for all')
         return value
 

@@ -124,7 +124,8 @@ class ChangeStream:
         return reply
 
     def reopen(self, mark: Mark) -> None:
-        """Opens the stream again: the server has closed the cursor."""
+        """Opens the stream again, elsewhere or because the server has closed the cursor."""
+        self._kill_cursor()
         self._open(mark)
 
     def _command(self, command: dict[str, Any]) -> Reply:
@@ -147,6 +148,10 @@ class ChangeStream:
 
     def close(self) -> None:
         """Closes the cursor, if the server answers at once, and the connection."""
+        self._kill_cursor()
+        self._client.close()
+
+    def _kill_cursor(self) -> None:
         if self._answers and self.reply.cursor:
             with suppress(PyMongoError, OSError), pymongo.timeout(_CLOSING):
                 self._database.command(
@@ -154,7 +159,6 @@ class ChangeStream:
                     session=self._session,
                     read_preference=self._client.read_preference,
                 )
-        self._client.close()
 
 
 def _time(stamp: Any) -> int:

@@ -95,7 +95,7 @@ def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any
 def test_the_puller_layout_holds_what_a_puller_has(
     packing: str, images: Any, batch_of: Any
 ) -> None:
-    operations = ["INSERT", "UPDATE", "REPLACE", "DELETE", "DROP_DATABASE"]
+    operations = ["INSERT", "UPDATE", "UPDATE", "DELETE", "TRUNCATE"]
     batch = batch_of(5, 9, operation=operations, images=images, tenant="acme")
     names = (
         "event_id", "backend", "tenant", "collection", "operation", "document_id", "data",

@@ -159,7 +159,7 @@ def test_a_document_as_a_puller_has_it(batch_of: Any) -> None:
             "event_id": "shop:6921A5B3/00000002:9f86d081884c7d65",
             "tenant": "acme",
             "collection": "users",
-            "type": "replace",
+            "type": "UPDATE",
             "document_id": "alice",
             "full_document": {"name": "A"},
             "cluster_time": {"t": 0x6921A5B3, "i": 2},

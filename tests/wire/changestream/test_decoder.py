@@ -24,6 +24,7 @@ from penstock.page import Page
 from penstock.wire.changestream.changes import OPERATIONS
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import Placer, cursor_of
+from penstock.wire.hash_partitions import hashing
 from tests.wire.changestream.made import TIME, event, page, payload
 
 SESSION = UUID("c3dc75f2-1fa5-4eff-a891-cf5b641104a1")
@@ -47,6 +48,23 @@ def test_an_insert_has_all_columns() -> None:
     assert json.loads(row["after"]) == {"_id": 7, "name": "x"}
     assert (row["before"], row["delta"], row["transaction"], row["route"]) == (None,) * 4
     assert row["committed_at"].timestamp() == TIME
+
+
+def test_sharding_a_collection_changes_neither_identity_nor_hash_partition() -> None:
+    """A document key has the shard key from then on (src/mongo/db/s/README.md, document key), in
+    front of the `_id` or after it."""
+    keys: list[dict[str, Any]] = [{"_id": 7}, {"region": "eu", "_id": 7}, {"_id": 7, "region": 1}]
+    found = [
+        event(2 * number, "update", documentKey=key, updateDescription={})
+        for number, key in enumerate(keys)
+    ]
+    batch = hashing(ChangeStreamDecoder(ChangeStreamDecoding(backend="b")), 16).decode(
+        page(*found)
+    )[0]
+    rows = batch.to_pylist()
+    assert [row["document_id"] for row in rows] == ["7"] * 3
+    assert [json.loads(row["key"]) for row in rows] == keys
+    assert len({row["route"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("wall", [-62_135_596_800_001, 253_402_300_800_000, 2**62])
