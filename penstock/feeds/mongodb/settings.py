@@ -79,8 +79,8 @@ class MongoSettings(Settings):
     flatten: bool = False
     """Nested documents become dotted columns (`address.city`) of the images."""
     on_gap: PolicyWithoutSnapshots = "fail"
-    """When changes are lost (the oplog rolled over, the token is unknown): stop this backend and
-    report it, or continue after the gap and report it."""
+    """When changes are lost (the oplog rolled over, it is another cluster): stop this backend and
+    report it, or continue at the oldest entry of the oplog and report it."""
     page_size: Size = Field(512 * 2**10, ge=1)
     """Bytes after which a page is cut."""
     page_rows: int = Field(2_000, ge=1)
@@ -91,7 +91,8 @@ class MongoSettings(Settings):
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for finding a server and connecting to it."""
     silence: Duration = Field(30.0, ge=2)
-    """Seconds without an answer after which a server counts as hung, and is connected anew."""
+    """Seconds that an answer may take. One that scans a long oplog is given twice the time when it
+    is tried again, up to ten minutes; a server that hangs is found sooner."""
 
     @field_validator("connection")
     @classmethod
