@@ -18,7 +18,7 @@ from penstock.feeds.mongodb.history import (
 )
 from penstock.feeds.mongodb.oplog import reach
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.position import Bookmark, Place
+from penstock.position import Bookmark
 from penstock.wire.changestream.events import cursor_of
 
 
@@ -43,17 +43,11 @@ class Losses:
         return found
 
     def lost(
-        self,
-        cause: str,
-        bookmark: Bookmark,
-        detail: str,
-        *,
-        gaps: Sequence[Gap] = (),
-        at: Place | None = None,
+        self, cause: str, bookmark: Bookmark, detail: str, *, gaps: Sequence[Gap] = ()
     ) -> HistoryLost:
-        """The gap after a bookmark (`at`: after what was read since), found despite `gaps`."""
+        """The gap after a bookmark, found despite `gaps`."""
         said = f"{self.settings.database} at {address(self.settings)}: {detail}"
-        gap = gap_of(cause, at or bookmark.place, self.settings.on_gap, said)
+        gap = gap_of(cause, bookmark.place, self.settings.on_gap, said)
         if gap.policy == "continue":
             where = self.after((*gaps, gap), bookmark)[1]
             gap = replace(gap, detail=f"{said}; it goes on {where}")

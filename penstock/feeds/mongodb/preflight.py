@@ -105,7 +105,8 @@ def _oplog(client: Client) -> Iterator[Finding]:
         message=f"it reaches back {_hours(seconds)}: a longer stop of penstock loses changes",
         remedy=""
         if level == "ok"
-        else "db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48}), unless it is new",
+        else "on every member: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48});"
+        " in Atlas the minimum oplog window; or it is new",
     )
 
 
