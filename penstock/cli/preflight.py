@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, PenstockError
@@ -46,6 +47,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield from check_sharing(pipeline)
+    yield from check_followed_positions(pipeline)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
 
 
@@ -226,6 +228,28 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
             remedy="for several machines set positions: postgresql://..., nats://..., etcd://... or"
             " mongodb://...",
         )
+
+
+def check_followed_positions(pipeline: Pipeline) -> Iterator[Finding]:
+    """Positions in a MongoDB database that a backend follows."""
+    if not pipeline.positions.startswith(("mongodb://", "mongodb+srv://")):
+        return
+    from penstock.leases.mongodb import NAME, parts_of
+
+    _, database, name = parts_of(pipeline.positions)
+    for backend in pipeline.backends:
+        settings: Any = backend.settings
+        if backend.type != "mongodb" or settings.database not in ("*", database):
+            continue
+        message = f"{database}.{name} is in a database that backend {backend.name} follows"
+        if name == NAME:
+            message += ": it is left out of the stream, which reads each save in the oplog"
+        elif settings.takes(database, name):
+            message += ": each save becomes a change, which is saved"
+        else:
+            continue
+        remedy = "give positions a database of their own: mongodb://.../penstock"
+        yield Finding(level="warning", subject="positions", message=message, remedy=remedy)
 
 
 def check_port(bind: str, port: int, pipeline: str) -> Finding:

@@ -107,8 +107,10 @@ def high_water_mark(time: int) -> str:
 
 def event_token(id_: ObjectId, time: int, number: int, event: Event, fragment: int) -> str:
     """`id_` stands for the UUID of the collection, which no other cluster has."""
-    named = repr((id_, event.get("ns"), event.get("documentKey"), event["operationType"]))
-    return f"82{time:016X}46{number:04X}{zlib.crc32(named.encode()):08X}{fragment:02X}"
+    named = repr((id_, event.get("ns"), event["operationType"]))
+    key = str(event.get("documentKey", {}).get("_id", "")).encode().hex().upper()
+    crc = zlib.crc32(named.encode())
+    return f"82{time:016X}46{number:04X}{crc:08X}{key}{fragment:02X}"
 
 
 def time_of_token(token: str) -> int:

@@ -25,7 +25,7 @@ import bson
 from bson.int64 import Int64
 
 from tests.mongodb.cursors import ChangeStreamCursor, Refused
-from tests.mongodb.history import History, time_of, timestamp
+from tests.mongodb.history import History, inserted, time_of, timestamp
 
 _HEADER = struct.Struct("<iiii")
 _REPLY, _QUERY, _MESSAGE = 1, 2004, 2013
@@ -160,7 +160,7 @@ class ScriptedMongod:
         name = next(iter(command))
         if name.lower() not in ("hello", "ismaster"):
             self.commands.append((name, command))
-            self._stopping.wait(self.latency)
+        self._stopping.wait(self.latency)
         try:
             for each in self._failures:
                 if each.command == name and each.times:
@@ -199,6 +199,8 @@ class ScriptedMongod:
             "getMore": self._get_more,
             "killCursors": self._kill_cursors,
             "find": self._find,
+            "insert": self._insert,
+            "dropDatabase": _fine,
             "listCollections": self._list_collections,
             "listDatabases": self._list_databases,
         }
@@ -288,6 +290,12 @@ class ScriptedMongod:
             return [{"_id": 1, "clusterId": self.history.id}]
         return self.documents.get(namespace, [])
 
+    def _insert(self, command: _Document) -> _Document:
+        for each in command["documents"]:
+            event = inserted(collection=command["insert"], database=command["$db"], **_named(each))
+            self.history.write(event)
+        return {"n": len(command["documents"])}
+
     def _list_collections(self, command: _Document) -> _Document:
         names = {
             event["ns"]["coll"]
@@ -301,6 +309,10 @@ class ScriptedMongod:
     def _list_databases(self, _: _Document) -> _Document:
         names = {event["ns"]["db"] for entry in self.history.entries for event in entry.events}
         return {"databases": [{"name": each} for each in sorted(names)]}
+
+
+def _named(document: _Document) -> _Document:
+    return {("id_" if name == "_id" else name): value for name, value in document.items()}
 
 
 def _fine(_: _Document) -> _Document:

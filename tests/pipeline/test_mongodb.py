@@ -405,8 +405,9 @@ def test_one_of_two_backends_has_every_trouble_and_the_other_none(
 
 @contextmanager
 def lost_history(server: Secantus, mode: Any) -> Iterator[None]:
-    """The server says that the resume point is no longer in its oplog."""
-    data = {"errorCode": 286, "failCommands": ["getMore", "aggregate"]}
+    """The server says, with a getMore as a real one does, that the resume point is no longer in
+    its oplog."""
+    data = {"errorCode": 286, "failCommands": ["getMore"]}
     with pymongo.MongoClient(server.url) as client:
         client.admin.command({"configureFailPoint": "failCommand", "mode": mode, "data": data})
         try:

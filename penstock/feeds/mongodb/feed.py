@@ -172,6 +172,8 @@ class MongoFeed:
             cluster = identity(stream.client)
         begins = start or stream.time
         era = era_after(gaps, bookmark, begins)
+        if self.moved(bookmark, None) is not None:  # no place may be taken for one of these
+            era = next_era(era)
         if start:  # changes up to the bookmark's place may come again
             mark = {**_mark_at(start), "place": None, **history_of(era, cluster)}
         else:

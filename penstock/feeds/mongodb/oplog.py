@@ -75,11 +75,4 @@ def collections(settings: MongoSettings) -> Sequence[tuple[str, str]]:
             == "collection"  # views and time series have no stream
             and not each["name"].startswith("system.")
         ]
-    return sorted(pair for pair in pairs if _is_followed(settings, pair))
-
-
-def _is_followed(settings: MongoSettings, pair: tuple[str, str]) -> bool:
-    name = ".".join(pair) if settings.database == ALL else pair[1]
-    if settings.collections:
-        return name in settings.collections
-    return name not in settings.exclude_collections
+    return sorted(pair for pair in pairs if settings.takes(*pair))

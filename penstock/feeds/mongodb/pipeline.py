@@ -6,7 +6,7 @@ from bson.timestamp import Timestamp
 
 from penstock.errors import SettingsError
 from penstock.feeds.mongodb.filters import Replay
-from penstock.feeds.mongodb.settings import ALL, MongoSettings
+from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
 from penstock.position import Mark
 from penstock.wire.changestream.tokens import token_from_mark
 
@@ -27,9 +27,9 @@ def stages(settings: MongoSettings, mark: Mark | None, *, split: bool) -> list[d
     if settings.database == ALL:
         stream["allChangesForCluster"] = True
     found = [{"$changeStream": stream | ({} if mark is None else _from(mark))}]
-    wanted = Replay.of(settings, mark).match()
-    if wanted:
-        found.append({"$match": wanted})
+    # Saved positions are never followed: each would be a change, and be saved.
+    wanted = {**Replay.of(settings, mark).match(), "ns.coll": {"$ne": POSITIONS}}
+    found.append({"$match": wanted})
     if split:
         found.append({"$changeStreamSplitLargeEvent": {}})  # must be the last one
     return found

@@ -14,6 +14,8 @@ from penstock.settings import Duration, Secret, Settings, Size
 
 # In place of a database's name.
 ALL = "*"
+# The collection of positions, in any database, unless they are given another.
+POSITIONS = "penstock_lease"
 
 _TENANT = re.compile(r"none|database|collection_prefix|field:[^.]+(\.[^.]+)*")
 _TOKEN = re.compile(r"[0-9A-Fa-f]{16,}")
@@ -77,8 +79,8 @@ class MongoSettings(Settings):
     flatten: bool = False
     """Nested documents become dotted columns (`address.city`) of the images."""
     on_gap: PolicyWithoutSnapshots = "fail"
-    """When changes are lost (the oplog rolled over, the token is unknown): stop this backend and
-    report it, or continue after the gap and report it."""
+    """When changes are lost (the oplog rolled over, it is another cluster): stop this backend and
+    report it, or continue at the oldest entry of the oplog and report it."""
     page_size: Size = Field(512 * 2**10, ge=1)
     """Bytes after which a page is cut."""
     page_rows: int = Field(2_000, ge=1)
@@ -89,7 +91,8 @@ class MongoSettings(Settings):
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for finding a server and connecting to it."""
     silence: Duration = Field(30.0, ge=2)
-    """Seconds without an answer after which a server counts as hung, and is connected anew."""
+    """Seconds that an answer may take. One that scans a long oplog is given twice the time when it
+    is tried again, up to ten minutes; a server that hangs is found sooner."""
 
     @field_validator("connection")
     @classmethod
@@ -147,6 +150,15 @@ class MongoSettings(Settings):
             if self.database == ALL and "." not in each.strip("."):
                 raise ValueError(f'with database "*" write {each!r} as DATABASE.COLLECTION')
         return self
+
+    def takes(self, database: str, collection: str) -> bool:
+        """Whether a collection of a database that is followed is."""
+        name = f"{database}.{collection}" if self.database == ALL else collection
+        if collection == POSITIONS:
+            return False
+        if self.collections:
+            return name in self.collections
+        return name not in self.exclude_collections
 
     @property
     def begins_at(self) -> datetime | str:
