@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.position import Place
-from penstock.sinks.encoding.columns import Column, Columns, binary
+from penstock.sinks.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.encode import Bodies, fitting, sizes_of
@@ -97,7 +97,7 @@ def collected(
         _taken(part.batch.column(name), [group.last for group in groups])
         for name in ("event_id", "cursor", "ordinal", "mark")
     )
-    count = binary([b"%d" % group.count for group in groups])
+    count = pa.array([b"%d" % group.count for group in groups], BINARY)
     runs = tuple(_runs(groups, where, cursor, ordinal))
     formatted = headers.of(
         runs,
@@ -107,7 +107,8 @@ def collected(
     )
     return Messages(
         runs, cursor, ordinal, event_id,
-        binary([where.subject(group.kind) for group in groups]), formatted, binary(bodies),
+        pa.array([where.subject(group.kind) for group in groups], BINARY), formatted,
+        pa.array(bodies, BINARY),
         sizes_of(formatted) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
