@@ -20,7 +20,7 @@ from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.native import describe, library
-from penstock.sinks import HasSubjects
+from penstock.sinks import HasSubjects, KeepsLeases
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
@@ -220,11 +220,13 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     """A store that only this machine has, where the source does not keep a second reader away."""
     anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), KnowsReader)]
     if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
+        leases = isinstance(pipeline.sink.sink(), KeepsLeases)
+        apart = "only the sink can keep the two apart" if leases else "both would write"
         yield Finding(
             level="warning",
             subject="positions",
             message=f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
-            " another machine has other positions, and only the sink can keep the two apart",
+            f" another machine has other positions, and {apart}",
             remedy="for several machines set positions: postgresql://..., nats://..., etcd://... or"
             " mongodb://...",
         )

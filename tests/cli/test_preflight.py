@@ -151,6 +151,23 @@ def test_positions_in_a_followed_database_are_a_warning(
     assert all(said in each.message for each in found if said)
 
 
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [
+        ("type: jetstream, url: 'nats://h', stream: S, subject: 's.{collection}'", "only the sink"),
+        ("type: memory", "both would write"),
+    ],
+)
+def test_whether_the_sink_keeps_a_second_instance_away_is_told(sink: str, says: str) -> None:
+    text = f"""
+        backends: [{{name: a, type: memory}}]
+        sink: {{{sink}}}
+        positions: "memory:"
+    """
+    (found,) = check_sharing(parse_pipeline(text, environment={}))
+    assert says in found.message
+
+
 def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cli.preflight._PATIENCE", 0.2)  # of a server that never answers
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -12,6 +12,9 @@ from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.filters import Filter, either
 from penstock.position import Bookmark, Place
 from tests.mongo import Shop, follow, pages, rows
+from tests.mongodb.history import inserted
+from tests.mongodb.reading import Read, feed_of
+from tests.mongodb.server import ScriptedMongod
 
 NAMES = ("users", "orders", "logs")
 LISTS: dict[str, dict[str, Any]] = {
@@ -152,6 +155,58 @@ def test_a_sink_that_does_not_say_what_it_has_gets_everything_again(shop: Shop) 
     # In a Spark job of one's own nobody asks: new places come after all that were given before.
     unasked = read(new, begun, len(wanted))
     assert {row["cursor"][:6] for row in unasked} == {"e0001-"}
+
+
+@pytest.mark.parametrize("lasts", [0, 1, 2])
+def test_a_split_event_is_found_by_the_token_of_its_last_fragment(
+    lasts: int, server: ScriptedMongod, reading: Read
+) -> None:
+    """The sink's last change is one that the server split, or one beside it."""
+    server.split_over = 400
+    old = feed_of(server, collections=["users"])
+    begun = old.begin()[PARTITION]
+    large = {"text": "x" * 500, "more": "y" * 300}
+    server.history.write(
+        inserted("u0"), inserted("o0", "orders", **large), inserted("u1", **large),
+        inserted("o1", "orders"), inserted("u2", **large),
+    )  # fmt: skip
+    server.history.insert("o2", collection="orders")
+    there = reading(old, begun)
+    assert there.read(3) == ["u0", "u1", "u2"]
+    new = feed_of(server, collections=["users", "orders"])
+    moved = new.moved(begun, stored(there.rows[lasts]))
+    again = reading(new, moved)
+    expected = (
+        ["o0", "u1", "o1", "u2", "o2"], ["o0", "o1", "u2", "o2"], ["o0", "o1", "o2"],
+    )[lasts]  # fmt: skip
+    assert again.read(len(expected)) == expected
+    assert again.places == sorted(set(again.places))
+    assert again.places[0] > stored(there.rows[lasts]).place
+    assert not again.causes
+    again.step()
+    assert server.cursors == 2, "the cursor of the stretch is closed"
+
+
+def test_a_sink_whose_last_change_the_server_does_not_find_is_told_as_a_gap(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    """Its token decides, and not a count: src/mongo/db/pipeline/
+    document_source_change_stream_ensure_resume_token_present.cpp."""
+    old = feed_of(server, collections=["users"])
+    begun = old.begin()[PARTITION]
+    server.history.insert("u0")
+    time = server.history.insert("u1")
+    server.history.insert("u2")
+    there = reading(old, begun)
+    there.read(3)
+    last = stored(there.rows[1])
+    unknown = Bookmark(last.place, {"token": {"_data": f"82{time:016X}4600FFFFFFFFFFFF"}})
+    new = feed_of(server, collections=["users", "orders"])
+    again = reading(new, new.moved(begun, unknown))
+    for _ in range(5):
+        again.step()
+    assert again.rows == []
+    assert again.causes == ["token_unknown"]
 
 
 def test_the_same_list_in_another_order_is_the_same() -> None:

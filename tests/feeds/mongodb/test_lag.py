@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockError, Unavailable
+from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.lag import Lag, durable_time, time_of_mark
 from penstock.feeds.mongodb.window import OplogWindow
 from penstock.position import Bookmark, Place
 from tests.mongo import eventually
+from tests.mongodb.history import History
+from tests.mongodb.reading import Read, Reading, Serve, feed_of
+from tests.mongodb.server import ScriptedMongod
 
 HOUR = 3600
 
@@ -149,3 +153,68 @@ def test_the_oldest_entry_is_asked_for_again_and_again_beside_the_reading() -> N
         asked.release()
         eventually(lambda: (window.oldest, window.unknown) == (at(9), ""))
     asked.release(9)
+
+
+# Through a whole following, at a scripted server.
+
+
+def status_of(there: Reading) -> Mapping[str, Any]:
+    return there.reader.status()
+
+
+def test_a_following_that_catches_up_says_how_far_it_is_behind(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    server.history.insert(1)
+    begun = feed_of(server).begin("beginning")[PARTITION]
+    server.history.insert(2)
+    server.history.advance(3 * HOUR)
+    server.history.insert(3)
+    there = reading(feed_of(server, page_rows=1), begun)
+    there.read(1)
+    assert 3 * HOUR <= status_of(there)["lag_seconds"] < 3 * HOUR + 60
+    there.read(3)
+    assert 3 * HOUR <= status_of(there)["lag_seconds"] < 3 * HOUR + 60, "read is not stored"
+    there.reader.acknowledge(there.bookmark())
+
+    def proven() -> bool:
+        there.step()
+        return bool(status_of(there)["lag_seconds"] == 0)
+
+    there.until(proven)
+    server.history.insert(4)
+    there.read(4)
+    assert status_of(there)["lag_seconds"] > 0, "it is not stored"
+
+
+def test_a_following_knows_when_its_position_leaves_the_oplog(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    server.history.advance(HOUR)
+    server.history.insert(1)
+    begun = feed_of(server).begin("now")[PARTITION]
+    server.history.advance(3 * HOUR)
+    server.history.insert(2)
+    there = reading(feed_of(server), begun)
+    there.read(1)
+    eventually(lambda: status_of(there)["window_seconds"] is not None)
+    found = status_of(there)
+    assert 4 * HOUR <= found["window_seconds"] < 4 * HOUR + 60
+    assert HOUR - 60 < found["window_left_seconds"] <= HOUR
+    asked = [each for each in server.asked("find") if each["find"] == "oplog.rs"]
+    assert len(asked) == 1, "not for each page"
+
+
+@pytest.mark.parametrize("kind", ["primary", "mongos"])
+def test_where_the_oplog_may_not_be_read_the_window_is_unknown_and_says_why(
+    kind: Any, serve: Serve, reading: Read
+) -> None:
+    server = serve(History(), kind)
+    server.denied = {"local.oplog.rs"}
+    there = reading(feed_of(server))
+    server.history.insert(1)
+    there.read(1)
+    why = eventually(lambda: status_of(there)["details"]["window"])
+    assert ("mongos" in why) == (kind == "mongos")
+    assert status_of(there)["window_seconds"] is None
+    assert status_of(there)["window_left_seconds"] is None
