@@ -12,7 +12,7 @@ from penstock.errors import PenstockError, PositionLost, SettingsError
 from penstock.feeds.mongodb.cluster import hello_of, id_namespace, is_sharded, oldest_in, read_id
 from penstock.feeds.mongodb.connect import Client, address
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
-from penstock.feeds.mongodb.oplog import asking, collections, time_of
+from penstock.feeds.mongodb.oplog import asked, asking, collections, time_of
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream, Patience
 from penstock.finding import Finding
@@ -39,7 +39,7 @@ def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
 
 
 def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
-    version = client.admin.command("buildInfo")["version"]
+    version = asked(client, "buildInfo")["version"]
     major, where = int(version.split(".")[0]), address(settings)
     message = f"{where} is MongoDB {version}"
     if major < _OLDEST:
@@ -88,7 +88,7 @@ def _oplog(client: Client) -> Iterator[Finding]:
         return
     try:
         with translating("reading the oplog"):
-            oldest, newest = oldest_in(client), time_of(client.admin.command("ping"))
+            oldest, newest = oldest_in(client), time_of(asked(client, "ping"))
     except SettingsError:
         yield Finding(
             level="warning",
