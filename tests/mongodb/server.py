@@ -69,8 +69,6 @@ class ScriptedMongod:
         self.split_over = 16 * 2**20
         self.documents: dict[str, list[_Document]] = {}
         """Namespace -> what `find` returns."""
-        self.latency = 0.0
-        """Seconds before each answer."""
         self.commands: list[tuple[str, _Document]] = []
         self.answers = threading.Event()
         """Cleared: the server hangs, its monitor's connections too."""
@@ -160,7 +158,6 @@ class ScriptedMongod:
         name = next(iter(command))
         if name.lower() not in ("hello", "ismaster"):
             self.commands.append((name, command))
-        self._stopping.wait(self.latency)
         try:
             for each in self._failures:
                 if each.command == name and each.times:
