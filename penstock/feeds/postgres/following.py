@@ -71,14 +71,15 @@ class PostgresFollowing:
         self._begin = begin
         self._on_server_defect = on_server_defect
         self._diverged = diverged
+        # Set by any thread, and only forwards; `_noted` is what the reading thread has sent of it.
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
-        self._connected = True
-        self._oldest: int | None = None
-        self._pages = 0
+        self._connected = True  # until the first error, or `close`; never again
+        self._oldest: int | None = None  # of the progress, copied for `status`
+        self._pages = 0  # given so far: with the log's end, a text that changes with every event
         self._flow = 0  # looks at the wire in a row that brought bytes
         now = time.monotonic()
-        self._heard_at = now
+        self._heard_at = now  # the last bytes of any kind
         self._asked_at: float | None = None  # the first question since, which has no answer yet
         self._ripening = Ripening(settings.page_wait, now)
         self._progress = LogProgress(
@@ -104,7 +105,7 @@ class PostgresFollowing:
             progress=self._progress,
             streams=self._streams,
         )
-        self._reader = begin.connection.info.backend_pid
+        self._reader = begin.connection.info.backend_pid  # our name at the server
         self._watch = Watch(self._errands, slot, now)
         command = replication_command(settings, slot, begin.lsn)
         self._transport: Transport = start(begin.connection, command)

@@ -21,7 +21,7 @@ from penstock.sinks.jetstream.stream import TargetStream
 
 # What `/varz` of a monitoring URL says; raises OSError or ValueError.
 Ask = Callable[[str, float], Mapping[str, Any]]
-_TELLS = (2, 10)  # earlier ones do not have it, and cannot sync always
+_SHOWS_SYNC = (2, 10)  # earlier ones do not have it, and cannot sync always
 _REMEDY = (
     "put `sync_interval: always` into the jetstream block of every server of the stream, and name "
     "their monitoring endpoints in the sink's `monitoring`; or, if you know that they sync, set "
@@ -78,15 +78,15 @@ def syncs(settings: JetStreamSettings, stream: TargetStream, server: str, ask: A
 def _answers(
     urls: Sequence[str], timeout: float, ask: Ask
 ) -> tuple[dict[str, bool | None], list[str]]:
-    """Server name -> whether it syncs always (None: too old to tell); and who did not answer."""
+    """Server name -> whether it syncs always (None: too old to show it); and who did not answer."""
     found: dict[str, bool | None] = {}
     silent = []
     for url in urls:
         try:
-            told = ask(url, timeout)
-            config = (told.get("jetstream") or {}).get("config") or {}
-            old = version_of(str(told.get("version", "0"))) < _TELLS
-            found[str(told["server_name"])] = None if old else bool(config.get("sync_always"))
+            answer = ask(url, timeout)
+            config = (answer.get("jetstream") or {}).get("config") or {}
+            old = version_of(str(answer.get("version", "0"))) < _SHOWS_SYNC
+            found[str(answer["server_name"])] = None if old else bool(config.get("sync_always"))
         except (OSError, URLError, ValueError, KeyError):
             silent.append(urlsplit(url).netloc.rpartition("@")[2])
     return found, silent
@@ -95,7 +95,7 @@ def _answers(
 def _judged(holders: Sequence[str], found: Mapping[str, bool | None], silent: Sequence[str]) -> str:
     for name in holders:
         if name in found and not found[name]:
-            says = "does not sync always" if found[name] is False else "is too old to tell"
+            says = "does not sync always" if found[name] is False else "is too old to show it"
             raise SettingsError(f"durability fsync: the server {name} {says}", hint=_REMEDY)
     verified = [name for name in holders if name in found]
     # One of three may be down: it acknowledges nothing, and what two synced is safe.
