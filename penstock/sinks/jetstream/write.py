@@ -222,7 +222,7 @@ class WriteRun:
         self._repeated(lambda: released.extend(old.release(session.api)))
         for messages in released:
             self._publisher.add(messages)
-        self._tell()
+        self._report_session()
 
     def _repeated(self, step: Callable[[], None]) -> None:
         """Does a step over an open session, again and again until it succeeds."""
@@ -276,13 +276,13 @@ class WriteRun:
         session = self._session
         if not session.is_open:
             session.open()
-            self._tell()
+            self._report_session()
         if self._connected is None:
             self._publisher = session.publisher(self._tally)
         self._publisher.resume(session.connection, session.api)
         self._connected = session.connection
 
-    def _tell(self) -> None:
+    def _report_session(self) -> None:
         session = self._session
         self._progress.report({
             "connected": True,

@@ -214,7 +214,7 @@ class Individual:
             self._careful = self._careful and not taken
             if taken:
                 self._flow.answered(connection.quiet_at, more=self.flying > 0)
-            self._settle()
+            self._drop_acknowledged()
             self._mend()
 
     def _mend(self) -> None:
@@ -264,7 +264,7 @@ class Individual:
         first, messages = self._chunk_of(number)
         return 1 if messages.counts is None else int(messages.counts[number - first])
 
-    def _settle(self) -> None:
+    def _drop_acknowledged(self) -> None:
         """Forgets what is acknowledged."""
         while self._flight and self._flight[0][0] <= self._acknowledged:
             self._flying -= self._flight.popleft()[1]
