@@ -78,7 +78,7 @@ def syncs(settings: JetStreamSettings, stream: TargetStream, server: str, ask: A
 def _answers(
     urls: Sequence[str], timeout: float, ask: Ask
 ) -> tuple[dict[str, bool | None], list[str]]:
-    """Server name -> whether it syncs always (None: too old to show it); and who did not answer."""
+    """Server name -> whether it syncs always (None: too old to tell); and who did not answer."""
     found: dict[str, bool | None] = {}
     silent = []
     for url in urls:
@@ -95,7 +95,7 @@ def _answers(
 def _judged(holders: Sequence[str], found: Mapping[str, bool | None], silent: Sequence[str]) -> str:
     for name in holders:
         if name in found and not found[name]:
-            says = "does not sync always" if found[name] is False else "is too old to show it"
+            says = "does not sync always" if found[name] is False else "is too old to tell"
             raise SettingsError(f"durability fsync: the server {name} {says}", hint=_REMEDY)
     verified = [name for name in holders if name in found]
     # One of three may be down: it acknowledges nothing, and what two synced is safe.
