@@ -43,10 +43,10 @@ class LogProgress:
     LSN up to which the source is not needed any more when that place is durable. Either side may
     take the other for dead after `patience` seconds: a report is due three times in them.
 
-    `allowed` is how far the source may be told at most, None for as far as is durable: whoever
+    `allowed` is how far may be acknowledged at most, None for as far as is durable: whoever
     stores marks raises it when one is stored.
 
-    `settled`, `committed` and `keepalive` are told in the order of the stream; `acknowledged`
+    `settled`, `committed` and `keepalive` are called in the order of the stream; `acknowledged`
     whenever something became durable.
     """
 
