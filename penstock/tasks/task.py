@@ -18,7 +18,7 @@ from penstock.change import schema
 from penstock.errors import SettingsError
 from penstock.handover.options import Reports, read_sink, read_source
 from penstock.handover.split import Split, bounded
-from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
+from penstock.handover.ticket import TICKETS, Ticket, ticket_row, tickets
 from penstock.ops.poisoned import report_poison
 from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page, fetched
@@ -99,7 +99,7 @@ def read_split(
     freeze_garbage()
     depot = _depot(options, attempt)
     if isinstance(split, Ticket) and depot is None:
-        yield punch(split, pickled)
+        yield ticket_row(split, pickled)
         return
     changes = (
         batch
