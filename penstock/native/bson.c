@@ -367,41 +367,56 @@ static int names_of(struct cursor c, const uint8_t *payload, struct event *e) {
     return FINE;
 }
 
-/* The `_id` as text, and with its type. */
-static int identify(struct walk *w, struct cursor c, struct event *e) {
-    struct cursor in;
-    struct text name, text;
-    uint8_t type, digits[40];
-    const uint8_t *p;
+/* A value of a document's key: its text, and with its type in `w`. */
+static int put_key(struct walk *w, uint8_t type, struct cursor *in, uint8_t *room_for, struct text *text) {
+    const uint8_t *p = in->at;
     const char *form = NULL;
     int64_t number = 0;
     int said;
-    if (enter(&c, &in) || take_name(&in, &type, &name) || !is(name, "_id")) return STRANGE;
-    p = in.at;
     if (type == STRING) {
-        if (take_string(&in, &text)) return STRANGE;
-    } else if (type == OBJECT_ID && take(&in, 12)) {
-        text = hex_text(digits, p);
+        if (take_string(in, text)) return STRANGE;
+    } else if (type == OBJECT_ID && take(in, 12)) {
+        *text = hex_text(room_for, p);
         form = "$oid";
-    } else if (type == BINARY && left(&in) >= 21 && little(p, 4) == 16 && p[4] == 4) {
-        in.at += 21;
-        text = uuid_text(digits, p + 5);
+    } else if (type == BINARY && left(in) >= 21 && little(p, 4) == 16 && p[4] == 4) {
+        in->at += 21;
+        *text = uuid_text(room_for, p + 5);
         form = "$uuid";
-    } else if ((type == INT32 && take(&in, 4)) || (type == INT64 && take(&in, 8))) {
+    } else if ((type == INT32 && take(in, 4)) || (type == INT64 && take(in, 8))) {
         number = type == INT32 ? (int32_t)little(p, 4) : (int64_t)little(p, 8);
         if (number > SAFE || number < -SAFE) return STRANGE;
-        text = (struct text){digits, decimal(digits, number) - digits};
+        *text = (struct text){room_for, decimal(room_for, number) - room_for};
     } else {
         return STRANGE;
     }
-    if (left(&in)) return STRANGE;
-    e->document_id[0] = w->out->size;
-    if (put(w->out, text.at, text.size)) return FULL;
-    e->document_id[1] = e->key[0] = w->out->size;
-    if ((said = put_single(w, "_id")) || (form && (said = put_single(w, form)))) return said;
-    said = type == INT32 || type == INT64 ? put_number(w, number) : put_text(w, text);
-    if (said || (said = put_end(w)) || (form && (said = put_end(w)))) return said;
-    e->key[1] = w->out->size;
+    if (form && (said = put_single(w, form))) return said;
+    said = type == INT32 || type == INT64 ? put_number(w, number) : put_text(w, *text);
+    return said || !form ? said : put_end(w);
+}
+
+/* The key with its types, and then the `_id` as text. */
+static int identify(struct walk *w, struct cursor c, struct event *e) {
+    struct cursor in;
+    struct text name, text, id = {0};
+    uint8_t type, known[40], other[40];
+    int64_t count = 0;
+    int said;
+    if (enter(&c, &in) || !left(&in)) return STRANGE;
+    e->key[0] = w->out->size;
+    if (put8(w->out, '{')) return FULL;
+    for (; left(&in); count++) {
+        if (take_name(&in, &type, &name)) return STRANGE;
+        int is_id = is(name, "_id");
+        if (w->json && count && put8(w->out, ',')) return FULL;
+        if ((said = put_name(w, name, 0))) return said;
+        if ((said = put_key(w, type, &in, is_id ? known : other, is_id ? &id : &text))) return said;
+    }
+    if (!id.at) return STRANGE;
+    w->names = 0;
+    said = w->json ? put8(w->out, '}') : pk_header(w->out, e->key[0], count, pk_map_header);
+    e->key[1] = e->document_id[0] = w->out->size;
+    if (said || put(w->out, id.at, id.size)) return FULL;
+    e->document_id[1] = w->out->size;
     return FINE;
 }
 
