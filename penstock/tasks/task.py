@@ -236,7 +236,7 @@ def _from_pages(
     for page in tidied(client.pages()):
         changes = list(_decoded(decoder, page, board))
         client.handed_on(page, changes)
-        measures.page(changes)
+        measures.page(page, changes)
         yield from changes
         if not any(batch.num_rows for batch in changes):
             client.stored({})  # the sink never reports a page of which it gets nothing
