@@ -72,7 +72,8 @@ def openings(
         if name not in strangers:
             ready[name] = known.get(name) or each.first or START
         elif name in absent and not hidden:
-            ready[name] = behind_hole(LINEAGE_BROKEN, _broken(each))
+            hole = behind_hole(LINEAGE_BROKEN, _broken(each))
+            ready[name] = each.first or START if each.whole else hole
     ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
     return Openings(ready, unread | orphans | strangers, _forgotten(lineages, known, done | past))
 

@@ -17,7 +17,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserFactory
 
-from penstock.feeds.dynamodb.failures import NOT_FOUND, code_of, translating
+from penstock.errors import Unavailable
+from penstock.feeds.dynamodb.failures import NOT_FOUND, code_of, failure, translating
 from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.records import Answer, read_answer
@@ -113,6 +114,16 @@ class StreamsClient:
                 StreamArn=arn, ShardId=shard, ShardIteratorType=kind, **more
             )
         return str(answer["ShardIterator"])
+
+    def verify_gone(self, arn: str, shard: str) -> None:
+        """Raises Unavailable if a shard can be read, although a call before did not find it."""
+        try:
+            self.records(self.iterator(arn, shard, "TRIM_HORIZON"))
+        except ClientError as error:
+            if code_of(error) == NOT_FOUND:
+                return
+            raise failure(error, self._subject) from error
+        raise Unavailable(f"{self._subject}: {shard} was not found, and is there again")
 
     def latest(self, arn: str, shard: str) -> str:
         """A LATEST iterator."""
