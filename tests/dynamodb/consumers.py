@@ -13,6 +13,12 @@ from penstock.stream import Stream
 from tests.dynamodb.reading import Reading
 
 PATIENCE = 60.0
+Clock = Callable[[], float]
+
+
+def fast() -> float:
+    """Monotonic seconds, ten of which pass in one: look-ups wait for seconds."""
+    return 10 * time.monotonic()
 
 
 class Consumer(Protocol):
@@ -41,9 +47,9 @@ class Consumer(Protocol):
 class Pipeline:
     """The read side of a reader process."""
 
-    def __init__(self, feed: DynamodbFeed, saved: Any = None) -> None:
+    def __init__(self, feed: DynamodbFeed, saved: Any = None, clock: Clock = fast) -> None:
         self.lost: list[PositionLost] = []
-        self._reading = Reading(feed, None if saved is None else dict(saved))
+        self._reading = Reading(feed, None if saved is None else dict(saved), clock=clock)
 
     @property
     def keys(self) -> list[str]:
@@ -74,10 +80,10 @@ class Pipeline:
 class Iterator:
     """The iterator; `saved` is its token, through JSON."""
 
-    def __init__(self, feed: DynamodbFeed, saved: Any = None) -> None:
+    def __init__(self, feed: DynamodbFeed, at: Any = None, clock: Clock = fast) -> None:
         self.lost: list[PositionLost] = []
         self.keys: list[str] = []
-        self.stream = Stream(feed, at="trim_horizon" if saved is None else saved)
+        self.stream = Stream(feed, at="trim_horizon" if at is None else at, clock=clock)
 
     def poll(self) -> None:
         try:

@@ -3,6 +3,7 @@ iterator, and `on_gap: continue` goes on after it. See `streams` for the service
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -330,23 +331,15 @@ def test_a_shard_that_the_first_listing_left_out_begins_where_the_others_do(
     ended.closed = True
     position: Any = "latest"
     if at == "time":
-        position = time_of(server.now - 3600)
+        position = datetime.fromtimestamp(server.now - 3600, UTC)
     other.hidden = ended.hidden = 1 if at == "latest" else 2
-    iterator = consumers.Iterator.__new__(consumers.Iterator)
-    iterator.lost, iterator.keys = [], []
-    iterator.stream = Stream(feed_of(server), at=position)
+    iterator = consumers.Iterator(feed_of(server), position)
     stream.put(shard, "a", at=server.now + 1)
     stream.put(other, "b", at=server.now + 1)
     until(iterator, lambda: len(iterator.keys) == 2)
     for _ in range(20):
         iterator.poll()
     assert (sorted(iterator.keys), iterator.lost) == (["a", "b"], [])
-
-
-def time_of(seconds: float) -> Any:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def test_the_horizon_reads_a_parent_that_the_first_listing_left_out_before_its_child(
@@ -368,7 +361,7 @@ def test_children_that_are_listed_at_different_times_are_read_within_two_seconds
     stream = server.stream("users")
     roots = [stream.shard(), stream.shard()]
     put(server, stream, roots[0], "a")
-    consumer = opened(feed_of(server))
+    consumer = opened(feed_of(server), None, time.monotonic)
     some(consumer, 1)
     first, second = (child for root in roots for child in stream.split(root, 1))
     second.listed = False
