@@ -1,6 +1,7 @@
 """Whatever a stream loses is told before anything later is handed out, in a pipeline and in the
 iterator, and `on_gap: continue` goes on after it. See `streams` for the service's side."""
 
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -8,15 +9,19 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidStream, RecordsExpired
+from penstock.errors import InvalidStream, PositionLost, RecordsExpired
+from penstock.feeds import Gap
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.position import Bookmark, PartitionId
+from penstock.reservoir.reader import BLOCKED, PartitionReader
 from penstock.stream import Stream
+from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb import consumers
 from tests.dynamodb.consumers import Consumer, Pipeline, some, until
 from tests.dynamodb.server import StreamsServer, settings_of
-from tests.dynamodb.streams import Shard
+from tests.dynamodb.streams import Shard, sequence
 from tests.dynamodb.streams import Stream as Served
+from tests.reading.made import Clock
 
 pytestmark = pytest.mark.slow  # two listings, some seconds apart
 
@@ -445,3 +450,92 @@ def test_a_sequence_number_beyond_the_last_record_is_no_gap_at_the_end_of_a_shar
     shard.last = shard.sequences[-1] + 5
     put(server, stream, child, "b")
     goes_on(opened(feed_of(server), saved), keys=["b"])
+
+
+class Recorder:
+    """A `GapRecorder`."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+
+    def verify(self) -> None:
+        pass
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        self.found.append((gap.cause, to))
+
+
+def test_the_end_of_a_gap_is_known_when_empty_pages_come_first(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b", "c", "d")
+    stream.trim(shard, 2)
+    shard.pages = [0, 0, 0]
+    recorder = Recorder()
+    place = place_of(sequence(shard.sequences[0]))
+    reader = PartitionReader(
+        feed_of(server, "continue"),
+        PartitionId(f"{stream.label}/{shard.id}"),
+        Bookmark(place, {}),
+        recorder,
+    )
+    deadline = time.monotonic() + 60
+    while not reader.step(0.05).pages:
+        assert time.monotonic() < deadline
+    assert recorder.found == [("trimmed", ""), ("trimmed", sequence(shard.sequences[2]))]
+
+
+@pytest.mark.parametrize("operation", ["GetShardIterator", "GetRecords"])
+def test_a_loss_that_passes_by_itself_is_asked_for_again_after_half_a_minute(
+    server: StreamsServer, operation: str
+) -> None:
+    """In the reader process, in a task (a pickled feed) and in the iterator alike."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b")
+    place = Bookmark(place_of(sequence(shard.sequences[0])), {})
+    partition, feed = PartitionId(f"{stream.label}/{shard.id}"), feed_of(server)
+    for each in (feed, feed, pickle.loads(pickle.dumps(feed))):
+        server.fail(operation, "ResourceNotFoundException")
+        recorder, clock = Recorder(), Clock()
+        reader = PartitionReader(each, partition, place, recorder, clock=clock)
+        assert isinstance(reader.step(0.0).error, PositionLost)
+        calls = server.counts.total()
+        assert isinstance(reader.step(0.0).error, PositionLost)
+        assert server.counts.total() == calls
+        clock.now += BLOCKED
+        assert [page.count for page in reader.step(0.0).pages] == [1]
+        assert recorder.found == [("shard_gone", "")]
+    clock = Clock()
+    token = {"version": 1, "backend": "default", "partitions": {partition: place.to_json()}}
+    iterator = consumers.Iterator(feed, token, clock)
+    server.fail(operation, "ResourceNotFoundException")
+    until(iterator, lambda: bool(iterator.lost))
+    clock.now += BLOCKED
+    iterator.lost.clear()
+    goes_on_after = some(iterator, 1)
+    assert (goes_on_after, iterator.lost) == (["b"], [])
+
+
+def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b")
+    stream.trim(shard, 1)
+    partition = PartitionId(f"{stream.label}/{shard.id}")
+    server.fail("GetRecords", "LimitExceededException", times=2)
+    feed = feed_of(server)
+    saved = Bookmark(place_of(sequence(shard.sequences[1])), {})
+    [found] = feed.check_bookmark(partition, saved)
+    assert (found.level, "calls" in found.message) == ("warning", True)
+    server.fail("GetRecords", "ExpiredIteratorException")
+    [found] = feed.check_bookmark(partition, saved)
+    assert found.level == "ok"
+    server.trims_at = "GetRecords"
+    stream.trim(shard, 2)
+    server.fail("GetRecords", "ExpiredIteratorException")
+    lost = Bookmark(place_of(sequence(shard.sequences[0])), {})
+    [found] = feed.check_bookmark(partition, lost)
+    assert (found.level, "older" in found.message) == ("error", True)

@@ -82,11 +82,13 @@ class DynamodbFollowing:
                 break
         return []
 
-    def look_ahead(self) -> None:
-        """Reads the first page now, which says where this following begins."""
+    def look_ahead(self) -> bool:
+        """Reads the first page now, which says where this following begins; whether the service
+        answered."""
         self._ahead = self._call()
-        if self._ahead is not None:
-            self.begins = sequence_number(self._ahead.first)
+        if self._iterator is None and not self._drained:  # one that has expired is made anew
+            self._ahead = self._call()
+        return not self._pace.is_throttled
 
     def end(self) -> None:
         """There is nothing to read."""
@@ -177,6 +179,7 @@ class DynamodbFollowing:
         self._read_at = self._now()
         if skip == len(records):
             return None
+        self.begins = self.begins or records[skip].sequence
         return Page(
             partition=self._partition,
             first=place_of(records[skip].sequence),
