@@ -240,7 +240,8 @@ class Feed(Protocol):
 
     def begin(self, at: At = None) -> Bookmarks:
         """Makes what following needs and may be made (a slot, a publication when asked), and
-        returns a bookmark for each partition that can be read at once. "Now" is the moment of this
+        returns a bookmark for each partition that can be read at once; ended ones may be beside
+        them, for what is not to be read. "Now" is the moment of this
         call: the caller stores the bookmarks before anything is read. Idempotent where the source
         remembers us. Does I/O; raises Unavailable, and SettingsError for an `at` that the source
         cannot give."""
