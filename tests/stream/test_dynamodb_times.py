@@ -160,7 +160,8 @@ def test_a_scan_stops_early_and_asks_for_at_timestamp_once(server: StreamsServer
 def hand_made(server: StreamsServer, stream: streams.Stream, mark: dict[str, Any]) -> Any:
     """A token with this mark for the only shard."""
     token = saved(opened(server, "trim_horizon"))
-    return token | {"partitions": {shard_of(token): {"mark": mark}}}
+    shard = shard_of(token)
+    return token | {"partitions": {shard: token["partitions"][shard] | {"mark": mark}}}
 
 
 def test_latest_that_expired_is_made_again_from_its_pinned_time(server: StreamsServer) -> None:
