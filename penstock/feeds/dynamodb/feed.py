@@ -5,7 +5,7 @@ are children of the old stream's last ones, so that the old stream is drained fi
 written in between is a gap.
 """
 
-import time
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -28,7 +28,6 @@ from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.losses import gap_of, loss
 from penstock.feeds.dynamodb.native import native_reader
-from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.feeds.dynamodb.preflight import check, finding, how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.finding import Finding
@@ -37,6 +36,8 @@ from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import sequence_number
 
+# Seconds that the service's clocks may differ among each other, when "now" becomes a time.
+_SKEW = 60.0
 _DISABLED = ("DISABLED", "DISABLING")
 
 
@@ -95,8 +96,8 @@ class DynamodbFeed:
         if isinstance(at, Mapping):
             _check(at)
             return at
-        now = time.time()
         *older, (label, tree) = self._trees()
+        now = self._client.now()  # by the answers of these look-ups
         done = {_name(old, each): _ended_at(now)
                 for old, past in older for each in past.shards}  # fmt: skip
         if isinstance(at, datetime) and at.timestamp() > now:
@@ -116,7 +117,7 @@ class DynamodbFeed:
                 found[_name(label, shard.id)] = _ended_at(now)
                 continue
             iterator = self._client.latest(self._arns[label], shard.id)
-            mark = ShardBeginning(since=now, asked=now, iterator=iterator).to_mark()
+            mark = ShardBeginning(since=_pinned(now), asked=now, iterator=iterator).to_mark()
             found[_name(label, shard.id)] = Bookmark(None, mark)
         return found
 
@@ -161,20 +162,21 @@ class DynamodbFeed:
         """See `feeds.Feed`. Makes no call, but for a gap: reading finds what else is lost."""
         label, _, shard = partition.rpartition("/")
         beginning = beginning_of(bookmark)
-        passed = {each.cause for each in despite}
+        passed, client = {each.cause for each in despite}, self._client
         cause = self._cause(partition, bookmark, beginning)
         if cause and cause not in passed:
             raise loss(self._gap_of(partition, bookmark.place, cause))
         if passed:
-            beginning = ShardBeginning(asked=time.time())
+            beginning = ShardBeginning(asked=client.now())
+        arn = self._arn(label) or ""
         following = DynamodbFollowing(
-            self._client,
+            client,
             partition,
-            arn=self._arn(label) or "",
+            arn=arn,
             shard=shard,
             table=self._table,
             beginning=beginning,
-            pace=ShardPace(self.settings.reads, self.settings.poll),
+            known=client.account.shard(arn, shard, self.settings.reads, self.settings.poll),
             lost=lambda after, cause: self._found_lost(partition, after, cause),
         )
         if passed & {"shard_gone", "stream_gone"}:
@@ -196,7 +198,7 @@ class DynamodbFeed:
             return "stream_gone"
         if any(parent.rpartition("/")[0] != label for parent in parents):
             return "stream_replaced"
-        return "trimmed" if beginning.is_overdue(time.time()) else ""
+        return "trimmed" if beginning.is_overdue(self._client.now()) else ""
 
     def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
         return gap_of(cause, partition, place, table=self._table, policy=self.on_gap)
@@ -273,7 +275,12 @@ def _check(token: Bookmarks) -> None:
 
 def _ended_at(now: float) -> Bookmark:
     """Of a closed shard when "now" was asked for: a child that is listed later begins then."""
-    return Bookmark(None, ShardBeginning(since=now, asked=now).to_mark(), ended=True)
+    return Bookmark(None, ShardBeginning(since=_pinned(now), asked=now).to_mark(), ended=True)
+
+
+def _pinned(now: float) -> float:
+    """ "Now" as a time of records, which are cut to the second, by clocks that may differ."""
+    return math.floor(now) - _SKEW
 
 
 def _name(label: str, shard: str) -> PartitionId:
