@@ -104,7 +104,8 @@ class DynamodbFeed:
             at = "now"
         if at == "now":
             return done | self._latest(label, tree, now)
-        since = at.timestamp() if isinstance(at, datetime) else 0.0
+        # Records' times are rounded down to the second.
+        since = float(int(at.timestamp())) if isinstance(at, datetime) else 0.0
         beginning = ShardBeginning(since=since if since > now - RETENTION else None, asked=now)
         return done | {
             _name(label, each.id): Bookmark(None, beginning.to_mark()) for each in tree.roots

@@ -320,7 +320,7 @@ def test_a_stream_that_goes_while_it_is_read_is_a_gap(
 
 def test_an_empty_list_of_shards_is_no_end(server: StreamsServer, stream: Stream) -> None:
     shard = stream.shard()
-    server.empty_describes = 1
+    stream.empty = 1
     feed = feed_of(server)
     with pytest.raises(Unavailable):
         feed.partitions()
