@@ -133,6 +133,20 @@ def _forgotten(
     ]
 
 
+def superseded(listed: Iterable[Lineage], known: Bookmarks) -> set[PartitionId]:
+    """Those that have ended and whose listed children, one at least, are all known: a position
+    without them says the same, because ancestors of known partitions are done."""
+    children: dict[PartitionId, list[PartitionId]] = {}
+    for each in listed:
+        for parent in each.parents:
+            children.setdefault(parent, []).append(each.partition)
+    return {
+        name
+        for name, bookmark in known.items()
+        if bookmark.ended and name in children and known.keys() >= set(children[name])
+    }
+
+
 def _broken(lineage: Lineage) -> str:
     parents = f", whose parents were {', '.join(lineage.parents)}," if lineage.parents else ""
     return (
@@ -170,6 +184,8 @@ class Roster:
         clock: Callable[[], float] = time.monotonic,
         every: float = LOOKUP,
     ) -> None:
+        # By the last listing; see there.
+        self.superseded: set[PartitionId] = set()
         self._feed = feed
         self._clock = clock
         self._every = every
@@ -213,6 +229,7 @@ class Roster:
         absent = self._absences.confirmed(first.missing, now, counts=counts)
         over = self._childless.confirmed(first.forgotten, now, counts=counts)
         found = openings(listing, known, opened, absent, wanted)
+        self.superseded = superseded(listing, {**known, **found.ready})
         self._next = now + self._wait(listing, now, in_doubt=not first.missing <= absent)
         return found._replace(forgotten=[name for name in first.forgotten if name in over])
 

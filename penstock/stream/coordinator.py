@@ -126,13 +126,13 @@ class Coordinator:
     ) -> None:
         deadline = self._clock() + wait
         for shard in self._in_order():
-            waited = True  # the source waits for more, and did not return at once
-            while waited and not (shard.has_pages or shard.pause or stopped()):
+            waits = True  # the source waits for more, and does not return at once
+            while waits and not stopped():
                 asked = self._clock()
                 patience = min(max(0.0, deadline - asked), _LOOK)
                 self._take(shard, self._step(shard, patience), errors)
                 now = self._clock()
-                waited = now < deadline and now - asked > patience / 2
+                waits = now < deadline and now - asked > patience / 2 and not shard.has_pages
 
     def _read_together(self, stopped: Callable[[], bool], errors: list[PenstockError]) -> None:
         shards = {shard.partition: shard for shard in self._in_order()}
@@ -241,11 +241,11 @@ class Coordinator:
             raise errors[0]
 
     def bookmarks(self) -> Mapping[PartitionId, Bookmark]:
-        """After what was handed out."""
-        holds = self._buffer.holds
-        return self._known | {
-            name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()
-        }
+        """After what was handed out; without those that have ended and whose children are here."""
+        holds, superseded = self._buffer.holds, self._roster.superseded
+        return {
+            name: bookmark for name, bookmark in self._known.items() if name not in superseded
+        } | {name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()}
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:

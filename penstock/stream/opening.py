@@ -62,7 +62,7 @@ def _warn_of_no_table(feed: Feed, table: str) -> None:
 def _feed(kind: str, table: str | None, settings: Mapping[str, Any]) -> Feed:
     found: FeedPlugin = plugin("feeds", kind)
     fields = dict(settings)
-    if table is not None:
+    if table is not None and not fields.get("stream"):  # an ARN names its table
         fields |= _table(found.settings, kind, table)
     try:
         made = found.settings.model_validate(fields)

@@ -30,7 +30,8 @@ class Stream(Closes):
     "trim_horizon", "latest" (in any case), a time with a zone, a token, or None for what the feed's
     settings say. `model`: images become instances of it. `on_error`: "stop" raises Malformed at a
     change that cannot be decoded, anything else hands it out with the event type `error`. `buffer`:
-    bytes of what was fetched, after which no more is fetched. `clock` is monotonic seconds; `now` the time of day.
+    bytes of what was fetched, after which no more is fetched. `clock` is monotonic seconds; `now`
+    the time of day.
     """
 
     def __init__(

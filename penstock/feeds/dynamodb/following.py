@@ -115,13 +115,14 @@ class DynamodbFollowing:
     def _call(self) -> Page | None:
         """One call of GetRecords; the page, if there are records for us."""
         try:
-            self._pace.reads(self._clock())
             if self._iterator is None:
                 self._iterator = self._new_iterator()
             answer, body = self._client.records(self._iterator)
         except ClientError as error:
             self._refused(error)
             return None
+        finally:  # the service has counted the call by now
+            self._pace.reads(self._clock())
         self._iterator, self._iterated = answer.next, self._clock()
         self._drained = answer.next is None
         self._pace.found(len(answer.records), self._clock())

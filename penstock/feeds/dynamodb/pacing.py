@@ -61,7 +61,7 @@ class ShardPace:
         return max(self._not_before, self._calls.due())
 
     def reads(self, now: float) -> None:
-        """A call is made."""
+        """A call was made, and answered or not."""
         self._calls.reserve(now)
 
     def found(self, count: int, now: float) -> None:
