@@ -9,7 +9,7 @@ and no clock can bring its records before theirs.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from penstock.errors import (
@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.feeds import Feed, Gap, NativeRecord, Polled, RecordReader
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.roster import Roster
+from penstock.reading.roster import Openings, Roster
 from penstock.reservoir.reader import PartitionReader, Step
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
@@ -74,7 +74,8 @@ class Coordinator:
         self._skipped: PartitionId | None = None  # where the next poll begins
         # Partitions that anyone may poll are read side by side, and kept from the start.
         self._is_polled = isinstance(feed, Polled) and feed.polled
-        self._side_by_side: SideBySide[Step | None] = SideBySide()
+        self._reads: SideBySide[Step | None] = SideBySide()
+        self._looking: SideBySide[Openings | PenstockError | None] = SideBySide(1)
 
     def head(self) -> NativeRecord | None:
         """The next record of what was fetched, which stays. Raises Malformed."""
@@ -102,11 +103,7 @@ class Coordinator:
         next call.
         """
         self._retire()
-        errors: list[PenstockError] = []
-        try:
-            self._open()
-        except PenstockError as error:
-            errors.append(error)
+        errors = self._open(stopped)
         self._room = self._limit - sum(shard.size for shard in self._shards.values())
         try:
             if self._is_polled:
@@ -139,13 +136,13 @@ class Coordinator:
         for shard in shards.values():
             shard.is_reading = True
         try:
-            self._side_by_side.run(
+            self._reads.run(
                 {name: partial(self._step, shard) for name, shard in shards.items()},
                 lambda name, step: self._take(shards[PartitionId(str(name))], step, errors),
                 stopped,
             )
         finally:
-            busy = self._side_by_side.busy
+            busy = self._reads.busy
             for name, shard in shards.items():
                 shard.is_reading = name in busy
 
@@ -207,13 +204,33 @@ class Coordinator:
         """Whether another poll may find records without waiting: a partition has just ended."""
         return any(map(self._has_ended, self._shards.values()))
 
-    def _open(self) -> None:
+    def _open(self, stopped: Callable[[], bool] = lambda: False) -> list[PenstockError]:
         """Opens the partitions that may be read, if it is time to look for them."""
-        found = self._roster.look_up(self._known, self._shards)
-        if found is None:
-            return
+        found: list[Openings | PenstockError | None] = []
+        if self._is_polled:
+            look_up = partial(self._look_up, dict(self._known), list(self._shards))
+            self._looking.run({"": look_up}, lambda _, result: found.append(result), stopped)
+        else:
+            found.append(self._look_up(self._known, self._shards))
+        for each in found:
+            if isinstance(each, PenstockError):
+                return [each]
+            if each is not None:
+                self._take_in(each)
+        return []
+
+    def _look_up(
+        self, known: Bookmarks, opened: Collection[PartitionId]
+    ) -> Openings | PenstockError | None:
+        """Another thread may do it."""
+        try:
+            return self._roster.look_up(known, opened)
+        except PenstockError as error:
+            return error
+
+    def _take_in(self, found: Openings) -> None:
         for name in found.forgotten:
-            del self._known[name]
+            self._known.pop(name, None)
         for name, bookmark in found.ready.items():
             self._known[name] = bookmark
             reader = PartitionReader(
@@ -225,10 +242,7 @@ class Coordinator:
         """Keeps every open partition; raises the first error after all were kept."""
         errors: list[PenstockError] = []
         if self._is_polled and not self._is_closed:
-            try:
-                self._open()
-            except PenstockError as error:
-                errors.append(error)
+            errors += self._open()
         for shard in self._shards.values():
             if shard.is_reading:
                 continue

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from penstock.position import Place
@@ -61,9 +62,11 @@ class Ages:
             return self._at(place)
 
     def _at(self, place: Place | None) -> float:
-        for page in self._pages:
+        for page, following in zip_longest(self._pages, islice(self._pages, 1, None)):
             if page.last == place:
-                return page.last_created
+                # Where nothing is known of the place itself, then of what comes after it.
+                is_known = page.last_created or following is None
+                return page.last_created if is_known else following.first_created
             if not _is_before(page.last, place):
                 return page.first_created
         return self._pages[-1].last_created

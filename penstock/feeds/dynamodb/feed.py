@@ -220,11 +220,16 @@ class DynamodbFeed:
         return loss(self._gap_of(partition, after, cause))
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`: whether the newest stream is disabled, by the last listing."""
-        if self._status not in _DISABLED:
-            return {"state": "", "message": "", "at_risk": ""}
-        text = f"the stream of {self._table} is disabled: what is written from now on is not in it"
-        return {"state": "disabled", "message": text, "at_risk": ""}
+        """See `feeds.Feed`: whether the newest stream is disabled, by the last listing, or that
+        was refused because calls are too many."""
+        state, text = "", ""
+        if self._status in _DISABLED:
+            state = "disabled"
+            text = f"the stream of {self._table} is disabled: what is written is not in it"
+        elif self._client.account.is_throttled:
+            state = "throttled"
+            text = "calls of ListStreams or DescribeStream were refused: others make them, too"
+        return {"state": state, "message": text, "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
