@@ -19,6 +19,7 @@ from penstock.feeds.abilities import (
     EstimatesLag,
     GivesRecords,
     ListsTables,
+    NamesHistory,
     NativeRecord,
     PacesRetries,
     Polled,
@@ -49,6 +50,7 @@ __all__ = [
     "Listing",
     "ListsTables",
     "Mark",
+    "NamesHistory",
     "NativeRecord",
     "PacesRetries",
     "Polled",
@@ -73,11 +75,15 @@ class Lineage:
     `first`: its first bookmark, made by the feed where the parents that are known have ended (their
     last bookmarks may matter), and for a new partition without parents whose beginning is not lost.
     None: begin where the source's records of it do.
+
+    `whole`: none of it is lost, also if its parents are never listed: it is read after `first` as
+    soon as several listings have left them out, and no gap is before it.
     """
 
     partition: PartitionId
     parents: tuple[PartitionId, ...] = ()
     first: Bookmark | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

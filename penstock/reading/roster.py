@@ -72,7 +72,8 @@ def openings(
         if name not in strangers:
             ready[name] = known.get(name) or each.first or START
         elif name in absent and not hidden:
-            ready[name] = behind_hole(LINEAGE_BROKEN, _broken(each))
+            hole = behind_hole(LINEAGE_BROKEN, _broken(each))
+            ready[name] = each.first or START if each.whole else hole
     ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
     return Openings(ready, unread | orphans | strangers, _forgotten(lineages, known, done | past))
 
@@ -135,15 +136,17 @@ def _forgotten(
 
 def superseded(listed: Iterable[Lineage], known: Bookmarks) -> set[PartitionId]:
     """Those that have ended and whose listed children, one at least, are all known: a position
-    without them says the same, because ancestors of known partitions are done."""
-    children: dict[PartitionId, list[PartitionId]] = {}
+    without them says the same, because ancestors of known partitions are done. What is no partition
+    of the source, or is not listed any more, stays."""
+    children: dict[PartitionId, list[PartitionId]] = {each.partition: [] for each in listed}
     for each in listed:
         for parent in each.parents:
-            children.setdefault(parent, []).append(each.partition)
+            if parent in children:
+                children[parent].append(each.partition)
     return {
         name
-        for name, bookmark in known.items()
-        if bookmark.ended and name in children and known.keys() >= set(children[name])
+        for name, found in children.items()
+        if found and name in known and known[name].ended and known.keys() >= set(found)
     }
 
 

@@ -241,8 +241,8 @@ class Coordinator:
     def heartbeat(self) -> None:
         """Keeps every open partition; raises the first error after all were kept."""
         errors: list[PenstockError] = []
-        if self._is_polled and not self._is_closed:
-            errors += self._open()
+        if self._is_polled and not (self._shards or self._is_closed):
+            errors += self._open()  # an iterator expires, also before the first poll
         for shard in self._shards.values():
             if shard.is_reading:
                 continue

@@ -9,13 +9,13 @@ from typing import Any, Self
 from penstock.change import OnError
 from penstock.closing import Closes
 from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
-from penstock.feeds import At, Feed, Gap
+from penstock.feeds import At, Feed, Gap, NamesHistory
 from penstock.position import Bookmarks
 from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, converter
 from penstock.stream.records import record_reader
-from penstock.stream.tokens import beginning_at, token_of
+from penstock.stream.tokens import beginning_at, history_of, token_of
 
 # Seconds: a connection that was closed by us may still hold the source.
 _GRACE = 30.0
@@ -64,14 +64,19 @@ class Stream(Closes):
         position: At = None
         if at is not None:
             position = beginning_at(at, self._feed.backend, self._now())
+        history = history_of(at)
+        if history and isinstance(self._feed, NamesHistory):
+            self._feed.verify(history)
         try:
-            return self._feed.begin(position)
+            begun = self._feed.begin(position)
         except (InvalidPosition, InvalidStream):
             raise
         except SettingsError as error:
             if position in (None, "now") or isinstance(position, Mapping):
                 raise
             raise InvalidPosition(error.message, hint=error.hint) from error
+        self._history = history  # of the source, until its first listing
+        return begun
 
     def _coordinate(self, bookmarks: Bookmarks, grace: float = 0.0) -> Coordinator:
         return Coordinator(
@@ -122,7 +127,10 @@ class Stream(Closes):
     def token(self) -> dict[str, Any]:
         """Plain JSON: after the last record that was handed out, or where this began. `at=` and
         `move_to` take it."""
-        return token_of(self._feed.backend, self._coordinator.bookmarks())
+        feed = self._feed
+        history = feed.history if isinstance(feed, NamesHistory) else ""
+        bookmarks = self._coordinator.bookmarks()
+        return token_of(feed.backend, bookmarks, history or self._history)
 
     @property
     def gaps(self) -> Sequence[Gap]:

@@ -5,7 +5,7 @@ whatever number of feeds, tickets and connections there are.
 
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -84,6 +84,8 @@ class Account:
     ) -> None:
         self.server = ServerClock(clock)
         self.lists, self.describes = CallPace(LISTS), CallPace(DESCRIBES)
+        # The ARNs of each table's streams that were found, by label.
+        self.arns: defaultdict[str, dict[str, str]] = defaultdict(dict)
         # Whether the last look-up of streams or shards was refused: calls are too many.
         self.is_throttled = False
         self._clock, self._sleep = clock, sleep

@@ -19,8 +19,16 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 from botocore.parsers import ResponseParserFactory
 
+from penstock.errors import Unavailable
 from penstock.feeds.dynamodb.account import Account
-from penstock.feeds.dynamodb.failures import NOT_FOUND, Throttled, code_of, kind_of, translating
+from penstock.feeds.dynamodb.failures import (
+    NOT_FOUND,
+    Throttled,
+    code_of,
+    failure,
+    kind_of,
+    translating,
+)
 from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.records import Answer, read_answer
@@ -157,6 +165,16 @@ class StreamsClient:
             )
         return str(answer["ShardIterator"])
 
+    def verify_gone(self, arn: str, shard: str) -> None:
+        """Raises Unavailable if a shard can be read, although a call before did not find it."""
+        try:
+            self.records(self.iterator(arn, shard, "TRIM_HORIZON"))
+        except ClientError as error:
+            if code_of(error) == NOT_FOUND:
+                return
+            raise failure(error, self._subject) from error
+        raise Unavailable(f"{self._subject}: {shard} was not found, and is there again")
+
     def latest(self, arn: str, shard: str) -> str:
         """A LATEST iterator."""
         with translating(self._subject):
@@ -176,18 +194,19 @@ def client_of(settings: DynamodbSettings) -> StreamsClient:
 
 # A session token that was replaced is not asked for again: its client is let go.
 @lru_cache(maxsize=64)
-def _client_of(pid: int, settings: DynamodbSettings) -> StreamsClient:
-    return StreamsClient(settings, _account_of(pid, *_whose(settings)))
+def _client_of(_: int, settings: DynamodbSettings) -> StreamsClient:
+    return StreamsClient(settings, account_of(settings))
+
+
+def account_of(settings: DynamodbSettings) -> Account:
+    """What this process knows of the account that a login is of. No I/O."""
+    key = settings.access_key.get_secret_value() if settings.access_key is not None else None
+    return _account_of(os.getpid(), settings.endpoint, settings.region, settings.profile, key)
 
 
 @lru_cache(maxsize=64)
-def _account_of(_: int, *__: str | None) -> Account:
+def _account_of(*_: int | str | None) -> Account:
     return Account()
-
-
-def _whose(settings: DynamodbSettings) -> tuple[str | None, ...]:
-    key = settings.access_key.get_secret_value() if settings.access_key is not None else None
-    return settings.endpoint, settings.region, settings.profile, key
 
 
 def connect(settings: DynamodbSettings, service: str, attempts: int = 4) -> Any:

@@ -111,9 +111,9 @@ def test_feeds_that_are_made_anew_all_the_time_keep_to_the_limits(server: Stream
     """Five tables, with a shard each, on a process that gets a ticket every 50 ms."""
     refused = refusals(server)
     feeds = []
-    for table in ("aaa", "bbb", "ccc", "ddd", "eee"):
+    for number, table in enumerate(("aaa", "bbb", "ccc", "ddd", "eee")):
         stream = server.stream(table)
-        shard = stream.shard()
+        shard = [stream.shard() for _ in range(number + 1)][-1]  # with an id of its own
         stream.put(shard, "x", at=server.now)
         feed = DynamodbFeed(settings_of(server, table))
         feeds.append((feed, PartitionId(f"{stream.label}/{shard.id}"), feed.begin()))

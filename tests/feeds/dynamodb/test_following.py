@@ -349,7 +349,10 @@ def test_shards_are_listed_parents_first_from_pages_that_are_shuffled_and_overla
         for parent in each.parents
         if parent in order
     )
-    assert set(feed.begin("beginning")) == {name(stream, each) for each in shards[:60]}
+    begun = feed.begin("beginning")
+    assert {each for each in begun if not begun[each].ended} == {
+        name(stream, each) for each in shards[:60]
+    }
 
 
 def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:
@@ -441,6 +444,8 @@ def test_many_shards_cost_the_least_calls_there_can_be(
     begun = feed.begin("beginning")
     assert server.counts == {"ListStreams": 1, "DescribeStream": 3}
     for partition, bookmark in begun.items():
+        if bookmark.ended:
+            continue
         following = feed.follow(partition, bookmark)
         assert sum(page.count for page in following.read(0.0)) == 2
         assert following.drained
