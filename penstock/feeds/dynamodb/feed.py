@@ -239,11 +239,14 @@ class DynamodbFeed:
         if bookmark.ended:
             return []
         try:
-            self.follow(partition, bookmark).look_ahead()
+            answered = self.follow(partition, bookmark).look_ahead()
         except PenstockError as error:
             level, message, remedy = "error", error.message, error.hint
         else:
             level, message, remedy = "ok", f"{partition} has the changes after it", ""
+            if not answered:
+                level, message = "warning", f"{partition} was not read: calls are too many"
+                remedy = "check again soon"
         return [finding(level, "saved position", message, remedy)]
 
 

@@ -102,11 +102,13 @@ class DynamodbFollowing:
                 break
         return []
 
-    def look_ahead(self) -> None:
-        """Reads the first page now, which says where this following begins."""
+    def look_ahead(self) -> bool:
+        """Reads the first page now, which says where this following begins; whether the service
+        answered."""
         self._ahead = self._call()
-        if self._ahead is not None:
-            self.begins = sequence_number(self._ahead.first)
+        if self._iterator is None and not self._drained:  # one that has expired is made anew
+            self._ahead = self._call()
+        return not self._pace.is_throttled
 
     def end(self) -> None:
         """There is nothing to read."""
@@ -214,6 +216,7 @@ class DynamodbFollowing:
         self._ages.note(self._after, records[0].created, self._created)
         if skip == len(records):
             return None
+        self.begins = self.begins or records[skip].sequence
         return Page(
             partition=self._partition,
             first=place_of(records[skip].sequence),
