@@ -65,6 +65,7 @@ class DynamodbFollowing:
         self._scans = False  # a time is not known there: from the horizon, passing over
         self._iterator: str | None = beginning.live_iterator(moment) or None
         self._iterated = clock() - (moment - beginning.asked if self._iterator else 0.0)
+        self._kept = self._iterated
         self._reach = Reach(beginning.through, moment)
         self._ages = Ages(beginning.after, beginning.through)
         self._go_on()
@@ -242,9 +243,13 @@ class DynamodbFollowing:
 
     def keep_alive(self) -> Sequence[Page]:
         """See `feeds.Following`: with a sequence number an iterator is made anew at any time; one
-        without is used before it expires, at most every ten minutes."""
-        idle = self._clock() - self._iterated >= _KEEP
-        if self._after is not None or self._drained or self._iterator is None or not idle:
+        without is used before it expires: every ten minutes, or earlier where calls of this are so
+        rare that the next one would be too late."""
+        now = self._clock()
+        idle, seldom = now - self._iterated, now - self._kept
+        self._kept = now
+        is_due = idle >= _KEEP or idle + seldom >= LIFETIME
+        if self._after is not None or self._drained or self._iterator is None or not is_due:
             return ()
         return self.read(0.0)
 

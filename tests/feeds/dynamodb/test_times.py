@@ -62,6 +62,21 @@ def test_latest_loses_nothing_when_its_iterator_expires_unread(
     assert walking.step() + read(walking) == 1
 
 
+@pytest.mark.parametrize("minutes", [1, 5, 7.5, 9, 12])
+def test_heartbeats_of_any_interval_up_to_twelve_minutes_keep_an_iterator(
+    server: StreamsServer, stream: Stream, minutes: float
+) -> None:
+    shard = stream.shard()
+    begun = DynamodbFeed(settings_of(server)).begin("now")[name(stream, shard)]
+    walking = Walking(server, stream, shard, beginning_of(begun))
+    for _ in range(int(120 / minutes)):
+        walking.seconds += 60 * minutes
+        server.advance(60 * minutes)
+        assert not walking.following.keep_alive()
+    assert server.counts["GetShardIterator"] == 1
+    assert server.counts["GetRecords"] <= 5 + 25  # also with one each minute: every ten
+
+
 def test_a_time_is_asked_for_in_whole_seconds(server: StreamsServer, stream: Stream) -> None:
     shard = stream.shard()
     second = float(int(server.now) - 100)
