@@ -15,6 +15,7 @@ boto3 and anything else, with what neither moto nor DynamoDB Local can be made t
         server.counts["GetRecords"]           # calls so far
 """
 
+import itertools
 import json
 import socket
 import threading
@@ -27,6 +28,7 @@ from penstock.feeds.dynamodb import DynamodbSettings
 from tests.dynamodb.service import StreamsService
 from tests.dynamodb.streams import Refused
 
+_accounts = itertools.count()
 _TARGET = "DynamoDBStreams_20120810."
 
 
@@ -35,6 +37,7 @@ class StreamsServer(StreamsService):
 
     def __init__(self, port: int = 0) -> None:
         super().__init__()
+        self.access_key = f"key{next(_accounts)}"  # an account of its own: its limits, too
         self._port = port
         self._connections: list[socket.socket] = []
 
@@ -83,7 +86,7 @@ def settings_of(server: StreamsServer, table: str = "users", **given: Any) -> Dy
             "table": table,
             "endpoint": server.url,
             "region": "eu-central-1",
-            "access_key": "a",
+            "access_key": server.access_key,
             "secret_key": "b",
             **given,
         }

@@ -5,7 +5,7 @@ are children of the old stream's last ones, so that the old stream is drained fi
 written in between is a gap.
 """
 
-import time
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from penstock.change import Images, OnError
 from penstock.errors import InvalidPosition, Malformed, PenstockError, SettingsError
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
-from penstock.feeds.dynamodb.client import StreamsClient, client_of
+from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.collection import DynamodbTable
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree, label_of, lineages, partition_of, start_of
@@ -27,7 +27,6 @@ from penstock.feeds.dynamodb.losses import (
     verify,
 )
 from penstock.feeds.dynamodb.native import native_reader
-from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.feeds.dynamodb.preflight import check, finding
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
@@ -36,6 +35,9 @@ from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import sequence_number
+
+# Seconds that the service's clocks may differ among each other, when "now" becomes a time.
+_SKEW = 60.0
 
 
 class DynamodbFeed:
@@ -94,8 +96,8 @@ class DynamodbFeed:
         if isinstance(at, Mapping):
             _check(at)
             return at
-        now = time.time()
         *older, (label, tree) = self._streams.trees()
+        now = self._client.now()  # by the answers of these look-ups
         done = {partition_of(old, each): _ended_at(now)
                 for old, past in older for each in past.shards}  # fmt: skip
         if isinstance(at, datetime) and at.timestamp() > now:
@@ -128,7 +130,7 @@ class DynamodbFeed:
                 found[partition_of(label, shard.id)] = _ended_at(now)
                 continue
             iterator = self._client.latest(self._streams.arn(label) or "", shard.id)
-            mark = ShardBeginning(since=now, asked=now, iterator=iterator).to_mark()
+            mark = ShardBeginning(since=_pinned(now), asked=now, iterator=iterator).to_mark()
             found[partition_of(label, shard.id)] = Bookmark(None, mark)
         return found
 
@@ -146,20 +148,21 @@ class DynamodbFeed:
         """See `feeds.Feed`. Makes no call, but for a gap: reading finds what else is lost."""
         label, _, shard = partition.rpartition("/")
         beginning = beginning_of(bookmark)
-        passed = {each.cause for each in despite}
+        passed, client = {each.cause for each in despite}, self._client
         cause = self._cause(partition, bookmark, beginning)
         if cause and cause not in passed:
             raise loss(self._gap_of(partition, bookmark.place, cause))
         if passed:
-            beginning = ShardBeginning(asked=time.time())
+            beginning = ShardBeginning(asked=client.now())
+        arn = self._streams.arn(label) or ""
         following = DynamodbFollowing(
-            self._client,
+            client,
             partition,
-            arn=self._streams.arn(label) or "",
+            arn=arn,
             shard=shard,
             table=self._table,
             beginning=beginning,
-            pace=ShardPace(self.settings.reads, self.settings.poll),
+            known=client.account.shard(arn, shard, self.settings.reads, self.settings.poll),
             lost=lambda after, cause: self._found_lost(
                 partition, bookmark._replace(place=after), cause
             ),
@@ -177,7 +180,7 @@ class DynamodbFeed:
             return "stream_gone"
         if bookmark.place is None and is_after_another(bookmark, label):
             return "stream_replaced"
-        return "trimmed" if beginning.is_overdue(time.time()) else ""
+        return "trimmed" if beginning.is_overdue(self._client.now()) else ""
 
     def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
         return gap_of(cause, partition, place, table=self._table, policy=self.on_gap)
@@ -192,18 +195,23 @@ class DynamodbFeed:
         if described is None:
             return loss(self._gap_of(partition, bookmark.place, "stream_gone"))
         listed = ShardTree(described.shards).shards.get(shard)
-        if listed is not None and has_nothing_after(bookmark, listed, time.time()):
+        if listed is not None and has_nothing_after(bookmark, listed, self._client.now()):
             if bookmark.place is None:
                 self._client.verify_gone(arn or "", shard)
             return None
         return loss(self._gap_of(partition, bookmark.place, cause))
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`: whether the newest stream is disabled, by the last listing."""
-        if self._streams.status not in DISABLED:
-            return {"state": "", "message": "", "at_risk": ""}
-        text = f"the stream of {self._table} is disabled: what is written from now on is not in it"
-        return {"state": "disabled", "message": text, "at_risk": ""}
+        """See `feeds.Feed`: whether the newest stream is disabled, by the last listing, or that
+        was refused because calls are too many."""
+        state, text = "", ""
+        if self._streams.status in DISABLED:
+            state = "disabled"
+            text = f"the stream of {self._table} is disabled: what is written is not in it"
+        elif account_of(self.settings).is_throttled:
+            state = "throttled"
+            text = "calls of ListStreams or DescribeStream were refused: others make them, too"
+        return {"state": state, "message": text, "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
@@ -258,4 +266,9 @@ def _check(token: Bookmarks) -> None:
 
 def _ended_at(now: float) -> Bookmark:
     """Of a closed shard when "now" was asked for: a child that is listed later begins then."""
-    return Bookmark(None, ShardBeginning(since=now, asked=now).to_mark(), ended=True)
+    return Bookmark(None, ShardBeginning(since=_pinned(now), asked=now).to_mark(), ended=True)
+
+
+def _pinned(now: float) -> float:
+    """ "Now" as a time of records, which are cut to the second, by clocks that may differ."""
+    return math.floor(now) - _SKEW

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection
 
 from penstock.errors import InvalidStream, Unavailable
-from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.client import StreamsClient, account_of
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
@@ -31,9 +31,14 @@ class TableStreams:
         self._settings = settings
         self._client = client
         self._clock = clock
-        self._arns: dict[str, str] = {}  # by label; one that is not there any more is taken out
         self._empty: dict[str, float] = {}  # since when a stream lists no shards
         self.status = self.history = ""
+
+    @property
+    def _arns(self) -> dict[str, str]:
+        """By label, also those that other feeds of this process have found: a ticket's feed makes
+        no look-up. One that is not there any more is taken out."""
+        return account_of(self._settings).arns[self._settings.table_name]
 
     def trees(self, known: Collection[str] = ()) -> list[tuple[str, ShardTree]]:
         """Of each stream that is there, the newest last, at least one; `known`: labels that may be
@@ -84,7 +89,7 @@ class TableStreams:
         one = self._settings.stream
         arns = [one] if one else self._client().streams(self._settings.table_name)
         listed = {arn.rpartition(_STREAM)[2]: arn for arn in arns}
-        self._arns |= listed
+        self._arns.update(listed)
         return listed
 
     def _derived(self, label: str) -> str | None:
