@@ -20,6 +20,7 @@ from penstock.feeds.abilities import (
     GivesRecords,
     ListsTables,
     MovesBookmarks,
+    NamesHistory,
     NativeRecord,
     PacesRetries,
     Polled,
@@ -51,6 +52,7 @@ __all__ = [
     "ListsTables",
     "Mark",
     "MovesBookmarks",
+    "NamesHistory",
     "NativeRecord",
     "PacesRetries",
     "Polled",
@@ -75,11 +77,15 @@ class Lineage:
     `first`: its first bookmark, made by the feed where the parents that are known have ended (their
     last bookmarks may matter), and for a new partition without parents whose beginning is not lost.
     None: begin where the source's records of it do.
+
+    `whole`: none of it is lost, also if its parents are never listed: it is read after `first` as
+    soon as several listings have left them out, and no gap is before it.
     """
 
     partition: PartitionId
     parents: tuple[PartitionId, ...] = ()
     first: Bookmark | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +245,8 @@ class Feed(Protocol):
 
     def begin(self, at: At = None) -> Bookmarks:
         """Makes what following needs and may be made (a slot, a publication when asked), and
-        returns a bookmark for each partition that can be read at once. "Now" is the moment of this
+        returns a bookmark for each partition that can be read at once; ended ones may be beside
+        them, for what is not to be read. "Now" is the moment of this
         call: the caller stores the bookmarks before anything is read. Idempotent where the source
         remembers us. Does I/O; raises Unavailable, and SettingsError for an `at` that the source
         cannot give."""

@@ -74,6 +74,21 @@ class EstimatesLag(Protocol):
 
 
 @runtime_checkable
+class NamesHistory(Protocol):
+    """A feed whose source has a name that tokens carry: which history of which source it is."""
+
+    @property
+    def history(self) -> str:
+        """As the last listing gave it (`Listing.history`); "" before the first. No I/O."""
+        ...
+
+    def verify(self, history: str) -> None:
+        """Raises InvalidPosition or InvalidStream if a token with this history cannot be of this
+        source. No I/O."""
+        ...
+
+
+@runtime_checkable
 class ListsTables(Protocol):
     """A feed that knows which tables it follows."""
 

@@ -167,7 +167,8 @@ class Planner:
                 found = self._reservoir.bookmark(name, last) if self._is_record else None
                 end[name] = found or Bookmark(last, before.mark)
             elif self._reservoir.is_done(name, before.place):
-                end[name] = before._replace(ended=True)
+                last_one = self._newest(name, before) if self._is_record else before
+                end[name] = last_one._replace(ended=True)
         return end
 
     def _within(self, name: PartitionId, after: Place | None, share: int) -> Place | None:

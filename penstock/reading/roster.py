@@ -72,7 +72,8 @@ def openings(
         if name not in strangers:
             ready[name] = known.get(name) or each.first or START
         elif name in absent and not hidden:
-            ready[name] = behind_hole(LINEAGE_BROKEN, _broken(each))
+            hole = behind_hole(LINEAGE_BROKEN, _broken(each))
+            ready[name] = each.first or START if each.whole else hole
     ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
     return Openings(ready, unread | orphans | strangers, _forgotten(lineages, known, done | past))
 
@@ -133,6 +134,22 @@ def _forgotten(
     ]
 
 
+def superseded(listed: Iterable[Lineage], known: Bookmarks) -> set[PartitionId]:
+    """Those that have ended and whose listed children, one at least, are all known: a position
+    without them says the same, because ancestors of known partitions are done. What is no partition
+    of the source, or is not listed any more, stays."""
+    children: dict[PartitionId, list[PartitionId]] = {each.partition: [] for each in listed}
+    for each in listed:
+        for parent in each.parents:
+            if parent in children:
+                children[parent].append(each.partition)
+    return {
+        name
+        for name, found in children.items()
+        if found and name in known and known[name].ended and known.keys() >= set(found)
+    }
+
+
 def _broken(lineage: Lineage) -> str:
     parents = f", whose parents were {', '.join(lineage.parents)}," if lineage.parents else ""
     return (
@@ -170,6 +187,8 @@ class Roster:
         clock: Callable[[], float] = time.monotonic,
         every: float = LOOKUP,
     ) -> None:
+        # By the last listing; see there.
+        self.superseded: set[PartitionId] = set()
         self._feed = feed
         self._clock = clock
         self._every = every
@@ -213,6 +232,7 @@ class Roster:
         absent = self._absences.confirmed(first.missing, now, counts=counts)
         over = self._childless.confirmed(first.forgotten, now, counts=counts)
         found = openings(listing, known, opened, absent, wanted)
+        self.superseded = superseded(listing, {**known, **found.ready})
         self._next = now + self._wait(listing, now, in_doubt=not first.missing <= absent)
         return found._replace(forgotten=[name for name in first.forgotten if name in over])
 

@@ -77,6 +77,8 @@ class PartitionReader:
         self._past = _PastFollowings()
         self._delays = feed.delays if isinstance(feed, PacesRetries) else delays
         self._waits: Iterator[float] | None = None  # since the connection was lost
+        # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
+        self._unended: list[tuple[Gap, Bookmark]] = []
         self._blocked_until = 0.0
         self._is_in_doubt = False  # the last following ended with a lost position
         self._is_leaving = False
@@ -196,7 +198,7 @@ class PartitionReader:
         while True:
             following = self._following or self._connect(despite)
             try:
-                return following.keep_alive() if keep_alive else following.read(timeout)
+                pages = following.keep_alive() if keep_alive else following.read(timeout)
             except HistoryLost as lost:
                 self.disconnect()
                 if len(despite) == _GAPS:
@@ -209,6 +211,10 @@ class PartitionReader:
                     raise
                 # What is lost, and what to do about it, is found by following again.
                 self._is_in_doubt = True
+            else:
+                if pages:
+                    self._end_gaps(following.begins or str(pages[0].first))
+                return pages
 
     def _connect(self, despite: list[Gap]) -> Following:
         """Follows after what was read, despite these gaps, and those that following finds."""
@@ -229,12 +235,19 @@ class PartitionReader:
                     raise
                 self._record(lost)
                 despite.append(lost.gap)
-        for gap in despite if following.begins else ():
-            self._gaps.lost(self.partition, gap, resume, to=following.begins)
+        self._unended += [(gap, resume) for gap in despite]
+        if following.begins:
+            self._end_gaps(following.begins)
         if self._saved is not None and resume is not self._saved:
             following.acknowledge(self._saved)
         self._following = following
         return following
+
+    def _end_gaps(self, to: str) -> None:
+        """Records where passed gaps end: some sources say it with the first change after them."""
+        while self._unended:
+            gap, resume = self._unended.pop()
+            self._gaps.lost(self.partition, gap, resume, to=to)
 
     def _record(self, lost: HistoryLost) -> None:
         """Records a gap before its policy is applied. Raises PositionLost unless that is to go

@@ -217,6 +217,16 @@ class ReportsPositions(Protocol):
         ...
 
 
+@runtime_checkable
+class ReportsLast(Protocol):
+    """A sink that knows of which partition its last change of a backend is: where partitions come
+    and go, those that the source lists may all be newer."""
+
+    def last(self, backend: str) -> tuple[PartitionId, Record] | None:
+        """None if there is none, or if that can't be told. Raises Unavailable, SettingsError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlugin:
     """What a sink's entry point names: its settings and how to build it."""

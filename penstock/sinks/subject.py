@@ -79,6 +79,10 @@ class Template:
         """The wildcard that covers one partition's changes, as narrow as the template allows."""
         return self._filled({"backend": backend, "source_partition": partition})
 
+    def of_backend(self, backend: str) -> str:
+        """The wildcard that covers a backend's changes, as narrow as the template allows."""
+        return self._filled({"backend": backend})
+
     def render(self, values: Mapping[str, str | None]) -> str:
         """The subject of a change; `operation` in lower case."""
         return _FIELD.sub(lambda m: escape(_cased(m[1], values.get(m[1]))), self.text)

@@ -1,14 +1,15 @@
 """All partitions of an iterator: which may be read (parents before children), and their records as
 one sequence.
 
-Polling happens only when the buffer is empty, and then reads every active partition once. A child
+Polling happens only when the buffer is empty, and then reads every active partition once, as far as
+the buffer has room; the others come first the next time. A child
 is opened when its parents have ended and all their records were handed out, so that no heartbeat
 and no clock can bring its records before theirs.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from penstock.errors import (
@@ -18,12 +19,13 @@ from penstock.errors import (
     ShardIteratorExpired,
     Unavailable,
 )
-from penstock.feeds import Feed, Gap, NativeRecord, RecordReader
+from penstock.feeds import Feed, Gap, NativeRecord, Polled, RecordReader
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.roster import Roster
-from penstock.reservoir.reader import PartitionReader
+from penstock.reading.roster import Openings, Roster
+from penstock.reservoir.reader import PartitionReader, Step
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
+from penstock.stream.side_by_side import SideBySide
 
 log = logging.getLogger("penstock")
 
@@ -31,6 +33,10 @@ log = logging.getLogger("penstock")
 LISTING = 300.0
 # Seconds after a look-up that failed.
 _PAUSE = 0.1
+# Seconds: how long one read may take until it is looked whether to stop.
+_LOOK = 0.5
+# Bytes of pages that are held, unless it is said how many.
+BUFFER = 64 << 20
 _HINT = "move_to another position, or `on_gap: continue` goes on after the gap"
 
 
@@ -39,7 +45,8 @@ class Coordinator:
     and an `Acknowledger`. `clock` is monotonic
     seconds; until
     `grace` of it, a partition that cannot be opened yet is tried again without an error (an own
-    connection that was just closed may still hold the source)."""
+    connection that was just closed may still hold the source). `buffer`: bytes of pages after which
+    no more are read; a page for each thread may come on top."""
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class Coordinator:
         *,
         clock: Callable[[], float] = time.monotonic,
         grace: float = 0.0,
+        buffer: int = BUFFER,
     ) -> None:
         self.gaps: list[Gap] = []
         self._feed = feed
@@ -58,10 +66,16 @@ class Coordinator:
         self._known: dict[PartitionId, Bookmark] = dict(bookmarks)
         self._shards: dict[PartitionId, Shard] = {}
         self._buffer = Buffer()
-        self._refill = False
+        self._refill = self._is_closed = False
         # Seconds until another poll is worth it, after one that raised an error.
         self.pause = _PAUSE
         self._roster = Roster(feed, clock=clock, every=LISTING)
+        self._room = self._limit = buffer
+        self._skipped: PartitionId | None = None  # where the next poll begins
+        # Partitions that anyone may poll are read side by side, and kept from the start.
+        self._is_polled = isinstance(feed, Polled) and feed.polled
+        self._reads: SideBySide[Step | None] = SideBySide()
+        self._looking: SideBySide[Openings | PenstockError | None] = SideBySide(1)
 
     def head(self) -> NativeRecord | None:
         """The next record of what was fetched, which stays. Raises Malformed."""
@@ -81,31 +95,81 @@ class Coordinator:
                 self._buffer.put(shard.partition, shard.decode())
         self._refill = False
 
-    def poll(self, wait: float = 0.0) -> None:
-        """Reads every active partition once; `wait` seconds at most where there is only one.
+    def poll(self, wait: float = 0.0, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Reads every active partition once; `wait` seconds at most where there is only one with a
+        connection of its own. Returns early when `stopped`.
 
         Raises the first error after all were read: what was fetched stays, and comes first at the
         next call.
         """
         self._retire()
-        errors: list[PenstockError] = []
+        errors = self._open(stopped)
+        self._room = self._limit - sum(shard.size for shard in self._shards.values())
         try:
-            self._open()
-        except PenstockError as error:
-            errors.append(error)
-        patience = wait if len(self._shards) == 1 else 0.0
-        for shard in self._shards.values():
-            try:
-                self._reading(partial(shard.poll, patience))
-            except PenstockError as error:
-                if not isinstance(error, Unavailable) or self._clock() >= self._grace:
-                    errors.append(error)
-        self._refill = True
+            if self._is_polled:
+                self._read_together(stopped, errors)
+            else:
+                self._read_in_turn(wait if len(self._shards) == 1 else 0.0, stopped, errors)
+        finally:
+            self._refill = True
         if errors:
             self.pause = min(
                 (shard.pause for shard in self._shards.values() if shard.pause), default=_PAUSE
             )
             raise errors[0]
+
+    def _read_in_turn(
+        self, wait: float, stopped: Callable[[], bool], errors: list[PenstockError]
+    ) -> None:
+        deadline = self._clock() + wait
+        for shard in self._in_order():
+            waits = True  # the source waits for more, and does not return at once
+            while waits and not stopped():
+                asked = self._clock()
+                patience = min(max(0.0, deadline - asked), _LOOK)
+                self._take(shard, self._step(shard, patience), errors)
+                now = self._clock()
+                waits = now < deadline and now - asked > patience / 2 and not shard.has_pages
+
+    def _read_together(self, stopped: Callable[[], bool], errors: list[PenstockError]) -> None:
+        shards = {shard.partition: shard for shard in self._in_order()}
+        for shard in shards.values():
+            shard.is_reading = True
+        try:
+            self._reads.run(
+                {name: partial(self._step, shard) for name, shard in shards.items()},
+                lambda name, step: self._take(shards[PartitionId(str(name))], step, errors),
+                stopped,
+            )
+        finally:
+            busy = self._reads.busy
+            for name, shard in shards.items():
+                shard.is_reading = name in busy
+
+    def _in_order(self) -> list[Shard]:
+        """The partitions, those first that the last poll had no room for."""
+        names = list(self._shards)
+        start = names.index(self._skipped) if self._skipped in names else 0
+        self._skipped = None
+        return [self._shards[name] for name in names[start:] + names[:start]]
+
+    def _step(self, shard: Shard, wait: float = 0.0) -> Step | None:
+        """Reads a partition, if the buffer has room for it; several threads may, each one."""
+        if self._room <= 0:
+            self._skipped = self._skipped or shard.partition
+            return None
+        step = shard.step(wait)
+        self._room -= sum(page.size for page in step.pages)
+        return step
+
+    def _take(self, shard: Shard, step: Step | None, errors: list[PenstockError]) -> None:
+        if step is None:
+            return
+        try:
+            self._reading(partial(shard.take, step))
+        except PenstockError as error:
+            if not isinstance(error, Unavailable) or self._clock() >= self._grace:
+                errors.append(error)
 
     def _reading(self, step: Callable[[], None]) -> None:
         """Does a step that may read; what is lost is RecordsExpired."""
@@ -140,13 +204,33 @@ class Coordinator:
         """Whether another poll may find records without waiting: a partition has just ended."""
         return any(map(self._has_ended, self._shards.values()))
 
-    def _open(self) -> None:
+    def _open(self, stopped: Callable[[], bool] = lambda: False) -> list[PenstockError]:
         """Opens the partitions that may be read, if it is time to look for them."""
-        found = self._roster.look_up(self._known, self._shards)
-        if found is None:
-            return
+        found: list[Openings | PenstockError | None] = []
+        if self._is_polled:
+            look_up = partial(self._look_up, dict(self._known), list(self._shards))
+            self._looking.run({"": look_up}, lambda _, result: found.append(result), stopped)
+        else:
+            found.append(self._look_up(self._known, self._shards))
+        for each in found:
+            if isinstance(each, PenstockError):
+                return [each]
+            if each is not None:
+                self._take_in(each)
+        return []
+
+    def _look_up(
+        self, known: Bookmarks, opened: Collection[PartitionId]
+    ) -> Openings | PenstockError | None:
+        """Another thread may do it."""
+        try:
+            return self._roster.look_up(known, opened)
+        except PenstockError as error:
+            return error
+
+    def _take_in(self, found: Openings) -> None:
         for name in found.forgotten:
-            del self._known[name]
+            self._known.pop(name, None)
         for name, bookmark in found.ready.items():
             self._known[name] = bookmark
             reader = PartitionReader(
@@ -157,9 +241,13 @@ class Coordinator:
     def heartbeat(self) -> None:
         """Keeps every open partition; raises the first error after all were kept."""
         errors: list[PenstockError] = []
+        if self._is_polled and not (self._shards or self._is_closed):
+            errors += self._open()  # an iterator expires, also before the first poll
         for shard in self._shards.values():
+            if shard.is_reading:
+                continue
             try:
-                self._reading(shard.heartbeat)
+                self._reading(partial(shard.heartbeat, connects=self._is_polled))
             except PenstockError as error:
                 errors.append(error)
         self._refill = True
@@ -167,11 +255,11 @@ class Coordinator:
             raise errors[0]
 
     def bookmarks(self) -> Mapping[PartitionId, Bookmark]:
-        """After what was handed out."""
-        holds = self._buffer.holds
-        return self._known | {
-            name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()
-        }
+        """After what was handed out; without those that have ended and whose children are here."""
+        holds, superseded = self._buffer.holds, self._roster.superseded
+        return {
+            name: bookmark for name, bookmark in self._known.items() if name not in superseded
+        } | {name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()}
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
@@ -190,6 +278,8 @@ class Coordinator:
                 shard.acknowledge(saved[name])
 
     def close(self) -> None:
-        """Closes all partitions."""
+        """Closes all partitions, but those that another thread reads: their reads end soon."""
+        self._is_closed = True
         for shard in self._shards.values():
-            shard.close()
+            if not shard.is_reading:
+                shard.close()

@@ -13,6 +13,7 @@ from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import Feed, FeedPlugin, ListsTables
 from penstock.plugins import plugin
 from penstock.settings import Settings
+from penstock.stream.coordinator import BUFFER
 from penstock.stream.models import table_of
 from penstock.stream.stream import Stream
 
@@ -29,6 +30,7 @@ def stream(
     model: Any = None,
     table: str | None = None,
     on_error: OnError = "stop",
+    buffer: int = BUFFER,
     **settings: Any,
 ) -> Stream:
     """Opens an iterator over a feed: `stream("dynamodb", table="users", at="latest")`.
@@ -39,7 +41,7 @@ def stream(
     """
     table = table or table_of(model)
     feed = kind if not isinstance(kind, str) else _feed(kind, table, settings)
-    opened = Stream(feed, at=at, model=model, on_error=on_error)
+    opened = Stream(feed, at=at, model=model, on_error=on_error, buffer=buffer)
     if isinstance(kind, str) and table is not None:
         _warn_of_no_table(feed, table)
     return opened
@@ -60,7 +62,7 @@ def _warn_of_no_table(feed: Feed, table: str) -> None:
 def _feed(kind: str, table: str | None, settings: Mapping[str, Any]) -> Feed:
     found: FeedPlugin = plugin("feeds", kind)
     fields = dict(settings)
-    if table is not None:
+    if table is not None and not fields.get("stream"):  # an ARN names its table
         fields |= _table(found.settings, kind, table)
     try:
         made = found.settings.model_validate(fields)

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.feeds import NativeRecord, RecordReader
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.reservoir.reader import PartitionReader
+from penstock.reservoir.reader import PartitionReader, Step
 
 # Records that are decoded at a time: many that live at once cost the garbage collector.
 _SOME = 32
@@ -30,6 +30,8 @@ class Shard:
         self._decoded: Place | None = None
         # Seconds until another poll is worth it, after one that failed.
         self.pause = 0.0
+        # Another thread reads; what it read was not taken in.
+        self.is_reading = False
 
     @property
     def partition(self) -> PartitionId:
@@ -38,21 +40,31 @@ class Shard:
 
     def poll(self, wait: float = 0.0) -> None:
         """Reads once, for at most `wait` seconds. Raises why it could not."""
+        self.take(self.step(wait))
+
+    def step(self, wait: float = 0.0) -> Step:
+        """Reads once; another thread may do it, one at a time."""
         if self._place is not None:
             self._reader.durable(self._place)
-        self._take(keep_alive=False, wait=wait)
+        return self._reader.step(wait)
 
-    def heartbeat(self) -> None:
-        """Keeps the connection or the source's iterator, if there is one that needs it."""
-        if self._reader.is_connected:
-            self._take(keep_alive=True)
-
-    def _take(self, *, keep_alive: bool, wait: float = 0.0) -> None:
-        step = self._reader.step(wait, keep_alive=keep_alive)
+    def take(self, step: Step) -> None:
+        """Takes in what was read. Raises why it could not."""
         self._pages.extend(step.pages)
         self.pause = step.wait
         if step.error is not None:
             raise step.error
+
+    def heartbeat(self, *, connects: bool = False) -> None:
+        """Keeps the connection or the source's iterator, if there is one that needs it. `connects`:
+        also before the first read."""
+        if connects or self._reader.is_connected:
+            self.take(self._reader.step(0.0, keep_alive=True))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the pages that were not decoded wholly."""
+        return sum(page.size for page in self._pages)
 
     @property
     def has_pages(self) -> bool:
@@ -85,7 +97,7 @@ class Shard:
     @property
     def ended(self) -> bool:
         """Whether the partition has ended, and all of it was decoded."""
-        return self._reader.drained and not self._pages
+        return self._reader.drained and not self._pages and not self.is_reading
 
     def handed_out(self, record: NativeRecord) -> None:
         """Notes that everything up to this record was handed out."""

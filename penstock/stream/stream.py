@@ -9,13 +9,13 @@ from typing import Any, Self
 from penstock.change import OnError
 from penstock.closing import Closes
 from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
-from penstock.feeds import At, Feed, Gap
+from penstock.feeds import At, Feed, Gap, NamesHistory
 from penstock.position import Bookmarks
 from penstock.reading.keeper import Keeper
-from penstock.stream.coordinator import Coordinator
+from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, converter
 from penstock.stream.records import record_reader
-from penstock.stream.tokens import beginning_at, token_of
+from penstock.stream.tokens import beginning_at, history_of, token_of
 
 # Seconds: a connection that was closed by us may still hold the source.
 _GRACE = 30.0
@@ -29,8 +29,9 @@ class Stream(Closes):
     Opening one pins the position: it does I/O, and raises as `Feed.begin` does. `at`:
     "trim_horizon", "latest" (in any case), a time with a zone, a token, or None for what the feed's
     settings say. `model`: images become instances of it. `on_error`: "stop" raises Malformed at a
-    change that cannot be decoded, anything else hands it out with the event type `error`. `clock`
-    is monotonic seconds; `now` the time of day.
+    change that cannot be decoded, anything else hands it out with the event type `error`. `buffer`:
+    bytes of what was fetched, after which no more is fetched. `clock` is monotonic seconds; `now`
+    the time of day.
     """
 
     def __init__(
@@ -40,10 +41,14 @@ class Stream(Closes):
         at: Any = None,
         model: Any = None,
         on_error: OnError = "stop",
+        buffer: int = BUFFER,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        if buffer < 1:
+            raise SettingsError(f"buffer={buffer} holds nothing", hint="write a number of bytes")
         self._feed = feed
+        self._buffer = buffer
         self._clock = clock
         self._now = now
         self._convert: Convert | None = None if model is None else converter(model)
@@ -59,17 +64,29 @@ class Stream(Closes):
         position: At = None
         if at is not None:
             position = beginning_at(at, self._feed.backend, self._now())
+        history = history_of(at)
+        if history and isinstance(self._feed, NamesHistory):
+            self._feed.verify(history)
         try:
-            return self._feed.begin(position)
+            begun = self._feed.begin(position)
         except (InvalidPosition, InvalidStream):
             raise
         except SettingsError as error:
             if position in (None, "now") or isinstance(position, Mapping):
                 raise
             raise InvalidPosition(error.message, hint=error.hint) from error
+        self._history = history  # of the source, until its first listing
+        return begun
 
     def _coordinate(self, bookmarks: Bookmarks, grace: float = 0.0) -> Coordinator:
-        return Coordinator(self._feed, bookmarks, self._read, clock=self._clock, grace=grace)
+        return Coordinator(
+            self._feed,
+            bookmarks,
+            self._read,
+            clock=self._clock,
+            grace=grace,
+            buffer=self._buffer,
+        )
 
     def __iter__(self) -> Self:
         return self
@@ -80,15 +97,17 @@ class Stream(Closes):
         Raises Unavailable (call again), RecordsExpired, ShardIteratorExpired, Malformed,
         SettingsError. No error loses or repeats a record.
         """
-        return self._next(0.0)
+        return self._next()
 
-    def _next(self, wait: float) -> dict[str, Any] | None:
+    def _next(
+        self, wait: float = 0.0, stopped: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any] | None:
         if self._closed:
             raise StopIteration
         coordinator = self._coordinator
         found = coordinator.head()
         if found is None:
-            coordinator.poll(wait)
+            coordinator.poll(wait, stopped)
             found = coordinator.head()
             if found is None:
                 return None
@@ -108,7 +127,10 @@ class Stream(Closes):
     def token(self) -> dict[str, Any]:
         """Plain JSON: after the last record that was handed out, or where this began. `at=` and
         `move_to` take it."""
-        return token_of(self._feed.backend, self._coordinator.bookmarks())
+        feed = self._feed
+        history = feed.history if isinstance(feed, NamesHistory) else ""
+        bookmarks = self._coordinator.bookmarks()
+        return token_of(feed.backend, bookmarks, history or self._history)
 
     @property
     def gaps(self) -> Sequence[Gap]:
@@ -141,9 +163,10 @@ class Stream(Closes):
         Keeper(None, self._coordinator).save(found, 0)
 
     def follow(self, poll: float = 1.0) -> Iterator[dict[str, Any]]:
-        """Every record, for ever: waits `poll` seconds where there is none, sends heartbeats
-        between records, and tries again with back-off while the source is Unavailable. Ends after
-        `stop` or `close`; other errors are raised."""
+        """Every record, for ever. Where there is none, every partition is read once in `poll`
+        seconds; a connection of its own is listened to for so long. Sends heartbeats between
+        records, and tries again with back-off while the source is Unavailable. Ends after `stop` or
+        `close`; other errors are raised."""
         kept = self._clock()
         while not self._stopped.is_set() and not self._closed:
             asked, pause = self._clock(), 0.0
@@ -152,7 +175,7 @@ class Stream(Closes):
                 if asked - kept >= _HEARTBEAT:
                     kept = asked
                     self.heartbeat()
-                record = self._next(poll)
+                record = self._next(poll, self._stopped.is_set)
                 if record is None and not self._coordinator.due:
                     pause = poll - (self._clock() - asked)
             except Unavailable:
@@ -164,8 +187,8 @@ class Stream(Closes):
         self._stopped.clear()
 
     def stop(self) -> None:
-        """Ends the running `follow`, or the next one, after its present record. From any thread, or
-        a signal handler."""
+        """Ends the running `follow`, or the next one, after its present record, within a second.
+        From any thread, or a signal handler."""
         self._stopped.set()
 
     def close(self) -> None:

@@ -13,9 +13,19 @@ _WORDS: Mapping[str, At] = {"trim_horizon": "beginning", "latest": "now"}
 _HINT = 'write "trim_horizon", "latest", a datetime with a zone, or a token of this iterator'
 
 
-def token_of(backend: str, bookmarks: Bookmarks) -> dict[str, Any]:
-    """Plain JSON, from which `beginning_at` gives the same bookmarks."""
-    return {"version": _VERSION, "backend": backend, "partitions": bookmarks_to_json(bookmarks)}
+def token_of(backend: str, bookmarks: Bookmarks, history: str = "") -> dict[str, Any]:
+    """Plain JSON, from which `beginning_at` gives the same bookmarks. `history`: which history of
+    which source it is of, if the feed names it."""
+    token = {"version": _VERSION, "backend": backend, "partitions": bookmarks_to_json(bookmarks)}
+    return token | ({"history": history} if history else {})
+
+
+def history_of(position: Any) -> str:
+    """The history of a token; "" if it names none, or the position is no token."""
+    history = position.get("history", "") if isinstance(position, Mapping) else ""
+    if not isinstance(history, str):
+        raise InvalidPosition("the token is damaged: its history is no text", hint=_HINT)
+    return history
 
 
 def beginning_at(position: Any, backend: str, now: datetime) -> At:

@@ -1,5 +1,8 @@
 """The read side of a reader process over a feed, without Spark."""
 
+import time
+from collections.abc import Callable
+
 from penstock.feeds import Feed
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.gap_log import GapLog
@@ -9,15 +12,22 @@ from penstock.reservoir.reservoir import Reservoir
 
 
 class Reading:
-    """Reads from the beginning, or after `done`; `found` has shard and key of every change."""
+    """Reads from the beginning, or after `done`; `found` has shard and key of every change. `clock`
+    is of its look-ups, in monotonic seconds."""
 
-    def __init__(self, feed: Feed, done: dict[PartitionId, Bookmark] | None = None) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        done: dict[PartitionId, Bookmark] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.gaps = GapLog(None)
         self.found: list[tuple[str, str]] = []
         self.done = dict(feed.begin()) if done is None else done
         limits = ReadLimits(patience=0.0)
         self._reservoir = Reservoir(feed, limit=limits.buffer, gaps=self.gaps)
-        self._planner = Planner(self._reservoir, Roster(feed), limits=limits)
+        self._planner = Planner(self._reservoir, Roster(feed, clock=clock), limits=limits)
         self._decoder = feed.decoder("json")
 
     def read(self) -> None:

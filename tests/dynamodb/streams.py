@@ -1,14 +1,23 @@
-"""The streams, shards and records of the scripted server: what it holds, without HTTP."""
+"""The streams, shards and records of the scripted server: what it holds, without HTTP.
+
+"Model" names the documentation of the service model in botocore 1.44.5 (dynamodbstreams,
+2012-08-10), "guide" the DynamoDB developer guide, and "Local" what DynamoDB Local 2.6 does.
+"""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 NAMES = {"INSERT": "INSERT", "UPDATE": "MODIFY", "DELETE": "REMOVE"}
 PAGE_BYTES = 1 << 20
 PAGE_RECORDS = 1000
+# Seconds that records are kept, and an ended stream is readable (model: TrimmedDataAccessException;
+# guide: "Disabling a stream"); how long after that Local lists a shard that it does not read.
+RETENTION, LISTED = 24 * 3600.0, 5 * 3600.0
 
 
 class Refused(Exception):
@@ -41,28 +50,67 @@ _TAGS = {"S", "N", "B", "SS", "NS", "BS", "M", "L", "NULL", "BOOL"}
 
 @dataclass
 class Shard:
-    """One shard: `records` are JSON texts; the first `trimmed` of them are gone."""
+    """One shard: `records` are JSON texts; the first `trimmed` of them are gone. `clock`: the
+    server's, in seconds since 1970."""
 
     id: str
     parent: str | None = None
+    clock: Callable[[], float] = time.time
     records: list[bytes] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     trimmed: int = 0
-    closed: bool = False
+    closed_at: float | None = None
     listed: bool = True
     """Whether DescribeStream names it."""
+    listed_from: float = 0.0
+    """Since when: children that begin together are listed at different times (guide: listings are
+    eventually consistent)."""
+    hidden: int = 0
+    """How many answers of DescribeStream leave it out."""
     gone: bool = False
-    """Listed, and every other call answers ResourceNotFoundException, as after 24 hours."""
+    """Listed, and every other call answers ResourceNotFoundException, as on Local between 24 and 29
+    hours after it was closed."""
     pages: list[int] = field(default_factory=list)
-    """Sizes of the next answers of GetRecords; then as large as they may be."""
+    """Sizes of the next answers of GetRecords, 0 for an empty one; then as large as they may be.
+    Model: "it might take multiple calls to get to a portion of the shard that contains stream
+    records"."""
     first: int = 0
+    last: int | None = None
+    """The EndingSequenceNumber, where it is not the last record's."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more records."""
+        return self.closed_at is not None
+
+    @closed.setter
+    def closed(self, value: bool) -> None:
+        self.closed_at = self.clock() if value else None
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether an answer of DescribeStream has it; counts the answers that leave it out."""
+        if self.hidden:
+            self.hidden -= 1
+            return False
+        return self.listed and self.clock() >= self.listed_from
+
+    def age(self) -> None:
+        """Loses what is older than a stream keeps it."""
+        kept = self.clock() - RETENTION
+        old = next((n for n, at in enumerate(self.times) if at >= kept), len(self.times))
+        self.trimmed = max(self.trimmed, old)
+        if self.closed_at is not None:
+            self.gone = self.gone or self.closed_at < kept
+            self.listed = self.listed and self.closed_at >= kept - LISTED
 
     def describe(self) -> dict[str, Any]:
         """As DescribeStream lists it."""
         numbers = {"StartingSequenceNumber": sequence(self.first)}
         if self.closed:
             last = self.sequences[-1] if self.sequences else self.first
+            last = last if self.last is None else self.last
             numbers["EndingSequenceNumber"] = sequence(last)
         found: dict[str, Any] = {"ShardId": self.id, "SequenceNumberRange": numbers}
         return found | {"ParentShardId": self.parent} if self.parent else found
@@ -90,7 +138,8 @@ def sequence(number: int) -> str:
 
 @dataclass
 class Stream:
-    """One stream of a table. Sequence numbers are one counter, unless `repeats`."""
+    """One stream of a table. Sequence numbers are one counter, unless `repeats`. `clock`: the
+    server's, in seconds since 1970."""
 
     table: str
     label: str
@@ -101,6 +150,29 @@ class Stream:
     next_sequence: int = 4_421_584_500_000_000_017_450_439_091
     repeats: bool = False
     """Every shard counts from the same number."""
+    clock: Callable[[], float] = time.time
+    listed: bool = True
+    """Whether ListStreams names it."""
+    hidden: int = 0
+    """How many answers of ListStreams leave it out."""
+    empty: int = 0
+    """How many answers of DescribeStream list no shard of it."""
+    disabled_at: float | None = None
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether an answer of ListStreams has it; counts the answers that leave it out."""
+        if self.hidden:
+            self.hidden -= 1
+            return False
+        return self.listed
+
+    def age(self) -> None:
+        """Loses what is older than a stream keeps it, and then its place in ListStreams."""
+        for shard in self.shards.values():
+            shard.age()
+        if self.disabled_at is not None:
+            self.listed = self.listed and self.disabled_at >= self.clock() - RETENTION
 
     @property
     def arn(self) -> str:
@@ -112,6 +184,7 @@ class Stream:
         found = Shard(
             id=f"shardId-{1_414_576_573_621 + number:020d}-{number:08x}",
             parent=parent.id if parent else None,
+            clock=self.clock,
             first=self.next_sequence,
         )
         self.shards[found.id] = found
@@ -133,7 +206,9 @@ class Stream:
         old: dict[str, Any] | None = None,
         expired: bool = False,
     ) -> str:
-        """One more record; its sequence number. `at` is seconds since 1970."""
+        """One more record; its sequence number. `at` is seconds since 1970, rounded down to the
+        second (model: ApproximateCreationDateTime)."""
+        at = int(at)
         if shard.closed:
             raise ValueError(f"{shard.id} is closed")
         number = self.next_sequence
@@ -176,10 +251,10 @@ class Stream:
         shard.trimmed = count
 
     def disable(self) -> None:
-        """Ends all shards; the stream stays readable."""
-        self.status = "DISABLED"
+        """Ends all shards; the stream stays readable for a day (guide: "Disabling a stream")."""
+        self.status, self.disabled_at = "DISABLED", self.clock()
         for shard in self.shards.values():
-            shard.closed = True
+            shard.closed_at = shard.closed_at or self.clock()
 
 
 def _item(values: dict[str, Any]) -> dict[str, Any]:

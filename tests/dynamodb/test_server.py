@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from random import Random
 from typing import Any
 
@@ -133,3 +134,138 @@ def test_a_new_stream_of_a_table_disables_the_old_one(server: StreamsServer, cli
     server.stream("users")
     assert (old.status, shard.closed) == ("DISABLED", True)
     assert len(client.list_streams(TableName="users")["Streams"]) == 2
+
+
+def shards(client: Any, stream: Stream, **more: Any) -> list[str]:
+    answer = client.describe_stream(StreamArn=stream.arn, **more)["StreamDescription"]
+    return [each["ShardId"] for each in answer["Shards"]]
+
+
+def labels(client: Any, **more: Any) -> list[str]:
+    return [each["StreamLabel"] for each in client.list_streams(**more)["Streams"]]
+
+
+def test_listings_are_incomplete_late_or_empty_for_a_while(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    stream.hidden = 1
+    assert labels(client, TableName="users") == []
+    assert labels(client, TableName="users") == [stream.label]
+    parent = stream.shard()
+    left, right = stream.split(parent)
+    left.hidden = 2
+    right.listed_from = server.now + 30
+    assert shards(client, stream) == [parent.id]
+    assert shards(client, stream) == [parent.id]
+    assert shards(client, stream) == [parent.id, left.id]
+    server.advance(31)
+    stream.empty = 1
+    assert shards(client, stream) == []
+    assert shards(client, stream) == [parent.id, left.id, right.id]
+
+
+def test_streams_are_listed_in_pages(server: StreamsServer, client: Any) -> None:
+    made = [server.stream(f"t{n}") for n in range(5)]
+    server.page_of_streams = 2
+    found: list[str] = []
+    more: dict[str, str] = {}
+    while True:
+        answer = client.list_streams(**more)
+        found += [each["StreamArn"] for each in answer["Streams"]]
+        if "LastEvaluatedStreamArn" not in answer:
+            break
+        more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
+    assert found == [each.arn for each in made]
+    assert server.counts["ListStreams"] == 3
+
+
+def test_the_children_of_a_shard_are_asked_for_where_the_service_knows_it(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    parent = stream.shard()
+    children = [each.id for each in stream.split(parent)]
+    only = {"Type": "CHILD_SHARDS", "ShardId": parent.id}
+    assert shards(client, stream, ShardFilter=only) == children
+    server.filters = False
+    assert shards(client, stream, ShardFilter=only) == [parent.id, *children]
+
+
+def test_a_replaced_stream_leaves_the_listing_after_a_day_and_is_described_until_it_is_gone(
+    server: StreamsServer, client: Any
+) -> None:
+    old = server.stream("users")
+    shard = old.shard()
+    old.put(shard, 1, at=server.now)
+    new = server.stream("users")
+    server.ages = True
+    server.advance(23 * 3600)
+    assert labels(client, TableName="users") == [old.label, new.label]
+    server.advance(2 * 3600)
+    assert labels(client, TableName="users") == [new.label]
+    answer = client.describe_stream(StreamArn=old.arn)["StreamDescription"]
+    assert answer["StreamStatus"] == "DISABLED"
+    del server.streams[old.arn]
+    with pytest.raises(ClientError) as error:
+        client.describe_stream(StreamArn=old.arn)
+    assert code(error) == "ResourceNotFoundException"
+
+
+def test_what_is_older_than_a_day_is_trimmed_and_a_closed_shard_is_listed_for_longer(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    parent = stream.shard()
+    stream.put(parent, 1, at=server.now)
+    stream.split(parent, 1)
+    server.ages = True
+    server.advance(24 * 3600 + 60)
+    assert parent.id in shards(client, stream)
+    with pytest.raises(ClientError) as error:
+        iterator(client, stream, parent, "TRIM_HORIZON")
+    assert code(error) == "ResourceNotFoundException"
+    server.advance(5 * 3600)
+    assert parent.id not in shards(client, stream)
+
+
+def test_times_are_rounded_down_to_the_second_and_answers_are_dated_by_the_servers_clock(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, 1, at=1_700_000_000.9)
+    server.advance(7200)
+    answer = client.get_records(ShardIterator=iterator(client, stream, shard, "TRIM_HORIZON"))
+    [record] = answer["Records"]
+    assert record["dynamodb"]["ApproximateCreationDateTime"].timestamp() == 1_700_000_000
+    date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+    assert abs(date.timestamp() - server.now) < 30
+
+
+def test_a_record_lies_after_more_than_five_empty_answers(
+    server: StreamsServer, client: Any
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, 1, at=server.now)
+    shard.pages = [0] * 7
+    following, found = iterator(client, stream, shard, "TRIM_HORIZON"), list[int]()
+    for _ in range(8):
+        answer = client.get_records(ShardIterator=following)
+        found.append(len(answer["Records"]))
+        following = answer["NextShardIterator"]
+    assert found == [0] * 7 + [1]
+
+
+def test_more_calls_than_the_limit_are_refused(server: StreamsServer, client: Any) -> None:
+    server.stream("users")
+    server.limits = {"ListStreams": 5}
+    server.stopped_at = server.now
+    for _ in range(5):
+        assert labels(client)
+    with pytest.raises(ClientError) as error:
+        labels(client)
+    assert code(error) == "LimitExceededException"
+    server.advance(1)
+    assert labels(client)

@@ -1,10 +1,13 @@
 """Where a shard is read from, as pure code: after a place, or from what a bookmark's mark says.
 
-A mark is `{"from": "trim_horizon" | seconds since 1970, "asked": seconds}`. `asked` is when it was
-made: if that is longer ago than a stream keeps its records, some may be gone. Of an open shard
-that was read to its tip there is `iterator` as well, which is exact while it lives; the time is
-for afterwards. `iterator` without `from` is no horizon: when it expires, the place is unknown. With
-a place, `{"read": seconds}` says when the shard was last read.
+A mark is `{"from": "trim_horizon" | seconds since 1970, "asked": seconds}`; `asked` is when it was
+made. `from` stays until a record was read. Of an open shard that was read from "now" on there is
+`iterator` as well, which is exact while it lives; the time is for afterwards. `iterator` without
+`from` is no horizon: when it expires, the place is unknown.
+
+`{"through": seconds}`, with a place or without, is the age of the data: everything that was created
+until then was read. If it is longer ago than a stream keeps its records, some may be gone. Without
+it (older bookmarks) a time in `from`, `asked` or `read` (when the shard was last read) counts.
 """
 
 from collections.abc import Mapping
@@ -21,12 +24,13 @@ RETENTION = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardBeginning:
-    """Where to read from. `since` is None for the trim horizon; `asked` 0 if that is not known;
-    `pinned` is False where nothing but the iterator is known."""
+    """Where to read from. `since` is None for the trim horizon; `asked` and `through` are 0 if they
+    are not known; `pinned` is False where nothing but the iterator is known."""
 
     after: Place | None = None
     since: float | None = None
     asked: float = 0.0
+    through: float = 0.0
     iterator: str = ""
     pinned: bool = True
 
@@ -35,16 +39,23 @@ class ShardBeginning:
         if not self.pinned:
             return {"iterator": self.iterator}
         mark: dict[str, Any] = {"from": "trim_horizon" if self.since is None else self.since}
-        mark |= {"asked": self.asked} if self.asked else {}
+        mark |= {"asked": round(self.asked, 3)} if self.asked else {}
+        mark |= {"through": int(self.through)} if self.through else {}
         return mark | ({"iterator": self.iterator} if self.iterator else {})
 
     def without_iterator(self) -> "ShardBeginning":
         """The same after the iterator has expired; one that is not pinned stays."""
         return replace(self, iterator="") if self.pinned else self
 
+    def read_through(self, through: float, now: float) -> "ShardBeginning":
+        """The same place; everything that was created until `through` was read, and there was
+        nothing."""
+        kept = replace(self, through=max(self.through, through))
+        return kept if self.live_iterator(now) else kept.without_iterator()
+
     def is_overdue(self, now: float) -> bool:
         """Whether records that belong to us may be older than the stream keeps them."""
-        return self.after is None and 0 < self.asked < now - RETENTION
+        return self.after is None and 0 < (self.through or self.asked) < now - RETENTION
 
     def live_iterator(self, now: float) -> str:
         """The iterator, if it still lives; if it is not known since when, the service decides."""
@@ -64,16 +75,17 @@ def beginning_of(bookmark: Bookmark) -> ShardBeginning:
 def _beginning_of(bookmark: Bookmark) -> ShardBeginning:
     mark = bookmark.mark or {}
     if bookmark.place is not None:
-        return ShardBeginning(after=bookmark.place)
+        return ShardBeginning(after=bookmark.place, through=_through(mark))
     parents = [Bookmark.from_json(each) for each in _parents(mark).values()]
     if not parents:
         return _from_mark(mark)
-    read = max((float((each.mark or {}).get("read", 0)) for each in parents), default=0.0)
-    if any(each.place is not None for each in parents):
-        return ShardBeginning(asked=read)
+    # What a shard has was created after the last that its parents have.
+    through = max(_through(each.mark or {}) for each in parents)
     first = _beginning_of(parents[0])
+    if any(each.place is not None for each in parents) or not first.pinned:
+        return ShardBeginning(through=through)
     # A parent's iterator says nothing about its children, which begin after all of it.
-    return first.without_iterator() if first.pinned else ShardBeginning(asked=read)
+    return replace(first.without_iterator(), through=through)
 
 
 def _from_mark(mark: Mark) -> ShardBeginning:
@@ -81,9 +93,20 @@ def _from_mark(mark: Mark) -> ShardBeginning:
     return ShardBeginning(
         since=None if since == "trim_horizon" else float(since),
         asked=float(mark.get("asked", 0)),
+        through=_through(mark),
         iterator=str(mark.get("iterator", "")),
         pinned="from" in mark or not mark.get("iterator"),
     )
+
+
+def _through(mark: Mark) -> float:
+    """The age of the data; 0 if it is not known."""
+    since, asked = mark.get("from", "trim_horizon"), float(mark.get("asked", 0))
+    if "through" in mark:
+        return float(mark["through"])
+    if since != "trim_horizon":
+        return asked if mark.get("iterator") else float(since)
+    return float(mark.get("read", 0))
 
 
 def _parents(mark: Mark) -> Mapping[str, Any]:

@@ -5,19 +5,30 @@ Answers of GetRecords come as their bytes: botocore's own walk over each record 
 else that is done with it.
 """
 
+import math
 import os
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import boto3
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ConnectionClosedError
 from botocore.parsers import ResponseParserFactory
 
-from penstock.feeds.dynamodb.failures import NOT_FOUND, code_of, translating
+from penstock.errors import Unavailable
+from penstock.feeds.dynamodb.account import Account
+from penstock.feeds.dynamodb.failures import (
+    NOT_FOUND,
+    Throttled,
+    code_of,
+    failure,
+    kind_of,
+    translating,
+)
 from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.records import Answer, read_answer
@@ -59,14 +70,20 @@ class DescribedStream:
 
 
 class StreamsClient:
-    """The four calls, with errors as ours unless a method says otherwise. Thread-safe."""
+    """The four calls, with errors as ours unless a method says otherwise. Thread-safe.
 
-    def __init__(self, settings: DynamodbSettings) -> None:
-        self._settings = settings
-        subject = f"DynamoDB Streams of {settings.table_name}"
-        self._subject = subject
-        with _making, translating(subject):
-            self._client = connect(settings, "dynamodbstreams")
+    botocore repeats none of them: a repeated call would not be paced. What was refused is tried
+    again by whoever asked; only a connection that the service has closed is made anew here.
+    """
+
+    def __init__(self, settings: DynamodbSettings, account: Account | None = None) -> None:
+        self.account = account or Account()
+        self._subject = f"DynamoDB Streams of {settings.table_name}"
+        with _making, translating(self._subject):
+            self._client = connect(settings, "dynamodbstreams", attempts=1)
+        model = self._client.meta.service_model.operation_model("GetShardIterator")
+        # botocore before 1.44.0 has no iterator at a time.
+        self.has_times = "Timestamp" in model.input_shape.members
 
     def streams(self, table: str) -> list[str]:
         """The ARNs of a table's streams, the newest last."""
@@ -74,7 +91,7 @@ class StreamsClient:
         more: dict[str, str] = {}
         with translating(self._subject):
             while True:
-                answer = self._client.list_streams(TableName=table, **more)
+                answer = self._look_up(self._client.list_streams, TableName=table, **more)
                 found += [each["StreamArn"] for each in answer.get("Streams", ())]
                 if not answer.get("LastEvaluatedStreamArn"):
                     return sorted(set(found), key=lambda arn: arn.rpartition("/stream/")[2])
@@ -87,7 +104,7 @@ class StreamsClient:
         while True:
             with translating(self._subject):
                 try:
-                    answer = self._client.describe_stream(StreamArn=arn, **more)
+                    answer = self._look_up(self._client.describe_stream, StreamArn=arn, **more)
                 except ClientError as error:
                     if code_of(error) == NOT_FOUND:
                         return None
@@ -99,20 +116,64 @@ class StreamsClient:
                 return DescribedStream(found["StreamStatus"], found["StreamViewType"], shards)
             more = {"ExclusiveStartShardId": last}
 
+    def _look_up(self, method: Callable[..., Any], **given: Any) -> Any:
+        """ListStreams or DescribeStream, as soon as the account's limits allow it."""
+        account = self.account
+        lists = method.__name__ == "list_streams"
+        account.wait_for(account.lists if lists else account.describes)
+        try:
+            answer = self._call(method, **given)
+        except ClientError as error:
+            account.is_throttled = issubclass(kind_of(error), Throttled)
+            raise
+        account.is_throttled = False
+        return answer
+
+    def _call(self, method: Callable[..., Any], **given: Any) -> Any:
+        try:
+            try:
+                answer = method(**given)
+            except ConnectionClosedError:
+                answer = method(**given)
+        except ClientError as error:
+            self.account.heard(error.response)
+            raise
+        self.account.heard(answer)
+        return answer
+
+    def now(self) -> float:
+        """The service's time, seconds since 1970; a second early rather than late."""
+        return self.account.server.now()
+
     def iterator(
         self, arn: str, shard: str, kind: str, *, sequence: str = "", since: float = 0.0
     ) -> str:
-        """A shard iterator; raises ClientError."""
+        """A shard iterator; raises ClientError. A time is asked for in whole seconds: to these the
+        service cuts the times of records."""
         more: dict[str, Any] = {}
         if sequence:
             more["SequenceNumber"] = sequence
         if kind == "AT_TIMESTAMP":
-            more["Timestamp"] = datetime.fromtimestamp(since, UTC)
+            more["Timestamp"] = datetime.fromtimestamp(math.floor(since), UTC)
         with translating(self._subject, refusals=False):
-            answer = self._client.get_shard_iterator(
-                StreamArn=arn, ShardId=shard, ShardIteratorType=kind, **more
+            answer = self._call(
+                self._client.get_shard_iterator,
+                StreamArn=arn,
+                ShardId=shard,
+                ShardIteratorType=kind,
+                **more,
             )
         return str(answer["ShardIterator"])
+
+    def verify_gone(self, arn: str, shard: str) -> None:
+        """Raises Unavailable if a shard can be read, although a call before did not find it."""
+        try:
+            self.records(self.iterator(arn, shard, "TRIM_HORIZON"))
+        except ClientError as error:
+            if code_of(error) == NOT_FOUND:
+                return
+            raise failure(error, self._subject) from error
+        raise Unavailable(f"{self._subject}: {shard} was not found, and is there again")
 
     def latest(self, arn: str, shard: str) -> str:
         """A LATEST iterator."""
@@ -122,22 +183,35 @@ class StreamsClient:
     def records(self, iterator: str) -> tuple[Answer, bytes]:
         """One page, and its bytes; raises ClientError and Malformed."""
         with translating(self._subject, refusals=False):
-            body: bytes = self._client.get_records(ShardIterator=iterator)["Body"]
+            body: bytes = self._call(self._client.get_records, ShardIterator=iterator)["Body"]
         return read_answer(body), body
 
 
 def client_of(settings: DynamodbSettings) -> StreamsClient:
-    """This process's client; where to start does not matter to it."""
+    """This process's client for a login; where to start does not matter to it."""
     return _client_of(os.getpid(), settings.model_copy(update={"start": "latest"}))
 
 
-@cache
+# A session token that was replaced is not asked for again: its client is let go.
+@lru_cache(maxsize=64)
 def _client_of(_: int, settings: DynamodbSettings) -> StreamsClient:
-    return StreamsClient(settings)
+    return StreamsClient(settings, account_of(settings))
 
 
-def connect(settings: DynamodbSettings, service: str) -> Any:
-    """A client of boto3 with the login of the settings. Raises botocore's errors."""
+def account_of(settings: DynamodbSettings) -> Account:
+    """What this process knows of the account that a login is of. No I/O."""
+    key = settings.access_key.get_secret_value() if settings.access_key is not None else None
+    return _account_of(os.getpid(), settings.endpoint, settings.region, settings.profile, key)
+
+
+@lru_cache(maxsize=64)
+def _account_of(*_: int | str | None) -> Account:
+    return Account()
+
+
+def connect(settings: DynamodbSettings, service: str, attempts: int = 4) -> Any:
+    """A client of boto3 with the login of the settings, which makes a failed call so many times.
+    Raises botocore's errors."""
     session = botocore.session.Session(profile=settings.profile)
     session.register_component("response_parser_factory", _BytesParserFactory())
     keys = {
@@ -153,7 +227,7 @@ def connect(settings: DynamodbSettings, service: str) -> Any:
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.timeout,
         max_pool_connections=_CONNECTIONS,
-        retries={"mode": "standard", "total_max_attempts": 2},
+        retries={"mode": "standard", "total_max_attempts": attempts},
     )
     return boto3.Session(botocore_session=session).client(
         service,

@@ -3,6 +3,7 @@
 import base64
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from penstock.feeds.dynamodb.client import connect
@@ -26,6 +27,10 @@ class DynamodbTable:
         self.name = settings.table_name
         self._keys: list[str] = []
         self._item = plain_values("msgpack").item
+
+    @cached_property
+    def _client(self) -> Any:
+        return connect(self._settings, "dynamodb")
 
     def identity(self, change: Mapping[str, Any]) -> str:
         """See `feeds.Collection`."""
@@ -65,13 +70,13 @@ class DynamodbTable:
                 yield from (self._item(_as_sent(item)) for item in page["Items"])
 
     def _pages(self, **given: Any) -> Iterator[dict[str, Any]]:
-        pages = connect(self._settings, "dynamodb").get_paginator("scan")
+        pages = self._client.get_paginator("scan")
         yield from pages.paginate(TableName=self.name, ConsistentRead=True, **given)
 
     def _key_names(self) -> list[str]:
         """In the order that document ids have."""
         if not self._keys:
-            described = connect(self._settings, "dynamodb").describe_table(TableName=self.name)
+            described = self._client.describe_table(TableName=self.name)
             self._keys = sorted(each["AttributeName"] for each in described["Table"]["KeySchema"])
         return self._keys
 

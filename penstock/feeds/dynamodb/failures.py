@@ -16,6 +16,8 @@ REFUSED = "ValidationException"
 _LATER = "penstock tries again by itself"
 _POLICY = "allow what docs/how-to/dynamodb.md lists, in the role's policy"
 _CREDENTIALS = "correct the credentials that boto3 finds: `aws sts get-caller-identity` shows them"
+_RENEWED = "credentials of a role renew themselves; renew a session token, or `aws sso login`"
+_CLOCK = "set this machine's clock (NTP): AWS refuses requests that are five minutes off"
 
 
 class Throttled(Unavailable):
@@ -27,6 +29,9 @@ _TABLE: dict[str, tuple[type[PenstockError], str]] = {
     "ProvisionedThroughputExceededException": (Throttled, _LATER),
     "RequestLimitExceeded": (Throttled, _LATER),
     "ThrottlingException": (Throttled, _LATER),
+    "Throttling": (Throttled, _LATER),
+    "TooManyRequestsException": (Throttled, _LATER),
+    "RequestTimeout": (Unavailable, _LATER),
     "InternalServerError": (Unavailable, _LATER),
     "ServiceUnavailable": (Unavailable, _LATER),
     "AccessDeniedException": (SettingsError, _POLICY),
@@ -34,12 +39,23 @@ _TABLE: dict[str, tuple[type[PenstockError], str]] = {
     "InvalidSignatureException": (SettingsError, _CREDENTIALS),
     "MissingAuthenticationTokenException": (SettingsError, _CREDENTIALS),
     "IncompleteSignatureException": (SettingsError, _CREDENTIALS),
-    "ExpiredTokenException": (SettingsError, "renew the session's credentials"),
+    "ExpiredTokenException": (Unavailable, _RENEWED),
+    "ExpiredToken": (Unavailable, _RENEWED),
+    "RequestExpired": (Unavailable, _CLOCK),
+    "RequestTimeTooSkewed": (Unavailable, _CLOCK),
     NOT_FOUND: (SettingsError, "correct `table`, `stream` or `region`, or create the table"),
     REFUSED: (SettingsError, "this is a defect of penstock; please report it with this message"),
     EXPIRED: (Unavailable, _LATER),
     TRIMMED: (Unavailable, _LATER),
 }
+
+# Those without an error code that is known.
+_BY_STATUS: dict[int, tuple[type[PenstockError], str]] = {
+    408: (Unavailable, _LATER),
+    429: (Throttled, _LATER),
+}
+# How the message of a wrong signature begins where only the time in it is wrong.
+_WRONG_TIME = ("Signature expired", "Signature not yet current")
 
 # What botocore raises by itself; the first that fits.
 _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
@@ -52,6 +68,7 @@ _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
     (boto.InvalidConfigError, SettingsError, "correct ~/.aws/config"),
     (boto.ConfigParseError, SettingsError, "correct ~/.aws/config"),
     (boto.ParamValidationError, SettingsError, "correct `table` or `stream`"),
+    (boto.UnauthorizedSSOTokenError, Unavailable, _RENEWED),
     (boto.SSLError, SettingsError, "correct `endpoint`, or the machine's certificates"),
     (boto.ConnectionError, Unavailable, _LATER),
     (boto.HTTPClientError, Unavailable, _LATER),
@@ -68,15 +85,28 @@ def code_of(error: boto.ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def kind_of(error: boto.ClientError) -> type[PenstockError]:
+    """The class of a refusal, as ours."""
+    return _known(error)[0]
+
+
 def failure(error: boto.ClientError, subject: str) -> PenstockError:
     """A refusal of the service, as ours."""
-    known = _TABLE.get(code_of(error))
-    if known is None:
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-        known = (Unavailable, _LATER) if status >= 500 else (SettingsError, "see the message")
-    kind, hint = known
+    kind, hint = _known(error)
     message = error.response.get("Error", {}).get("Message", "")
     return kind(f"{subject}: {code_of(error)} {message}".strip(), hint=hint)
+
+
+def _known(error: boto.ClientError) -> tuple[type[PenstockError], str]:
+    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+    if code == "InvalidSignatureException" and message.startswith(_WRONG_TIME):
+        return Unavailable, _CLOCK
+    if code in _TABLE:
+        return _TABLE[code]
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+    if status >= 500:
+        return Unavailable, _LATER
+    return _BY_STATUS.get(status, (SettingsError, "see the message"))
 
 
 @contextmanager

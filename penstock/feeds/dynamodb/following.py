@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,9 @@ from botocore.exceptions import ClientError
 
 from penstock.errors import ShardIteratorExpired, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.feeds.dynamodb.beginning import ShardBeginning, is_before
+from penstock.feeds.dynamodb.account import KnownShard, Walk
+from penstock.feeds.dynamodb.ages import Ages
+from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning, is_before
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import (
     EXPIRED,
@@ -20,19 +23,21 @@ from penstock.feeds.dynamodb.failures import (
     code_of,
     failure,
 )
-from penstock.feeds.dynamodb.pacing import ShardPace
+from penstock.feeds.dynamodb.reach import Reach
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequence_number
 
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a
-# shard without records is renewed, and how far clocks may differ.
-_KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 60.0
+# shard without new records is renewed; how far clocks may differ at most: requests are refused
+# beyond that.
+_KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 5 * 60.0
 
 
 class DynamodbFollowing:
-    """The implementation of `feeds.Following`. `lost` makes the error for records that are gone
-    (None: there were none), and remembers it for the next `follow`."""
+    """The implementation of `feeds.Following`. `known` is what this process knows of the shard;
+    `lost` makes the error for records that are gone (None: there were none). `clock` is monotonic
+    seconds, `now` the service's time."""
 
     def __init__(
         self,
@@ -43,25 +48,41 @@ class DynamodbFollowing:
         shard: str,
         table: str,
         beginning: ShardBeginning,
-        pace: ShardPace,
+        known: KnownShard,
         lost: Callable[[Place | None, str], HistoryLost | None],
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self._client, self._partition = client, partition
         self._arn, self._shard, self._table = arn, shard, table
-        self._beginning, self._pace, self._lost = beginning, pace, lost
-        self._clock, self._now = clock, now
+        self._known, self._pace, self._lost = known, known.pace, lost
+        self._clock, self._now = clock, now or client.now
+        moment = self._now()
+        if beginning.after is None and not beginning.asked:
+            beginning = replace(beginning, asked=moment)
+        self._beginning = beginning
         self._after = beginning.after
-        self._scans = False  # AT_TIMESTAMP is not known there: from the horizon, passing over
-        self._iterator: str | None = beginning.live_iterator(now()) or None
-        self._iterated = clock()
+        self._scans = False  # a time is not known there: from the horizon, passing over
+        self._iterator: str | None = beginning.live_iterator(moment) or None
+        self._iterated = clock() - (moment - beginning.asked if self._iterator else 0.0)
+        self._kept = self._iterated
+        self._reach = Reach(beginning.through, moment)
+        self._ages = Ages(beginning.after, beginning.through)
+        self._go_on()
         self._ahead: Page | None = None
-        self._read_at = now()
-        self._created = 0.0
+        self._created, self._read_at = 0.0, moment
         self._drained = self._closed = False
         self._acknowledged: Place | None = None
         self.begins = "" if beginning.after is None else sequence_number(beginning.after)
+
+    def _go_on(self) -> None:
+        """With the walk of this process that came to the same place, if there is one."""
+        walk, beginning = self._known.walk, self._beginning
+        place = (beginning.after, beginning.since)
+        if walk is None or (walk.after, walk.since) != place or not beginning.pinned:
+            self._pace.walks()
+        elif self._clock() - walk.at < LIFETIME:
+            self._iterator, self._iterated, self._reach = walk.iterator, walk.at, walk.reach
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`. One poll: a call, and up to five until the tip is found."""
@@ -82,11 +103,13 @@ class DynamodbFollowing:
                 break
         return []
 
-    def look_ahead(self) -> None:
-        """Reads the first page now, which says where this following begins."""
+    def look_ahead(self) -> bool:
+        """Reads the first page now, which says where this following begins; whether the service
+        answered."""
         self._ahead = self._call()
-        if self._ahead is not None:
-            self.begins = sequence_number(self._ahead.first)
+        if self._iterator is None and not self._drained:  # one that has expired is made anew
+            self._ahead = self._call()
+        return not self._pace.is_throttled
 
     def end(self) -> None:
         """There is nothing to read."""
@@ -97,34 +120,50 @@ class DynamodbFollowing:
         try:
             if self._iterator is None:
                 self._iterator = self._new_iterator()
-                self._iterated = self._clock()
-            self._pace.reads(self._clock())
             answer, body = self._client.records(self._iterator)
         except ClientError as error:
             self._refused(error)
             return None
+        finally:  # the service has counted the call by now
+            self._pace.reads(self._clock())
         self._iterator, self._iterated = answer.next, self._clock()
         self._drained = answer.next is None
         self._pace.found(len(answer.records), self._clock())
-        if not answer.records:
-            self._note_tip()
-            return None
-        return self._page(answer, body)
+        page = None
+        if answer.records:
+            page = self._page(answer, body)
+        else:
+            self._note_nothing()
+        self._remember()
+        return page
+
+    def _remember(self) -> None:
+        """What the next following from here goes on with, in this process."""
+        self._known.walk = None
+        if self._iterator is not None and not self._scans:
+            since = None if self._after is not None else self._beginning.since
+            self._known.walk = Walk(
+                after=self._after,
+                since=since,
+                iterator=self._iterator,
+                at=self._iterated,
+                reach=self._reach,
+            )
 
     def _new_iterator(self) -> str:
-        beginning = self._beginning
         if self._after is not None:
             kind, sequence = "AFTER_SEQUENCE_NUMBER", sequence_number(self._after)
             return self._client.iterator(self._arn, self._shard, kind, sequence=sequence)
-        if beginning.since is not None and not self._scans:
+        since = self._beginning.since
+        if since is not None and self._client.has_times and not self._scans:
+            # The service refuses a time in the future: of a clock that was fast, at most so much.
+            since = since if since <= self._now() else self._now() - _SKEW
             try:
-                return self._client.iterator(
-                    self._arn, self._shard, "AT_TIMESTAMP", since=beginning.since
-                )
+                return self._client.iterator(self._arn, self._shard, "AT_TIMESTAMP", since=since)
             except ClientError as error:
                 if code_of(error) != REFUSED:
                     raise
-            self._scans = True
+        self._scans = since is not None
         return self._client.iterator(self._arn, self._shard, "TRIM_HORIZON")
 
     def _refused(self, error: ClientError) -> None:
@@ -173,28 +212,29 @@ class DynamodbFollowing:
                 skip += 1
             self._scans = skip == len(records)  # times may go back: records are not sorted by them
         self._after = place_of(records[-1].sequence)
-        self._created = records[-1].created
-        self._read_at = self._now()
+        self._created, self._read_at = records[-1].created, self._now()
+        self._reach.found(self._created, self._read_at)
+        self._ages.note(self._after, records[0].created, self._created)
         if skip == len(records):
             return None
+        self.begins = self.begins or records[skip].sequence
         return Page(
             partition=self._partition,
             first=place_of(records[skip].sequence),
             last=self._after,
             count=len(records) - skip,
-            captured_at=int(self._read_at * 1e6),
+            captured_at=int(time.time() * 1e6),
             context=PageContext(self._table, skip).pack(),
             payload=body,
         )
 
-    def _note_tip(self) -> None:
-        """A shard that has no records up to now begins here, whatever it began with."""
-        now, iterator = self._now(), self._iterator
-        is_tip = self._after is None and self._pace.is_tip_reached and iterator is not None
-        if is_tip and now - self._beginning.asked >= _RENEW:
-            self._beginning = ShardBeginning(
-                since=now - _SKEW, asked=round(now, 3), iterator=iterator or ""
-            )
+    def _note_nothing(self) -> None:
+        """A page without records. The place stays, and is known to be newer now and then."""
+        self._reach.found_nothing(self._now())
+        if self._drained or self._reach.through - self._ages.newest >= _RENEW:
+            self._ages.renew(self._reach.through)
+            if self._after is None:
+                self._beginning = self._beginning.read_through(self._reach.through, self._now())
 
     @property
     def drained(self) -> bool:
@@ -203,36 +243,58 @@ class DynamodbFollowing:
 
     def keep_alive(self) -> Sequence[Page]:
         """See `feeds.Following`: with a sequence number an iterator is made anew at any time; one
-        without is used before it expires, at most every ten minutes."""
-        idle = self._clock() - self._iterated >= _KEEP
-        if self._after is not None or self._drained or self._iterator is None or not idle:
+        without is used before it expires: every ten minutes, or earlier where calls of this are so
+        rare that the next one would be too late."""
+        now = self._clock()
+        idle, seldom = now - self._iterated, now - self._kept
+        self._kept = now
+        is_due = idle >= _KEEP or idle + seldom >= LIFETIME
+        if self._after is not None or self._drained or self._iterator is None or not is_due:
             return ()
         return self.read(0.0)
 
     def bookmark(self, place: Place | None) -> Bookmark:
         """See `feeds.Following`."""
         if place is None:
-            return Bookmark(None, self._beginning.to_mark() | {"read": int(self._read_at)})
-        return Bookmark(place, {"read": int(self._read_at)})
+            return Bookmark(None, self._beginning.to_mark())
+        through = self._ages.of_bookmark(place)
+        if through <= self._read_at - RETENTION:  # a stand-in, which keeps records for longer
+            through = self._read_at
+        return Bookmark(place, {"through": int(through)})
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """See `feeds.Following`: a stream keeps its records for 24 hours, whoever has read them."""
         self._acknowledged = bookmark.place or self._acknowledged
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Following`."""
-        tip = self._drained or self._pace.is_tip_reached
-        behind = 0.0 if tip or not self._created else max(0.0, self._now() - self._created)
+        """See `feeds.Following`. The lag is 0 only where all was read and is stored."""
+        now = self._now()
+        stored = max(filter(None, (self._acknowledged, self._ages.asked)), default=None)
+        is_tip = self._drained or self._reach.is_at_tip
+        is_done = is_tip and self._ahead is None and stored == self._after
+        through = now if is_done else self._ages.at(stored)
         last = datetime.fromtimestamp(self._created, UTC).isoformat() if self._created else None
         return {
             "connected": not self._closed,
             "current": None if self._after is None else str(self._after),
             "confirmed": None if self._acknowledged is None else str(self._acknowledged),
-            "lag_seconds": round(behind, 3),
+            "lag_seconds": round(max(0.0, now - through), 3) if through else None,
             "throttled": self._pace.is_throttled,
-            "details": {"shard": self._shard, "tip_reached": tip, "last_record": last},
+            **_window(now, through),
+            "details": {
+                "shard": self._shard,
+                "tip_reached": is_tip,
+                "last_record": last,
+                "next_read_in": round(max(0.0, self._pace.due() - self._clock()), 3),
+            },
         }
 
     def close(self) -> None:
         """See `feeds.Following`: there is nothing to close."""
         self._closed = True
+
+
+def _window(now: float, through: float) -> dict[str, float]:
+    """How far back the stream reaches, and how long until what comes next leaves it."""
+    left = {"window_left_seconds": round(max(0.0, through + RETENTION - now), 3)} if through else {}
+    return {"window_seconds": RETENTION, **left}

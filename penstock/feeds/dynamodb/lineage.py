@@ -1,11 +1,18 @@
-"""The tree of a stream's shards, as pure code: from what DescribeStream lists, in any order.
+"""The tree of a stream's shards, as pure code: from what DescribeStream lists, in any order; and
+the partitions of a table's streams, one after the other.
 
 A shard has one parent at most. A parent that is not listed any more is done: its records are gone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from penstock.feeds import Lineage
+from penstock.position import Bookmark, Bookmarks, PartitionId
+
+# In the mark of a stream's first partitions: which stream of the table there was before it.
+REPLACES = "replaces"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +98,68 @@ class ShardTree:
             found.append(name)
             waiting += self.children(name)
         return found
+
+
+def partition_of(label: str, shard: str) -> PartitionId:
+    """A shard's name in all streams of a table."""
+    return PartitionId(f"{label}/{shard}")
+
+
+def label_of(partition: PartitionId) -> str:
+    """The stream's label."""
+    return partition.rpartition("/")[0]
+
+
+def start_of(label: str) -> PartitionId:
+    """The name of the bookmark that says where reading of a stream began: an ended partition, and
+    a parent of all shards whose own parents are not there. So a shard that the first listing left
+    out begins where the others did."""
+    return partition_of(label, "start")
+
+
+def lineages(trees: Mapping[str, ShardTree], known: Bookmarks) -> list[Lineage]:
+    """The partitions of a table's streams, by label; parents first. A child inherits where its
+    parents began, if nothing was read of them. A stream's first shards are children of the last
+    ones that are known of the stream before it."""
+    found: list[Lineage] = []
+    last: tuple[PartitionId, ...] = ()
+    for label in sorted({*trees, *map(label_of, known)}):
+        tree = trees.get(label) or ShardTree(())
+        for shard in tree.ordered:
+            parents = _parents(label, shard, tree, last, known)
+            found.append(
+                Lineage(
+                    partition=partition_of(label, shard.id),
+                    parents=parents,
+                    first=_first(label, parents, known),
+                    whole=start_of(label) in parents,
+                )
+            )
+        listed = {partition_of(label, each) for each in tree.shards}
+        before = [name for name in known if label_of(name) == label and name not in listed]
+        leaves = [partition_of(label, shard.id) for shard in tree.leaves]
+        last = (*leaves, *before) or last
+    return found
+
+
+def _parents(
+    label: str,
+    shard: StreamShard,
+    tree: ShardTree,
+    last: tuple[PartitionId, ...],
+    known: Bookmarks,
+) -> tuple[PartitionId, ...]:
+    start = start_of(label)
+    if shard.parent is not None:
+        parent = partition_of(label, shard.parent)
+        is_there = shard.parent in tree.shards or parent in known
+        return (parent,) if is_there or start not in known else (parent, start)
+    return (start,) if start in known else last
+
+
+def _first(label: str, parents: Sequence[PartitionId], known: Bookmarks) -> Bookmark | None:
+    marks = {name: known[name].to_json() for name in parents if name in known}
+    if not marks:
+        return None
+    before = {label_of(name) for name in marks} - {label}
+    return Bookmark(mark={REPLACES: max(before)} if before else {"parents": marks})

@@ -54,7 +54,7 @@ class DynamodbSettings(Settings):
     """Whether Spark's tasks read the shards in open micro-batches; if not, the reader process."""
     reads: int = Field(5, ge=1)
     """Most reads a second and shard. AWS allows five, from all readers together."""
-    poll: Duration = Field(0.25, gt=0)
+    poll: Duration = Field(1.0, gt=0)
     """Seconds between two reads of a shard that has nothing new."""
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for making a connection."""

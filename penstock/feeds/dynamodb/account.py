@@ -1,0 +1,118 @@
+"""What this process knows of one account in one region, whoever asks: the pace of its calls, where
+each shard is being read, and the service's clock. Limits of AWS count for the account, and a shard,
+whatever number of feeds, tickets and connections there are.
+"""
+
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from penstock.feeds.dynamodb.pacing import CallPace, ShardPace
+from penstock.feeds.dynamodb.reach import Reach
+from penstock.position import Place
+
+# Calls a second of one process. AWS allows 5 and 10 for the whole account; others make some, too.
+LISTS, DESCRIBES = 4, 8
+# Shards that are remembered. They roll every four hours; an older one is read as if it were new.
+_SHARDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """How far a shard was read: the next iterator after `after`, or, where no record was found,
+    after `since` (None: the horizon). `at`: monotonic seconds of that answer."""
+
+    after: Place | None
+    since: float | None
+    iterator: str
+    at: float
+    reach: Reach
+
+
+class KnownShard:
+    """A shard that this process reads. `walk` is replaced after each answer; the next following
+    from the same place goes on with it."""
+
+    def __init__(self, pace: ShardPace) -> None:
+        self.pace = pace
+        self.walk: Walk | None = None
+
+
+class ServerClock:
+    """The server's time by the `Date` of its answers, which is cut to the second: a lower bound.
+    Until there is an answer, the local clock's."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        local: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock, self._local = clock, local
+        self._ahead: float | None = None  # of the monotonic clock
+        self._last = ""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        ahead = self._ahead
+        return self._local() if ahead is None else self._clock() + ahead
+
+    def heard(self, date: str) -> None:
+        """An answer had this `Date`; one that is no date is passed over."""
+        if date == self._last:
+            return
+        try:
+            found = parsedate_to_datetime(date).timestamp() - self._clock()
+        except (TypeError, ValueError):
+            return
+        self._last = date
+        # The greatest is the closest, unless the clock was set back.
+        if self._ahead is None or found > self._ahead or found < self._ahead - 2:
+            self._ahead = found
+
+
+class Account:
+    """See above; thread-safe."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.server = ServerClock(clock)
+        self.lists, self.describes = CallPace(LISTS), CallPace(DESCRIBES)
+        # The ARNs of each table's streams that were found, by label.
+        self.arns: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        # Whether the last look-up of streams or shards was refused: calls are too many.
+        self.is_throttled = False
+        self._clock, self._sleep = clock, sleep
+        self._lock = threading.Lock()
+        self._shards: OrderedDict[tuple[str, str], KnownShard] = OrderedDict()
+
+    def wait_for(self, pace: CallPace) -> None:
+        """Returns when the call may be made, which counts from now on."""
+        with self._lock:
+            now = self._clock()
+            at = pace.reserve(now)
+        if at > now:
+            self._sleep(at - now)
+
+    def shard(self, arn: str, shard: str, reads: int, pause: float) -> KnownShard:
+        """One shard, paced as a feed's settings say."""
+        with self._lock:
+            known = self._shards.get((arn, shard))
+            if known is None:
+                known = self._shards[arn, shard] = KnownShard(ShardPace(reads, pause))
+            known.pace.adjust(reads, pause)
+            self._shards.move_to_end((arn, shard))
+            while len(self._shards) > _SHARDS:
+                self._shards.popitem(last=False)
+        return known
+
+    def heard(self, answer: Mapping[str, Any]) -> None:
+        """Takes the time of an answer of botocore."""
+        headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}
+        self.server.heard(str(headers.get("date", "")))

@@ -1,0 +1,103 @@
+"""The streams of one table, as far as they are there, and what DescribeStream says of each.
+
+ListStreams is evidence of what there is, never of what there is not: a stream that is known and not
+listed is described by its ARN, which differs from the others' in its label only.
+"""
+
+import time
+from collections.abc import Callable, Collection
+
+from penstock.errors import InvalidStream, Unavailable
+from penstock.feeds.dynamodb.client import StreamsClient, account_of
+from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.preflight import how_to_enable
+from penstock.feeds.dynamodb.settings import DynamodbSettings
+
+DISABLED = ("DISABLED", "DISABLING")
+# Seconds for which a stream must list no shards until that is believed of a disabled one.
+_EMPTY = 2.0
+_STREAM = "/stream/"
+
+
+class TableStreams:
+    """`status` is the newest stream's, by the last look-up; `history` its ARN; both "" before."""
+
+    def __init__(
+        self,
+        settings: DynamodbSettings,
+        client: Callable[[], StreamsClient],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = clock
+        self._empty: dict[str, float] = {}  # since when a stream lists no shards
+        self.status = self.history = ""
+
+    @property
+    def _arns(self) -> dict[str, str]:
+        """By label, also those that other feeds of this process have found: a ticket's feed makes
+        no look-up. One that is not there any more is taken out."""
+        return account_of(self._settings).arns[self._settings.table_name]
+
+    def trees(self, known: Collection[str] = ()) -> list[tuple[str, ShardTree]]:
+        """Of each stream that is there, the newest last, at least one; `known`: labels that may be
+        left out of ListStreams. Raises InvalidStream if nothing is known and nothing is there."""
+        found = []
+        for label in sorted({*self._list(), *known}):
+            tree = self._tree(label)
+            if tree is not None:
+                found.append((label, tree))
+        if found:
+            return found
+        text = f"the table {self._settings.table_name} has no stream, or there is no such table"
+        if known:
+            raise Unavailable(f"{text}, and changes of it were read", hint=self._how_to_go_on)
+        raise InvalidStream(text, hint=how_to_enable(self._settings.table_name))
+
+    @property
+    def _how_to_go_on(self) -> str:
+        enable = how_to_enable(self._settings.table_name)
+        return f"a deleted table's stream is read for a day by its ARN, as `stream`; else {enable}"
+
+    def _tree(self, label: str) -> ShardTree | None:
+        arn = self._arns.get(label) or self._derived(label)
+        described = None if arn is None else self._client().describe(arn)
+        if arn is None or described is None:
+            self._arns.pop(label, None)
+            return None
+        self._arns[label] = arn
+        self.status, self.history = described.status, arn
+        if described.shards:
+            self._empty.pop(label, None)
+        else:
+            since = self._empty.setdefault(label, self._clock())
+            if described.status not in DISABLED or self._clock() - since < _EMPTY:
+                raise Unavailable(f"the stream {arn} lists no shards now")
+        return ShardTree(described.shards)
+
+    def arn(self, label: str) -> str | None:
+        """The ARN of a stream; None if it is not there, by DescribeStream."""
+        if label not in self._arns and label not in self._list():
+            derived = self._derived(label)
+            if derived is not None and self._client().describe(derived) is not None:
+                self._arns[label] = derived
+        return self._arns.get(label)
+
+    def _list(self) -> Collection[str]:
+        """The labels of those that are listed now."""
+        one = self._settings.stream
+        arns = [one] if one else self._client().streams(self._settings.table_name)
+        listed = {arn.rpartition(_STREAM)[2]: arn for arn in arns}
+        self._arns.update(listed)
+        return listed
+
+    def _derived(self, label: str) -> str | None:
+        """The ARN of another stream of the table, from one that was listed. Raises Unavailable if
+        none was."""
+        if self._settings.stream:
+            return None
+        if not self._arns:
+            table = self._settings.table_name
+            raise Unavailable(f"no stream of {table} is listed now", hint=self._how_to_go_on)
+        return next(iter(self._arns.values())).rpartition(_STREAM)[0] + _STREAM + label

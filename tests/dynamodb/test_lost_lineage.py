@@ -1,0 +1,541 @@
+"""Whatever a stream loses is told before anything later is handed out, in a pipeline and in the
+iterator, and `on_gap: continue` goes on after it. See `streams` for the service's side."""
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidStream, PositionLost, RecordsExpired
+from penstock.feeds import Gap
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.position import Bookmark, PartitionId
+from penstock.reservoir.reader import BLOCKED, PartitionReader
+from penstock.stream import Stream
+from penstock.wire.dynamodb.records import place_of
+from tests.dynamodb import consumers
+from tests.dynamodb.consumers import Consumer, Pipeline, some, until
+from tests.dynamodb.server import StreamsServer, settings_of
+from tests.dynamodb.streams import Shard, sequence
+from tests.dynamodb.streams import Stream as Served
+from tests.reading.made import Clock
+
+pytestmark = pytest.mark.slow  # two listings, some seconds apart
+
+DAY = 24 * 3600.0
+Kind = Callable[..., Consumer]
+
+
+@pytest.fixture
+def server() -> Iterator[StreamsServer]:
+    with StreamsServer() as found:
+        yield found
+
+
+@pytest.fixture(params=[Pipeline, consumers.Iterator])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def opened(kind: Kind) -> Iterator[Kind]:
+    made: list[Consumer] = []
+
+    def make(*given: Any) -> Consumer:
+        made.append(kind(*given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def feed_of(server: StreamsServer, on_gap: str = "fail", **given: Any) -> DynamodbFeed:
+    return DynamodbFeed(settings_of(server, reads=1000, poll=0.01, on_gap=on_gap, **given))
+
+
+def put(server: StreamsServer, stream: Served, shard: Shard, *keys: str) -> None:
+    for key in keys:
+        stream.put(shard, key, at=server.now)
+
+
+def gone(shard: Shard) -> None:
+    """Neither listed nor readable, as a day after it was closed."""
+    shard.listed, shard.gone = False, True
+
+
+def read_and_ended(server: StreamsServer, opened: Kind) -> tuple[Served, Shard, Any]:
+    """A stream whose one shard was read to its end, and a position that says so."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a")
+    consumer = opened(feed_of(server))
+    some(consumer, 1)
+    shard.closed = True
+    until(consumer, lambda: [each["ended"] for each in rows(consumer.saved).values()] == [True])
+    saved = consumer.saved
+    consumer.stop()
+    return stream, shard, saved
+
+
+def rows(saved: Any) -> dict[str, dict[str, Any]]:
+    """Partition -> bookmark as JSON, of either kind of position."""
+    found = saved.get("partitions", saved)
+    return {
+        name: {"ended": False} | (each.to_json() if isinstance(each, Bookmark) else each)
+        for name, each in found.items()
+    }
+
+
+def changed(saved: Any, found: dict[str, dict[str, Any]]) -> Any:
+    """The position with these bookmarks."""
+    if "partitions" in saved:
+        return saved | {"partitions": found}
+    return {PartitionId(name): Bookmark.from_json(each) for name, each in found.items()}
+
+
+def fails(consumer: Consumer, cause: str) -> None:
+    """It says what is lost, and hands out nothing, then and later."""
+    until(consumer, lambda: bool(consumer.lost))
+    for _ in range(20):
+        consumer.poll()
+    assert consumer.keys == []
+    assert consumer.causes[:1] == [cause]
+
+
+def goes_on(consumer: Consumer, *causes: str, keys: list[str]) -> None:
+    assert some(consumer, len(keys)) == keys
+    assert consumer.causes == list(causes)
+    assert consumer.lost == []
+
+
+def check(server: StreamsServer, opened: Kind, saved: Any, *causes: str, keys: list[str]) -> None:
+    """Where the policy is to fail, and where it is to go on."""
+    fails(opened(feed_of(server), saved), causes[0])
+    goes_on(opened(feed_of(server, "continue"), saved), *causes, keys=keys)
+
+
+def test_a_child_of_what_has_ended_that_is_gone_is_told(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """Away for more than a day after the shard ended and before its child was known."""
+    stream, shard, saved = read_and_ended(server, opened)
+    (child,) = stream.split(shard, 1)
+    (last,) = stream.split(child, 1)
+    put(server, stream, last, "c")
+    gone(shard)
+    gone(child)
+    check(server, opened, saved, "lineage_broken", keys=["c"])
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_stream_that_was_drained_and_replaced_and_is_not_listed_any_more_is_told(
+    server: StreamsServer, opened: Kind, described: bool
+) -> None:
+    old, shard, saved = read_and_ended(server, opened)
+    new = server.stream("users")
+    put(server, new, new.shard(), "z")
+    old.listed = False
+    gone(shard)
+    if not described:
+        del server.streams[old.arn]
+    check(server, opened, saved, "stream_replaced", keys=["z"])
+
+
+def test_a_stream_that_was_not_drained_and_is_gone_is_told_before_its_successor_is_read(
+    server: StreamsServer, opened: Kind
+) -> None:
+    old = server.stream("users")
+    shard = old.shard()
+    put(server, old, shard, "a")
+    consumer = opened(feed_of(server))
+    some(consumer, 1)
+    saved = consumer.saved
+    new = server.stream("users")
+    put(server, new, new.shard(), "z")
+    del server.streams[old.arn]
+    check(server, opened, saved, "stream_gone", "stream_replaced", keys=["z"])
+
+
+def test_an_old_stream_whose_listing_is_empty_once_is_read_before_its_successor(
+    server: StreamsServer, opened: Kind
+) -> None:
+    old, shard, saved = read_and_ended(server, opened)
+    (child,) = old.split(shard, 1)
+    put(server, old, child, "b")
+    new = server.stream("users")
+    put(server, new, new.shard(), "z")
+    old.empty = 1
+    goes_on(opened(feed_of(server, "continue"), saved), "stream_replaced", keys=["b", "z"])
+
+
+def test_one_list_of_streams_without_a_stream_is_no_gap(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """Also where the new stream is listed and the old one, which still has records, is not."""
+    old = server.stream("users")
+    shard = old.shard()
+    put(server, old, shard, "a")
+    consumer = opened(feed_of(server))
+    some(consumer, 1)
+    saved = consumer.saved
+    put(server, old, shard, "b")
+    new = server.stream("users")
+    put(server, new, new.shard(), "z")
+    old.hidden = 10_000
+    goes_on(opened(feed_of(server, "continue"), saved), "stream_replaced", keys=["b", "z"])
+
+
+def test_what_descends_from_a_lost_shard_is_not_handed_out_where_the_policy_is_to_fail(
+    server: StreamsServer, opened: Kind
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a")
+    consumer = opened(feed_of(server))
+    until(consumer, lambda: len(rows(consumer.saved)) == 1)
+    saved = consumer.saved
+    put(server, stream, shard, "b")
+    (child,) = stream.split(shard, 1)
+    (last,) = stream.split(child, 1)
+    put(server, stream, last, "d")
+    gone(shard)
+    gone(child)
+    check(server, opened, saved, "shard_gone", "lineage_broken", keys=["d"])
+
+
+def aged(saved: Any, seconds: float = 2 * DAY) -> Any:
+    """The position as if it had been saved so much earlier."""
+    found = rows(saved)
+    for each in found.values():
+        mark = each.get("mark") or {}
+        for name in mark.keys() & {"asked", "read", "from", "created"}:
+            if isinstance(mark[name], int | float):
+                mark[name] -= seconds
+    return changed(saved, found)
+
+
+def test_a_position_of_a_first_start_that_is_older_than_a_day_is_told(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """The process died at once; the shard, and its child, came and went meanwhile."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    consumer = opened(feed_of(server))
+    consumer.poll()
+    saved = aged(consumer.saved)
+    (child,) = stream.split(shard, 1)
+    (last,) = stream.split(child, 1)
+    put(server, stream, last, "c")
+    gone(shard)
+    gone(child)
+    fails(opened(feed_of(server), saved), "trimmed")
+    assert some(opened(feed_of(server, "continue"), saved), 1) == ["c"]
+
+
+def test_a_bookmark_without_a_place_that_is_older_than_a_day_and_a_shard_that_is_gone(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """Two causes, one after the other: an idle shard after a weekend, which has ended meanwhile."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    consumer = opened(feed_of(server))
+    consumer.poll()
+    until(consumer, lambda: len(rows(consumer.saved)) == 1)
+    saved = aged(consumer.saved)
+    (child,) = stream.split(shard, 1)
+    put(server, stream, child, "b")
+    gone(shard)
+    check(server, opened, saved, "trimmed", "shard_gone", keys=["b"])
+
+
+def test_a_bookmark_without_a_place_that_is_older_than_a_day_goes_on_in_its_shard(
+    server: StreamsServer, opened: Kind
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    consumer = opened(feed_of(server))
+    consumer.poll()
+    until(consumer, lambda: len(rows(consumer.saved)) == 1)
+    saved = aged(consumer.saved)
+    put(server, stream, shard, "b")
+    check(server, opened, saved, "trimmed", keys=["b"])
+
+
+def test_the_first_bookmark_of_a_replaced_stream_whose_shard_is_gone(
+    server: StreamsServer, opened: Kind
+) -> None:
+    _, _, saved = read_and_ended(server, opened)
+    new = server.stream("users")
+    root = new.shard()
+    put(server, new, root, "lost")
+    (child,) = new.split(root, 1)
+    put(server, new, child, "z")
+    root.gone = True
+    check(server, opened, saved, "stream_replaced", "shard_gone", keys=["z"])
+
+
+def test_trim_horizon_begins_although_a_listed_root_cannot_be_read(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """DynamoDB Local lists a shard, and does not read it, from 24 to 29 hours after its end."""
+    stream = server.stream("users")
+    root = stream.shard()
+    put(server, stream, root, "old")
+    (child,) = stream.split(root, 1)
+    put(server, stream, child, "b")
+    root.gone = True
+    goes_on(opened(feed_of(server)), keys=["b"])
+
+
+def test_moving_to_the_horizon_as_an_error_advises_begins_anew(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    root = stream.shard()
+    put(server, stream, root, "a", "b")
+    consumer = consumers.Iterator(feed_of(server))
+    until(consumer, lambda: consumer.keys == ["a"])
+    saved = consumer.saved
+    (child,) = stream.split(root, 1)
+    put(server, stream, child, "c")
+    root.gone = True
+    again = consumers.Iterator(feed_of(server), saved)
+    until(again, lambda: bool(again.lost))
+    assert isinstance(again.lost[0], RecordsExpired)
+    assert "move_to" in again.lost[0].hint
+    again.stream.move_to("trim_horizon")
+    again.lost.clear()
+    goes_on(again, keys=["c"])
+
+
+@pytest.mark.parametrize("operation", ["GetShardIterator", "GetRecords"])
+def test_one_call_that_does_not_find_a_shard_loses_nothing(
+    server: StreamsServer, opened: Kind, operation: str
+) -> None:
+    stream = server.stream("users")
+    root = stream.shard()
+    put(server, stream, root, "a")
+    (child,) = stream.split(root, 1)
+    put(server, stream, child, "b")
+    server.fail(operation, "ResourceNotFoundException", shard=root.id)
+    goes_on(opened(feed_of(server)), keys=["a", "b"])
+
+
+@pytest.mark.parametrize("at", ["latest", "time"])
+def test_a_shard_that_the_first_listing_left_out_begins_where_the_others_do(
+    server: StreamsServer, at: str
+) -> None:
+    stream = server.stream("users")
+    shard, other = stream.shard(), stream.shard()
+    ended = stream.shard(Shard("shardId-before"))
+    for each in (shard, other, ended):
+        stream.put(each, "before", at=server.now - 7200)
+    ended.closed = True
+    position: Any = "latest"
+    if at == "time":
+        position = datetime.fromtimestamp(server.now - 3600, UTC)
+    other.hidden = ended.hidden = 1 if at == "latest" else 2
+    iterator = consumers.Iterator(feed_of(server), position)
+    stream.put(shard, "a", at=server.now + 1)
+    stream.put(other, "b", at=server.now + 1)
+    until(iterator, lambda: len(iterator.keys) == 2)
+    for _ in range(20):
+        iterator.poll()
+    assert (sorted(iterator.keys), iterator.lost) == (["a", "b"], [])
+
+
+def test_the_horizon_reads_a_parent_that_the_first_listing_left_out_before_its_child(
+    server: StreamsServer, opened: Kind
+) -> None:
+    stream = server.stream("users")
+    parent = stream.shard()
+    put(server, stream, parent, "a")
+    (child,) = stream.split(parent, 1)
+    put(server, stream, child, "b")
+    parent.hidden = 1
+    goes_on(opened(feed_of(server)), keys=["a", "b"])
+
+
+def test_children_that_are_listed_at_different_times_are_read_within_two_seconds(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """Tables roll all their shards at about the same time."""
+    stream = server.stream("users")
+    roots = [stream.shard(), stream.shard()]
+    put(server, stream, roots[0], "a")
+    consumer = opened(feed_of(server), None, time.monotonic)
+    some(consumer, 1)
+    first, second = (child for root in roots for child in stream.split(root, 1))
+    second.listed = False
+    put(server, stream, first, "b")
+    put(server, stream, second, "c")
+    until(consumer, lambda: len(consumer.keys) == 2)
+    quiet = time.monotonic() + 1.0
+    until(consumer, lambda: time.monotonic() >= quiet)  # other look-ups pass
+    second.listed, listed = True, time.monotonic()
+    until(consumer, lambda: len(consumer.keys) == 3)
+    assert time.monotonic() - listed < 2.5  # two seconds, and a poll on a busy machine
+    assert consumer.keys == ["a", "b", "c"]
+
+
+def test_a_token_of_another_table_is_refused_at_once(server: StreamsServer) -> None:
+    for table in ("users", "orders"):
+        stream = server.stream(table)
+        put(server, stream, stream.shard(), "a", "z")
+    users = consumers.Iterator(feed_of(server))
+    fresh = users.saved
+    some(users, 1)
+    for token in (fresh, users.saved):
+        assert ":table/users/stream/" in token["history"]
+        with pytest.raises(InvalidStream, match="users") as error:
+            Stream(feed_of(server, table="orders"), at=token)
+        assert "trim_horizon" in error.value.hint
+    orders = consumers.Iterator(feed_of(server, table="orders"))
+    some(orders, 1)
+    before = orders.saved
+    with pytest.raises(InvalidStream):
+        orders.stream.move_to(users.saved)
+    assert orders.saved == before
+    with pytest.raises(InvalidStream):
+        feed_of(server, table="orders", start=users.saved).begin()
+
+
+def test_a_token_without_its_stream_goes_on_in_its_table_and_expires_in_another(
+    server: StreamsServer,
+) -> None:
+    users = server.stream("users")
+    put(server, users, users.shard(), "a")
+    iterator = consumers.Iterator(feed_of(server))
+    some(iterator, 1)
+    token = iterator.saved
+    del token["history"]
+    put(server, users, next(iter(users.shards.values())), "b")
+    goes_on(consumers.Iterator(feed_of(server), token), keys=["b"])
+    orders = server.stream("orders")
+    put(server, orders, orders.shard(), "z")
+    fails(consumers.Iterator(feed_of(server, table="orders"), token), "stream_gone")
+
+
+def test_the_stream_of_a_table_that_was_deleted_is_read_on_by_its_arn(
+    server: StreamsServer, opened: Kind
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a")
+    consumer = opened(feed_of(server))
+    some(consumer, 1)
+    saved = consumer.saved
+    put(server, stream, shard, "b")
+    stream.disable()
+    stream.listed = False
+    assert some(consumer, 2) == ["a", "b"]
+    assert consumer.lost == []
+    again = opened(feed_of(server, table="", stream=stream.arn), saved)
+    goes_on(again, keys=["b"])
+
+
+def test_a_sequence_number_beyond_the_last_record_is_no_gap_at_the_end_of_a_shard(
+    server: StreamsServer, opened: Kind
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a")
+    consumer = opened(feed_of(server))
+    some(consumer, 1)
+    saved = consumer.saved
+    (child,) = stream.split(shard, 1)
+    shard.last = shard.sequences[-1] + 5
+    put(server, stream, child, "b")
+    goes_on(opened(feed_of(server), saved), keys=["b"])
+
+
+class Recorder:
+    """A `GapRecorder`."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str]] = []
+
+    def verify(self) -> None:
+        pass
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        self.found.append((gap.cause, to))
+
+
+def test_the_end_of_a_gap_is_known_when_empty_pages_come_first(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b", "c", "d")
+    stream.trim(shard, 2)
+    shard.pages = [0, 0, 0]
+    recorder = Recorder()
+    place = place_of(sequence(shard.sequences[0]))
+    reader = PartitionReader(
+        feed_of(server, "continue"),
+        PartitionId(f"{stream.label}/{shard.id}"),
+        Bookmark(place, {}),
+        recorder,
+    )
+    deadline = time.monotonic() + 60
+    while not reader.step(0.05).pages:
+        assert time.monotonic() < deadline
+    assert recorder.found == [("trimmed", ""), ("trimmed", sequence(shard.sequences[2]))]
+
+
+@pytest.mark.parametrize("operation", ["GetShardIterator", "GetRecords"])
+def test_a_loss_that_passes_by_itself_is_asked_for_again_after_half_a_minute(
+    server: StreamsServer, operation: str
+) -> None:
+    """In the reader process, in a task (a pickled feed) and in the iterator alike."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b")
+    place = Bookmark(place_of(sequence(shard.sequences[0])), {})
+    partition, feed = PartitionId(f"{stream.label}/{shard.id}"), feed_of(server)
+    for each in (feed, feed, pickle.loads(pickle.dumps(feed))):
+        server.fail(operation, "ResourceNotFoundException")
+        recorder, clock = Recorder(), Clock()
+        reader = PartitionReader(each, partition, place, recorder, clock=clock)
+        assert isinstance(reader.step(0.0).error, PositionLost)
+        calls = server.counts.total()
+        assert isinstance(reader.step(0.0).error, PositionLost)
+        assert server.counts.total() == calls
+        clock.now += BLOCKED
+        assert [page.count for page in reader.step(0.0).pages] == [1]
+        assert recorder.found == [("shard_gone", "")]
+    clock = Clock()
+    token = {"version": 1, "backend": "default", "partitions": {partition: place.to_json()}}
+    iterator = consumers.Iterator(feed, token, clock)
+    server.fail(operation, "ResourceNotFoundException")
+    until(iterator, lambda: bool(iterator.lost))
+    clock.now += BLOCKED
+    iterator.lost.clear()
+    goes_on_after = some(iterator, 1)
+    assert (goes_on_after, iterator.lost) == (["b"], [])
+
+
+def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b")
+    stream.trim(shard, 1)
+    partition = PartitionId(f"{stream.label}/{shard.id}")
+    server.fail("GetRecords", "LimitExceededException")
+    feed = feed_of(server)
+    saved = Bookmark(place_of(sequence(shard.sequences[1])), {})
+    [found] = feed.check_bookmark(partition, saved)
+    assert (found.level, "calls" in found.message) == ("warning", True)
+    server.fail("GetRecords", "ExpiredIteratorException")
+    [found] = feed.check_bookmark(partition, saved)
+    assert found.level == "ok"
+    server.trims_at = "GetRecords"
+    stream.trim(shard, 2)
+    server.fail("GetRecords", "ExpiredIteratorException")
+    lost = Bookmark(place_of(sequence(shard.sequences[0])), {})
+    [found] = feed.check_bookmark(partition, lost)
+    assert (found.level, "older" in found.message) == ("error", True)

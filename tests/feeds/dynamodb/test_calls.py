@@ -1,0 +1,217 @@
+"""How often the service is called: AWS allows five GetRecords a second and shard, and five
+ListStreams and ten DescribeStream a second for an account (botocore's service model)."""
+
+import pickle
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Unavailable
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.account import DESCRIBES, LISTS, Account
+from penstock.feeds.dynamodb.beginning import beginning_of
+from penstock.feeds.dynamodb.client import client_of
+from penstock.feeds.dynamodb.pacing import CallPace
+from penstock.position import PartitionId
+from penstock.stream import Stream
+from tests.dynamodb.server import StreamsServer, settings_of
+from tests.feeds.dynamodb.walking import Walking
+
+LIMITS = {"GetRecords": 5, "ListStreams": 5, "DescribeStream": 10}
+
+
+@pytest.fixture
+def server() -> Iterator[StreamsServer]:
+    with StreamsServer() as found:
+        found.limits = dict(LIMITS)
+        yield found
+
+
+@given(st.lists(st.floats(0, 0.5), max_size=80), st.integers(1, 10))
+def test_no_second_has_more_calls_than_the_pace(waits: list[float], most: int) -> None:
+    pace, now, made = CallPace(most), 0.0, []
+    for wait in waits:
+        now += wait
+        made.append(pace.reserve(now))
+    assert all(first <= last for first, last in pairwise(made))
+    assert all(last - first > 1 - 1e-9 for first, last in zip(made, made[most:], strict=False))
+
+
+def test_look_ups_of_a_process_are_below_the_limits_of_the_account() -> None:
+    seconds, slept = 0.0, []
+    account = Account(lambda: seconds, slept.append)
+    for _ in range(3 * DESCRIBES):
+        account.wait_for(account.describes)
+    assert slept == [1.0] * DESCRIBES + [2.0] * DESCRIBES
+    assert LIMITS["ListStreams"] > LISTS
+    assert LIMITS["DescribeStream"] > DESCRIBES
+
+
+def test_feeds_of_one_account_share_its_pace(server: StreamsServer) -> None:
+    first, second = (client_of(settings_of(server, table)) for table in ("a", "b"))
+    other = client_of(settings_of(server, "a", access_key="other"))
+    assert first.account is second.account
+    assert other.account is not first.account
+    renewed = client_of(settings_of(server, "a", session_token="t"))
+    assert renewed.account is first.account
+
+
+def test_an_idle_shard_costs_one_call_a_second_also_over_many_short_followings(
+    server: StreamsServer,
+) -> None:
+    """As micro-batches of 0.2 seconds make them, each with a feed and a following of its own."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    stream.put(shard, "a", at=server.now)
+    walking = Walking(server, stream, shard)
+    assert walking.step() == 1
+    bookmark = walking.following.bookmark(walking.following._after)
+    calls = []
+    for _ in range(5 * 60):
+        walking = Walking(
+            server,
+            stream,
+            shard,
+            beginning_of(bookmark),
+            known=walking.known,
+            seconds=walking.seconds,
+        )
+        walking.step(0.2)
+        walking.step(0.0)
+        calls.append(server.counts["GetRecords"])
+    # Five at once, which seek the tip; then one each second.
+    assert calls[-1] <= 1 + 5 + 60
+    assert all(late - early <= 5 for early, late in zip(calls, calls[5:], strict=False))
+    assert server.counts["GetShardIterator"] == 1
+    assert walking.following.status()["lag_seconds"] == 0
+
+
+def test_a_shard_without_records_is_not_begun_anew_by_each_following(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    known, seconds = None, 0.0
+    for _ in range(50):
+        walking = Walking(server, stream, shard, known=known, seconds=seconds)
+        walking.step(0.2)
+        known, seconds = walking.known, walking.seconds
+    assert server.counts["GetShardIterator"] == 1
+    assert server.counts["GetRecords"] <= 5 + 10
+    stream.put(shard, "a", at=server.now)
+    assert walking.step() == 1
+
+
+@pytest.mark.slow
+def test_feeds_that_are_made_anew_all_the_time_keep_to_the_limits(server: StreamsServer) -> None:
+    """Five tables, with a shard each, on a process that gets a ticket every 50 ms."""
+    refused = refusals(server)
+    feeds = []
+    for number, table in enumerate(("aaa", "bbb", "ccc", "ddd", "eee")):
+        stream = server.stream(table)
+        shard = [stream.shard() for _ in range(number + 1)][-1]  # with an id of its own
+        stream.put(shard, "x", at=server.now)
+        feed = DynamodbFeed(settings_of(server, table))
+        feeds.append((feed, PartitionId(f"{stream.label}/{shard.id}"), feed.begin()))
+    began = time.monotonic()
+    while time.monotonic() - began < 3:
+        for feed, partition, begun in feeds:
+            copy: DynamodbFeed = pickle.loads(pickle.dumps(feed))
+            copy.follow(partition, begun[partition]).read(0.01)
+    assert refused == []
+    assert server.counts["GetRecords"] <= 5 * 5 * 4
+    assert server.counts["ListStreams"] <= LISTS * 6
+
+
+def refusals(server: StreamsServer) -> list[str]:
+    """Which calls the server refused by its limits."""
+    found: list[str] = []
+    limit = server._limit
+
+    def noted(operation: str, shard: str) -> None:
+        try:
+            limit(operation, shard)
+        except Exception:
+            found.append(operation)
+            raise
+
+    server._limit = noted  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.slow
+def test_a_hundred_shards_in_a_tight_loop_keep_to_the_limits(server: StreamsServer) -> None:
+    refused = refusals(server)
+    stream = server.stream("users")
+    server.page_of_shards = 10
+    shards = [stream.shard() for _ in range(100)]
+    with Stream(DynamodbFeed(settings_of(server)), at="trim_horizon") as iterator:
+        began = time.monotonic()
+        while time.monotonic() - began < 3:
+            next(iterator)
+        # At the tip: once a second.
+        before, asked = server.counts["GetRecords"], time.monotonic()
+        while time.monotonic() - asked < 2:
+            next(iterator)
+        assert server.counts["GetRecords"] - before <= 3 * len(shards)
+    assert refused == []
+
+
+def test_look_ups_that_are_refused_are_not_repeated_at_once(server: StreamsServer) -> None:
+    stream = server.stream("users")
+    stream.shard()
+    iterator = Stream(DynamodbFeed(settings_of(server)), at="trim_horizon")
+    before = server.counts["DescribeStream"]
+    server.fail("DescribeStream", "LimitExceededException", times=1000)
+    failures = 0
+    for _ in range(200):
+        try:
+            next(iterator)
+        except Unavailable:
+            failures += 1
+    assert failures >= 1
+    assert server.counts["DescribeStream"] - before <= 10
+
+
+def test_a_call_that_is_refused_is_made_once(server: StreamsServer) -> None:
+    """botocore repeats nothing."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    server.fail("GetRecords", "LimitExceededException")
+    server.fail("ListStreams", "ThrottlingException")
+    server.fail("DescribeStream", "InternalServerError", status=500)
+    feed = DynamodbFeed(settings_of(server))
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            feed.partitions()
+    assert (server.counts["ListStreams"], server.counts["DescribeStream"]) == (2, 1)
+    walking = Walking(server, stream, shard)
+    walking.step()
+    assert server.counts["GetRecords"] == 1
+    assert walking.status("throttled")
+    assert 0.2 < walking.status("details")["next_read_in"] <= 0.5
+
+
+def test_the_status_of_the_feed_says_that_look_ups_are_refused(server: StreamsServer) -> None:
+    server.stream("users").shard()
+    server.fail("DescribeStream", "LimitExceededException")
+    feed = DynamodbFeed(settings_of(server))
+    with pytest.raises(Unavailable):
+        feed.partitions()
+    assert feed.status()["state"] == "throttled"
+    feed.partitions()
+    assert feed.status()["state"] == ""
+
+
+def test_a_connection_that_the_service_closed_is_made_again_at_once(
+    server: StreamsServer,
+) -> None:
+    server.stream("users").shard()
+    feed = DynamodbFeed(settings_of(server))
+    feed.partitions()
+    server.cut()
+    feed.partitions()

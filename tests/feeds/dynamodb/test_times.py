@@ -1,0 +1,156 @@
+"""Times as places of a shard: whole seconds, the service's clock, and a botocore without them."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.account import ServerClock
+from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
+from penstock.feeds.dynamodb.client import StreamsClient, client_of
+from penstock.position import PartitionId
+from tests.dynamodb.server import StreamsServer, settings_of
+from tests.dynamodb.streams import Shard, Stream
+from tests.feeds.dynamodb.walking import Walking
+
+
+@pytest.fixture
+def server() -> Iterator[StreamsServer]:
+    with StreamsServer() as found:
+        found.stopped_at = float(int(time.time())) + 0.75
+        yield found
+
+
+@pytest.fixture
+def stream(server: StreamsServer) -> Stream:
+    return server.stream("users")
+
+
+def name(stream: Stream, shard: Shard) -> PartitionId:
+    return PartitionId(f"{stream.label}/{shard.id}")
+
+
+def asked(server: StreamsServer, kind: str = "AT_TIMESTAMP") -> list[float]:
+    return [
+        request["Timestamp"]
+        for operation, request in server.calls
+        if operation == "GetShardIterator" and request["ShardIteratorType"] == kind
+    ]
+
+
+def read(walking: Walking, reads: int = 3) -> int:
+    return sum(walking.step() for _ in range(reads))
+
+
+@pytest.mark.parametrize("at_timestamp", [True, False])
+@pytest.mark.parametrize("ahead", [0.0, 240.0, -240.0])
+def test_latest_loses_nothing_when_its_iterator_expires_unread(
+    server: StreamsServer, stream: Stream, at_timestamp: bool, ahead: float
+) -> None:
+    """A record of the same second is created, in the stream, before "now" was asked for; and this
+    machine's clock is four minutes slow or fast, as requests' signatures may be."""
+    server.at_timestamp = at_timestamp
+    server.advance(ahead)
+    shard = stream.shard()
+    begun = DynamodbFeed(settings_of(server)).begin("now")[name(stream, shard)]
+    stream.put(shard, "a", at=float(int(server.now)))
+    server.advance(20 * 60)
+    walking = Walking(server, stream, shard, beginning_of(begun))
+    assert walking.step() + read(walking) == 1
+
+
+@pytest.mark.parametrize("minutes", [1, 5, 7.5, 9, 12])
+def test_heartbeats_of_any_interval_up_to_twelve_minutes_keep_an_iterator(
+    server: StreamsServer, stream: Stream, minutes: float
+) -> None:
+    shard = stream.shard()
+    begun = DynamodbFeed(settings_of(server)).begin("now")[name(stream, shard)]
+    walking = Walking(server, stream, shard, beginning_of(begun))
+    for _ in range(int(120 / minutes)):
+        walking.seconds += 60 * minutes
+        server.advance(60 * minutes)
+        assert not walking.following.keep_alive()
+    assert server.counts["GetShardIterator"] == 1
+    assert server.counts["GetRecords"] <= 5 + 25  # also with one each minute: every ten
+
+
+def test_a_time_is_asked_for_in_whole_seconds(server: StreamsServer, stream: Stream) -> None:
+    shard = stream.shard()
+    second = float(int(server.now) - 100)
+    stream.put(shard, "a", at=second)
+    assert read(Walking(server, stream, shard, ShardBeginning(since=second + 0.7))) == 1
+    assert asked(server) == [second]
+
+
+def test_a_time_in_the_future_is_no_unknown_kind_of_iterator(
+    server: StreamsServer, stream: Stream
+) -> None:
+    """Of an older bookmark, by a clock that was fast: at most five minutes, else AWS refuses the
+    signature. Nothing of a whole day is scanned for it."""
+    shard = stream.shard()
+    stream.put(shard, "old", at=server.now - 3600)
+    stream.put(shard, "new", at=server.now)
+    since = server.now + 200
+    assert read(Walking(server, stream, shard, ShardBeginning(since=since, asked=since))) == 1
+    assert asked(server) == [int(server.now - 3 - 300 + 1)]
+    assert asked(server, "TRIM_HORIZON") == []
+
+
+@pytest.fixture
+def old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with botocore before 1.44.0, whose GetShardIterator has no `Timestamp`."""
+    made = StreamsClient.__init__
+
+    def without(client: StreamsClient, *given: Any) -> None:
+        made(client, *given)
+        client.has_times = False
+
+    monkeypatch.setattr(StreamsClient, "__init__", without)
+
+
+@pytest.mark.usefixtures("old")
+def test_without_times_in_botocore_a_shard_is_scanned(
+    server: StreamsServer, stream: Stream
+) -> None:
+    shard = stream.shard()
+    for age in (500, 400, 300, 200.5, 100.5):
+        stream.put(shard, str(age), at=server.now - age)
+    feed = DynamodbFeed(settings_of(server, reads=1000, poll=0.001))
+    begun = feed.begin(datetime.fromtimestamp(server.now - 250, UTC))[name(stream, shard)]
+    following = feed.follow(name(stream, shard), begun)
+    assert sum(page.count for page in following.read(5.0)) == 2
+    assert asked(server) == []
+
+
+def test_the_service_is_believed_and_not_this_machine(
+    server: StreamsServer, stream: Stream
+) -> None:
+    server.advance(-7200)
+    shard = stream.shard()
+    feed = DynamodbFeed(settings_of(server))
+    begun = beginning_of(feed.begin("now")[name(stream, shard)])
+    assert begun.since is not None
+    assert 0 <= server.now - begun.asked < 2
+    assert 60 <= server.now - begun.since < 62
+    assert abs(client_of(settings_of(server)).now() - server.now) < 2
+
+
+def test_the_clock_of_the_service_is_never_early_and_follows_it() -> None:
+    seconds, local = 0.0, 5.0
+    clock = ServerClock(lambda: seconds, lambda: local)
+    assert clock.now() == 5
+    dates = "Tue, 24 Nov 2026 06:00:{:02d} GMT"
+    begin = datetime(2026, 11, 24, 6, tzinfo=UTC).timestamp()
+    for answer in range(1, 100):
+        seconds = answer * 0.3  # and the service's time is 0.9 more
+        clock.heard(dates.format(int(seconds + 0.9)))
+        assert begin + seconds - 0.1 - 1e-6 <= clock.now() <= begin + seconds + 0.9 + 1e-6
+    assert clock.now() >= begin + seconds + 0.6
+    for broken in ("", "yesterday", "Tue, 24 Nov 2026"):
+        clock.heard(broken)
+    assert clock.now() >= begin + seconds + 0.6
+    clock.heard(dates.format(3))  # it was set back
+    assert clock.now() == begin + 3
