@@ -22,6 +22,7 @@ from penstock.native import describe
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
@@ -79,7 +80,7 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
     partitions = given.pop("partitions", 1)
     settings = JetStreamSettings(url="nats://nowhere", **given)
     template = parse_template(SUBJECT if partitions == 1 else HASHED)
-    made = encoder(settings, template, ids=True, limit=1 << 20)
+    made = encoder(settings, template, nats_framing())
     atomic = Atomic(Tally(), Flow(settings), stream="CDC", template=template)
     batch = changes(count, "json" if settings.encoding == "json" else "msgpack")
     connection: Any = _Connection()

@@ -1,4 +1,4 @@
-"""A MongoDB for tests: the embedded stand-in, or a real replica set from PENSTOCK_MONGO_URL."""
+"""A MongoDB for tests: the embedded stand-in, or a real replica set from PENSTOCK_MONGODB_URL."""
 
 import os
 import time
@@ -17,7 +17,7 @@ from penstock.page import Page
 from penstock.position import Bookmark
 from tests.servers import Secantus
 
-REAL = os.environ.get("PENSTOCK_MONGO_URL", "")
+REAL = os.environ.get("PENSTOCK_MONGODB_URL", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import click
 from penstock.compare.comparison import Comparison, Report
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.errors import SettingsError
-from penstock.feeds import Collection, ReadsCollections
+from penstock.feeds import Collection, ListsTables, ReadsCollections
 from penstock.replica.fold import Fold
 from penstock.settings import parse_duration
 from penstock.tail.reader import TailReader
@@ -51,7 +51,9 @@ def command(
     most = None if every else sample
     patience = _seconds(wait)
     with _reader(pipeline, url) as reader:
-        report = _compare(reader, found, _collection(found, collection), most, patience)
+        wanted = _collection(found, collection)
+        _refuse_namesakes(pipeline, found, wanted)
+        report = _compare(reader, found, wanted, most, patience)
     if as_json:
         click.echo(json.dumps({**asdict(report), "same": report.same}, indent=2))
     else:
@@ -97,7 +99,7 @@ def _compare(
             messages = reader.fetch(500, timeout=1.0)
             for message in messages:
                 if _is_of(message.body, backend, collection):
-                    yield message.body
+                    yield _with_key(message.body, collection)
             if not messages and reader.pending == 0:
                 return
 
@@ -133,11 +135,38 @@ def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
 
 
 def _is_of(body: Mapping[str, Any], backend: Backend, collection: Collection) -> bool:
+    """Whether a change is of the collection; by its name alone where its layout has no more."""
+    named = body.get("schema") or body.get("database") or collection.namespace
     return (
         body["backend"] == backend.name
         and body.get("collection") == collection.name
-        and (body.get("schema") or body.get("database") or "") == collection.namespace
+        and named == collection.namespace
     )
+
+
+def _with_key(body: Mapping[str, Any], collection: Collection) -> Mapping[str, Any]:
+    """A change with the key that its images have, where its layout has no other."""
+    image = body.get("data") or body.get("before")
+    if body.get("key") is not None or body.get("document_id") is not None or not image:
+        return body
+    return {**body, "key": collection.key_of(image)}
+
+
+def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collection) -> None:
+    """The layout `puller` says neither database nor schema: two collections of one name cannot be
+    told apart."""
+    feed = backend.feed()
+    if getattr(pipeline.sink.settings, "layout", "") != "puller" or not isinstance(
+        feed, ListsTables
+    ):
+        return
+    where = [space for space, name in feed.tables() if name == collection.name]
+    if len(where) > 1:
+        raise SettingsError(
+            f"messages of the layout puller do not say which {collection.name} they are of:"
+            f" {', '.join(where)} have one",
+            hint="compare with another layout",
+        )
 
 
 def _print(report: Report) -> None:

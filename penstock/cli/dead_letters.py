@@ -107,7 +107,7 @@ def _decoder(pipeline: Pipeline, backend: str) -> Any:
     for each in pipeline.backends:
         if each.name == backend:
             decoder = each.feed().decoder(images_of(pipeline.sink.sink()), "stop")
-            return hashing(decoder, pipeline.partitions)
+            return hashing(decoder, pipeline.hash_partitions(each))
     known = ", ".join(each.name for each in pipeline.backends)
     raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")
 

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, PenstockError
@@ -19,7 +20,7 @@ from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.open import open_store
 from penstock.native import describe, library
-from penstock.sinks import HasSubjects
+from penstock.sinks import HasSubjects, KeepsLeases
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
@@ -46,6 +47,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
     yield from check_sharing(pipeline)
+    yield from check_followed_positions(pipeline)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
 
 
@@ -140,7 +142,8 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     """Hash partitions that no subject has, or a subject that has them without any."""
-    settings, count = pipeline.sink.settings, pipeline.partitions
+    settings = pipeline.sink.settings
+    count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
     if not isinstance(settings, HasSubjects):
         return
     used = "{partition}" in settings.subject
@@ -217,14 +220,38 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     """A store that only this machine has, where the source does not keep a second reader away."""
     anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), KnowsReader)]
     if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
+        leases = isinstance(pipeline.sink.sink(), KeepsLeases)
+        apart = "only the sink can keep the two apart" if leases else "both would write"
         yield Finding(
             level="warning",
             subject="positions",
             message=f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
-            " another machine has other positions, and only the sink can keep the two apart",
+            f" another machine has other positions, and {apart}",
             remedy="for several machines set positions: postgresql://..., nats://..., etcd://... or"
             " mongodb://...",
         )
+
+
+def check_followed_positions(pipeline: Pipeline) -> Iterator[Finding]:
+    """Positions in a MongoDB database that a backend follows."""
+    if not pipeline.positions.startswith(("mongodb://", "mongodb+srv://")):
+        return
+    from penstock.leases.mongodb import NAME, parts_of
+
+    _, database, name = parts_of(pipeline.positions)
+    for backend in pipeline.backends:
+        settings: Any = backend.settings
+        if backend.type != "mongodb" or settings.database not in ("*", database):
+            continue
+        message = f"{database}.{name} is in a database that backend {backend.name} follows"
+        if name == NAME:
+            message += ": it is left out of the stream, which reads each save in the oplog"
+        elif settings.takes(database, name):
+            message += ": each save becomes a change, which is saved"
+        else:
+            continue
+        remedy = "give positions a database of their own: mongodb://.../penstock"
+        yield Finding(level="warning", subject="positions", message=message, remedy=remedy)
 
 
 def check_port(bind: str, port: int, pipeline: str) -> Finding:

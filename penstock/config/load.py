@@ -112,6 +112,8 @@ def _plugged(kind: str, data: dict[str, Any], path: Path, problems: list[Problem
     plug = _plugin(kind, data.get("type"), path, problems)
     if plug is not None:
         fields = plug.settings.model_fields
+        if "partitions" in fields:  # the feed's own, which are no hash partitions
+            shell.pop("partitions", None)
         own = {key: value for key, value in data.items() if key not in shell or key in fields}
         shell["settings"] = _try(plug.settings, own, path, problems)
     if len(problems) == before:

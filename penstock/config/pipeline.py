@@ -80,6 +80,8 @@ class Backend(Settings):
     )
     # The source's clock moves so many seconds on without an event or an idle token: a gap.
     max_gap: Duration | None = Field(default=None, gt=0)
+    # How many hash partitions its changes have; None: as many as the pipeline says.
+    partitions: int | None = Field(default=None, ge=1, le=1024)
     settings: SerializeAsAny[Settings]
 
     @field_validator("max_gap")
@@ -149,6 +151,8 @@ class Ops(Settings):
     lag_limit: Size = Field(default=64 * 2**20, ge=0)
     # And so does a change in flight that is older than this, whatever the source counts.
     lag_age: Duration = Field(default=300.0, gt=0)
+    # Less than this share of the source's history left before the stored position: at risk.
+    at_risk: float = Field(default=0.25, ge=0, lt=1)
 
 
 class Spark(Settings):
@@ -182,7 +186,7 @@ class Pipeline(Settings):
 
     name: Name = "penstock"
     backends: tuple[Backend, ...] = Field(min_length=1)
-    # How many hash partitions the changes of all backends have.
+    # How many hash partitions the changes of a backend have that does not say.
     partitions: int = Field(default=1, ge=1, le=1024)
     transform: tuple[Transform, ...] = ()
     sink: SinkChoice
@@ -194,6 +198,10 @@ class Pipeline(Settings):
     checkpoint: Checkpoint = Checkpoint()
     ops: Ops = Ops()
     spark: Spark = Spark()
+
+    def hash_partitions(self, backend: Backend) -> int:
+        """How many its changes have."""
+        return backend.partitions or self.partitions
 
     @model_validator(mode="after")
     def _rows(self) -> "Pipeline":

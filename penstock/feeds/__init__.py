@@ -19,6 +19,7 @@ from penstock.feeds.abilities import (
     EstimatesLag,
     GivesRecords,
     ListsTables,
+    MovesBookmarks,
     NamesHistory,
     NativeRecord,
     PacesRetries,
@@ -50,6 +51,7 @@ __all__ = [
     "Listing",
     "ListsTables",
     "Mark",
+    "MovesBookmarks",
     "NamesHistory",
     "NativeRecord",
     "PacesRetries",
@@ -197,7 +199,10 @@ class Following(Protocol):
         """Plain JSON for the status page: `connected`; where the source knows them `current` (its
         newest place) and `confirmed` (up to where it was told that all is durable), `lag` between
         what is durable and the newest, in `lag_unit` ("bytes", "changes"), and in `lag_bytes` and
-        `lag_seconds`; `reader` (our name at the source); `clock` (the
+        `lag_seconds` (the source's clock minus the time of what is durable; 0 only where it is
+        proven that nothing comes after that); `window_seconds` (how far its history reaches back
+        from its newest entry) and `window_left_seconds` (how long what is durable stays in it);
+        `reader` (our name at the source); `clock` (the
         source's, in seconds, at its last answer) and `token` (text that changes with every event
         and idle token), for `max_gap`; `at_risk` (why history may soon be lost);
         `throttled` (the source refused the last call because calls are too many); `details`, in the
@@ -240,7 +245,8 @@ class Feed(Protocol):
 
     def begin(self, at: At = None) -> Bookmarks:
         """Makes what following needs and may be made (a slot, a publication when asked), and
-        returns a bookmark for each partition that can be read at once. "Now" is the moment of this
+        returns a bookmark for each partition that can be read at once; ended ones may be beside
+        them, for what is not to be read. "Now" is the moment of this
         call: the caller stores the bookmarks before anything is read. Idempotent where the source
         remembers us. Does I/O; raises Unavailable, and SettingsError for an `at` that the source
         cannot give."""

@@ -30,6 +30,17 @@ class ChecksBookmarks(Protocol):
 
 
 @runtime_checkable
+class MovesBookmarks(Protocol):
+    """A feed whose settings choose what it reads, and whose places count what was chosen: after
+    another choice they are others."""
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """The bookmark to go on from where `saved` was made with another choice; None where it was
+        not. Everything up to `stored` is in the sink; None: the sink does not say. No I/O."""
+        ...
+
+
+@runtime_checkable
 class BoundsDocuments(Protocol):
     """A feed whose source has a limit for one document."""
 
@@ -94,7 +105,13 @@ class Collection(Protocol):
     name: str
 
     def identity(self, change: Mapping[str, Any]) -> str:
-        """The text of the key of a change, as `rows` has it; no I/O."""
+        """The text of the key of a change, as `rows` has it, by its `key` or `document_id`. May ask
+        once for the names of the key."""
+        ...
+
+    def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The key in an image of a change, for a layout whose messages have no other; None if it
+        is not there."""
         ...
 
     def count(self) -> int:

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from pymongo import MongoClient, UpdateOne, WriteConcern, errors
+from pymongo import MongoClient, ReadPreference, UpdateOne, WriteConcern, errors
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
@@ -25,7 +25,8 @@ from penstock.leases import Lease
 _Json = dict[str, Any]
 
 _HINT = "write mongodb://USER:PASSWORD@HOST:27017/DATABASE, or .../DATABASE?collection=NAME"
-_COLLECTION = "penstock_lease"
+# The collection, unless the URL names another.
+NAME = "penstock_lease"
 _PATIENCE: _Json = {
     "serverSelectionTimeoutMS": 5000,
     "connectTimeoutMS": 5000,
@@ -50,7 +51,7 @@ class MongoStore:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._server, self._database, self._name = _parts(url)
+        self._server, self._database, self._name = parts_of(url)
         self._lock = RLock()
         self._open: tuple[int, MongoClient[_Json]] | None = None  # with the process that made it
 
@@ -136,6 +137,8 @@ class MongoStore:
                 self._name,
                 write_concern=WriteConcern("majority", j=True, wtimeout=10_000),
                 read_concern=ReadConcern("majority"),
+                # Whatever the URL prefers: an older row would read as one that was taken over.
+                read_preference=ReadPreference.PRIMARY,
             )
 
     def _client(self) -> MongoClient[_Json]:
@@ -145,7 +148,7 @@ class MongoStore:
             return self._open[1]
 
 
-def _parts(url: str) -> tuple[str, str, str]:
+def parts_of(url: str) -> tuple[str, str, str]:
     """The URL for the driver, the database, and the collection; raises SettingsError."""
     try:
         parts = urlsplit(url)
@@ -158,7 +161,7 @@ def _parts(url: str) -> tuple[str, str, str]:
         raise SettingsError("the positions URL names no database of MongoDB", hint=_HINT)
     query = "&".join(each for each in options if not each.startswith("collection="))
     server = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
-    return server, database, named[-1] if named else _COLLECTION
+    return server, database, named[-1] if named else NAME
 
 
 def _all_written(rows: Collection[_Json], changes: List[UpdateOne]) -> bool:

@@ -14,7 +14,7 @@ from penstock.errors import SettingsError, Unavailable
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import PullConsumer
-from penstock.nats.protocol import Msg, status_of
+from penstock.nats.protocol import HEADERS_START, Msg, status_of
 from penstock.nats.swap import WRONG_SEQUENCE
 
 _OPERATION = "KV-Operation"
@@ -187,7 +187,7 @@ class Bucket:
 
 
 def _headers(value: bytes | None, revision: int | None) -> bytes:
-    lines = b"NATS/1.0\r\n"
+    lines = HEADERS_START
     if value is None:
         lines += b"KV-Operation: DEL\r\n"
     if revision is not None:

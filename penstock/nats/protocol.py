@@ -21,6 +21,7 @@ _WORD, _SIZE = rb"[^ \r\n]+", rb"([0-9]{1,10})"
 _MSG = re.compile(rb"MSG (%b) %b +(?:(%b) )?%b\r\n" % (_WORD, _WORD, _WORD, _SIZE))
 _HMSG = re.compile(rb"HMSG (%b) %b +(?:(%b) )?%b %b\r\n" % (_WORD, _WORD, _WORD, _SIZE, _SIZE))
 _VERSION = b"NATS/1.0"
+HEADERS_START = _VERSION + b"\r\n"
 
 
 class Info(NamedTuple):

@@ -3,7 +3,7 @@
 Tasks only report; the service, which holds the board, logs each change once for all of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import structlog
@@ -51,6 +51,12 @@ def announcements(known: Mapping[tuple[str, str], Any], now: Snapshot) -> Iterat
             yield Announcement(level, event, {"sink": name, field: value, **also})
 
 
+def log_all(lines: Iterable[Announcement]) -> None:
+    """Writes them to the log."""
+    for line in lines:
+        getattr(log, line.level)(line.event, **line.fields)
+
+
 class Announcer:
     """Logs each change once."""
 
@@ -59,8 +65,7 @@ class Announcer:
 
     def announce(self, snapshot: Snapshot) -> None:
         """Logs what changed since the last call."""
-        for line in announcements(self._known, snapshot):
-            getattr(log, line.level)(line.event, **line.fields)
+        log_all(announcements(self._known, snapshot))
         for (kind, name), entry in snapshot.items():
             if kind == "sink":
                 seen = {(name, field): entry.fields.get(field) for field in _EVENTS}

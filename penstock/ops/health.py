@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.partitions import DISCONNECTED
+from penstock.ops.window import at_risk
 
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
@@ -21,13 +22,15 @@ class Thresholds:
 
     `stalled_after`: behind and not moving, or disconnected, for this long is unhealthy.
     `lag_bytes`: more unconfirmed log than this is "behind"; `lag_seconds`: so is an older change in
-    flight. `silent_after`: a reporter that has
+    flight. `at_risk`: less than this share of the source's history before us may soon be lost.
+    `silent_after`: a reporter that has
     said nothing for this long is suspect. `starting`: how long a first report may take.
     """
 
     stalled_after: float = 30.0
     lag_bytes: int = 64 * 2**20
     lag_seconds: float = 300.0
+    at_risk: float = 0.25
     silent_after: float = 15.0
     # Spark alone takes 5 s, and 30 s on a busy machine.
     starting: float = 120.0
@@ -119,7 +122,7 @@ def _backend_complaints(
     if entry.fields.get("stopped"):
         yield Complaint("unhealthy", f"backend {name}: has stopped")
         return
-    yield from _losses(backend, entry)
+    yield from _losses(backend, entry, limits)
     yield from _unsaved(backend, now)
     silent = now - entry.at
     if silent >= limits.silent_after:
@@ -132,7 +135,7 @@ def _backend_complaints(
     yield from _behind(backend, entry, now, limits)
 
 
-def _losses(backend: _Backend, entry: Entry) -> Iterator[Complaint]:
+def _losses(backend: _Backend, entry: Entry, limits: Thresholds) -> Iterator[Complaint]:
     """What was lost and not mended, and what is about to be."""
     for partition, gap in backend.gaps.items():
         if gap.fields["stale"]:
@@ -144,8 +147,8 @@ def _losses(backend: _Backend, entry: Entry) -> Iterator[Complaint]:
     if state := entry.fields.get("source_state"):
         why = entry.fields.get("source_message") or f"the source is {state}"
         yield Complaint("degraded", f"backend {backend.name}: {why}")
-    if at_risk := entry.fields.get("at_risk"):
-        yield Complaint("degraded", f"backend {backend.name}: {at_risk}")
+    if risk := at_risk(entry.fields, limits.at_risk):
+        yield Complaint("degraded", f"backend {backend.name}: {risk}")
 
 
 def _unsaved(backend: _Backend, now: float) -> Iterator[Complaint]:

@@ -45,7 +45,25 @@ SERIES: tuple[_Series, ...] = (
     ),
     _Series("backend", "gauge", "lag_bytes", "Log that is not confirmed yet.", "lag_bytes"),
     _Series(
-        "backend", "gauge", "lag_seconds", "Age of the oldest change in flight.", "lag_seconds"
+        "backend",
+        "gauge",
+        "lag_seconds",
+        "How far what is stored is behind the source.",
+        "lag_seconds",
+    ),
+    _Series(
+        "backend",
+        "gauge",
+        "window_seconds",
+        "How far the source's history reaches back.",
+        "window_seconds",
+    ),
+    _Series(
+        "backend",
+        "gauge",
+        "window_left_seconds",
+        "How long what is durable stays in the source's history: alert when it falls.",
+        "window_left_seconds",
     ),
     _Series("backend", "counter", "events", "Changes read from the source.", "events"),
     _Series("backend", "counter", "pages", "Pages of changes read from the source.", "pages"),

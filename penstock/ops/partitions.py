@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.ops.board import COUNTERS, Entry
 from penstock.ops.reporter import Reporter
+from penstock.ops.window import shortest
 
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
@@ -38,7 +39,9 @@ SHOWN = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
     """One partition. `place`: what is durable. `lag`: what the source has after that, in
-    `lag_unit` ("bytes", "changes"). None is "not known". `details`: in the source's own terms."""
+    `lag_unit` ("bytes", "changes"). `window_seconds`: how far the source's history reaches back,
+    and `window_left_seconds`: how long `place` stays in it. None is "not known". `details`: in the
+    source's own terms."""
 
     partition: str
     state: str = READING
@@ -47,6 +50,8 @@ class PartitionStatus:
     lag: float | None = None
     lag_unit: str | None = None
     lag_seconds: float | None = None
+    window_seconds: float | None = None
+    window_left_seconds: float | None = None
     buffered_events: int = 0
     buffered_bytes: int = 0
     last_error: str = ""
@@ -57,9 +62,10 @@ class PartitionStatus:
 def summed(rows: Mapping[str, Row]) -> dict[str, Any]:
     """The report of a backend whose partitions have these rows. Pure.
 
-    `lag_seconds` is the longest, `lag` has a sum for each unit, and `lag_bytes`
-    is the one in bytes. What was counted, such as events, is not here: partitions leave, and
-    counters only grow. A backend is disconnected when none of its partitions is read.
+    `lag_seconds` is the longest, the window is that of the partition that leaves it first, `lag`
+    has a sum for each unit, and `lag_bytes` is the one in bytes. What was counted, such as events,
+    is not here: partitions leave, and counters only grow. A backend is disconnected when none of
+    its partitions is read.
     """
     states = Counter(row.get("state", READING) for row in rows.values())
     lag: Counter[str] = Counter()
@@ -76,6 +82,7 @@ def summed(rows: Mapping[str, Row]) -> dict[str, Any]:
         "lag": dict(lag),
         "lag_bytes": lag.get("bytes"),
         "lag_seconds": max(seconds, default=None),
+        **shortest(rows.values()),
         "last_error": errors[0] if errors else "",
         "source_state": THROTTLED if any(row.get("throttled") for row in rows.values()) else "",
         "at_risk": next((row["at_risk"] for row in rows.values() if row.get("at_risk")), ""),

@@ -68,6 +68,8 @@ def _health(asked: _Asked) -> Response:
             "health": status.health,
             "reasons": status.reasons,
             "uptime_seconds": status.uptime_seconds,
+            "version": status.version,
+            "backends": status.to_json()["backends"],
         },
     )
 
@@ -150,7 +152,7 @@ class _Endpoint(NamedTuple):
 
 _ENDPOINTS: dict[str, _Endpoint] = {
     "/": _Endpoint("GET", "this list", _index),
-    "/health": _Endpoint("GET", "200 ok, degraded or standby; 503 unhealthy; reasons", _health),
+    "/health": _Endpoint("GET", "200 ok, degraded, standby; 503 unhealthy; why", _health),
     "/ready": _Endpoint("GET", "200 when all backends have begun and changes can flow", _ready),
     "/status": _Endpoint("GET", "everything known; ?partitions=all: of all partitions", _status),
     "/metrics": _Endpoint("GET", "Prometheus text", _metrics),

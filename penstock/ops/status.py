@@ -13,6 +13,7 @@ from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
 from penstock.ops.partitions import SHOWN, PartitionStatus, health_of, shown
 from penstock.ops.readiness import readiness
 from penstock.ops.set_aside import LETTERS
+from penstock.ops.window import at_risk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class BackendStatus:
 
     `current`: its newest place, and `confirmed`: the place up to which it was acknowledged, as the
     source writes them. `lag`: what it has after that, by unit, of which `lag_bytes` is the bytes.
+    `window_seconds`: how far its history reaches back, and `window_left_seconds`: how long what is
+    durable stays in it, of the partition that leaves it first; `at_risk`: why that is little.
     `partitions`: those that need attention most, of `partition_count`. `gaps`: what was lost, by
     partition, see `leases.gaps`. `source_state`: what is wrong with the source as a whole
     ("disabled", "throttled"). `blocked`: why the backend stands still until the operator acts.
@@ -46,6 +49,8 @@ class BackendStatus:
     lag: Mapping[str, float] = field(default_factory=dict)
     lag_bytes: int | None = None
     lag_seconds: float | None = None
+    window_seconds: float | None = None
+    window_left_seconds: float | None = None
     last_event_seconds: float | None = None
     events: int = 0
     pages: int = 0
@@ -224,6 +229,7 @@ def _backend(
     more |= {"histograms": histograms(measured)}
     known = {"position": places, **reader, **service, "last_error": error}
     known |= {key: measured[key] for key in _MEASURED if key in measured}
+    known["at_risk"] = at_risk(reader, limits.at_risk)
     if entry is not None and reader.get("events"):
         known["last_event_seconds"] = round(now - entry.changed["events"], 3)
     if entry is not None and query is not None and entry.at < query.changed["restarts"]:

@@ -126,5 +126,8 @@ class Operations(Closes):
 def _thresholds(pipeline: Pipeline) -> Thresholds:
     ops = pipeline.ops
     return Thresholds(
-        stalled_after=ops.stalled_after, lag_bytes=ops.lag_limit, lag_seconds=ops.lag_age
+        stalled_after=ops.stalled_after,
+        lag_bytes=ops.lag_limit,
+        lag_seconds=ops.lag_age,
+        at_risk=ops.at_risk,
     )

@@ -4,9 +4,12 @@ Only a first start may create what is missing at the source: creating it again a
 would be a silent gap. If the sink has changes, or ever had, it is no first start.
 """
 
+from collections.abc import Mapping
+
 import structlog
 
 from penstock.config import Backend
+from penstock.feeds import MovesBookmarks
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.sinks import Record, ReportsPositions, Sink
@@ -20,8 +23,9 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     does."""
     records = _records(backend, sink)
     begun = {name: record for name, record in records.items() if record.begun}
-    if positions.is_known():
+    if saved := positions.load():
         _warn_of_repetition(backend, begun)
+        _move(backend, positions, saved, records)
         return
     if begun:
         _warn_of_no_position(backend, begun)
@@ -31,6 +35,35 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     else:
         bookmarks = backend.feed().begin()
     positions.begin(bookmarks)
+
+
+def _move(
+    backend: Backend,
+    positions: Positions,
+    saved: Bookmarks,
+    records: Mapping[PartitionId, Record],
+) -> None:
+    """After another choice of what is read, what the sink has is known by its last change and not
+    by counting: it is saved before anything is read."""
+    feed = backend.feed()
+    if not isinstance(feed, MovesBookmarks):
+        return
+    nothing = Record()
+    found = {
+        name: moved
+        for name, bookmark in saved.items()
+        if (moved := feed.moved(bookmark, records.get(name, nothing).bookmark)) is not None
+    }
+    if not found:
+        return
+    positions.save(found, force=True)
+    for name, bookmark in found.items():
+        log.info(
+            "other collections are followed than before",
+            backend=backend.name,
+            partition=name,
+            place=str(bookmark.place),
+        )
 
 
 def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:

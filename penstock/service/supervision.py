@@ -11,9 +11,10 @@ import structlog
 
 from penstock.config import Pipeline
 from penstock.errors import Unavailable
-from penstock.ops.announce import Announcer
+from penstock.ops.announce import Announcer, log_all
 from penstock.ops.board import Board, Snapshot
 from penstock.ops.set_aside import set_aside
+from penstock.ops.source_connections import SourceConnections
 from penstock.service.beginning import Beginnings
 from penstock.service.notices import Notices
 from penstock.spark.queries.supervised import Supervised
@@ -41,6 +42,7 @@ class Supervision:
         self._board = board
         self._notices = Notices(pipeline)
         self._announcer = Announcer()
+        self._connections = SourceConnections()
         self._unknown: set[str] = set()
         self._before: Snapshot = {}
 
@@ -83,6 +85,7 @@ class Supervision:
         self._unknown |= _log_unknown_types(self._board, self._unknown)
         snapshot = self._board.snapshot()
         self._announcer.announce(snapshot)
+        log_all(self._connections.changes(snapshot))
         self._before = _log_set_aside(self._before, snapshot)
 
     def _post(self, query: Supervised) -> None:
@@ -122,6 +125,5 @@ def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
 
 def _log_set_aside(before: Snapshot, after: Snapshot) -> Snapshot:
     """Logs what happened to poison since the snapshot before."""
-    for line in set_aside(before, after):
-        getattr(log, line.level)(line.event, **line.fields)
+    log_all(set_aside(before, after))
     return after

@@ -1,7 +1,8 @@
 """What was fetched and not handed out: a merge of queues, one for each partition.
 
-Only the heads of the queues are compared: by creation time, then by when they were put in. So the
-records of one partition keep their order even when their times go backwards.
+Only the heads of the queues are compared: by creation time, then by place (services round times to
+the second), then by when they were put in. So the records of one partition keep their order even
+when their times go backwards.
 """
 
 from collections import deque
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from penstock.feeds import NativeRecord
-from penstock.position import PartitionId
+from penstock.position import PartitionId, Place
 
 # A record, its number in the order of arrival, its partition.
 _Item = tuple[NativeRecord, int]
@@ -20,7 +21,7 @@ class Buffer:
 
     def __init__(self) -> None:
         self._queues: dict[PartitionId, deque[_Item]] = {}
-        self._heads: list[tuple[int, int, PartitionId]] = []
+        self._heads: list[tuple[int, Place, int, PartitionId]] = []
         self._arrived = 0
 
     def __len__(self) -> int:
@@ -47,12 +48,12 @@ class Buffer:
 
     def head(self) -> tuple[PartitionId, NativeRecord]:
         """The next record, which stays; raises IndexError if there is none."""
-        partition = self._heads[0][2]
+        partition = self._heads[0][3]
         return partition, self._queues[partition][0][0]
 
     def pop(self) -> tuple[PartitionId, NativeRecord]:
         """Takes the next record out; raises IndexError if there is none."""
-        partition = heappop(self._heads)[2]
+        partition = heappop(self._heads)[3]
         queue = self._queues[partition]
         record, _ = queue.popleft()
         if queue:
@@ -63,4 +64,4 @@ class Buffer:
 
     def _push(self, partition: PartitionId, queue: deque[_Item]) -> None:
         record, number = queue[0]
-        heappush(self._heads, (record.created_at, number, partition))
+        heappush(self._heads, (record.created_at, record.place, number, partition))

@@ -2,6 +2,7 @@
 
 import json
 import time
+import uuid
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,9 @@ import boto3
 import pymongo
 import pytest
 import yaml
+from bson.binary import Binary
+from bson.int64 import Int64
+from bson.objectid import ObjectId
 from click.testing import CliRunner, Result
 
 from penstock import cli
@@ -24,13 +28,20 @@ from tests.servers import Database, Moto, Nats, Secantus
 pytestmark = pytest.mark.live
 
 
-def pipeline_file(folder: Path, backend: dict[str, Any], nats: Nats, stream: str) -> Path:
+def pipeline_file(
+    folder: Path, backend: dict[str, Any], nats: Nats, stream: str, **more: str
+) -> Path:
     file = folder / "pipeline.yaml"
     subject = f"{stream.lower()}.{{collection}}.{{operation}}"
     sink = {"type": "jetstream", "url": nats.url, "stream": stream, "subject": subject}
+    sink |= more
     document = {"name": "shop", "state": str(folder), "backends": [backend], "sink": sink}
     file.write_text(yaml.safe_dump(document))
     return file
+
+
+# Ids of several types: each has one text, whatever the layout has of it.
+IDS = [Int64(2**60), 5, Binary.from_uuid(uuid.uuid4()), {"a": 1, "b": ObjectId()}, "x", 7.5]
 
 
 class Delivery:
@@ -61,8 +72,9 @@ def compare(file: Path, *more: str) -> Result:
     return CliRunner().invoke(cli.main, ["compare", str(file), *more])
 
 
+@pytest.mark.parametrize("layout", ["penstock", "debezium"])
 def test_a_table_and_its_stream(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
+    layout: str, database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     database.execute(
         "CREATE TABLE items (id int, part uuid, price numeric, at timestamptz, note text,"
@@ -70,7 +82,8 @@ def test_a_table_and_its_stream(
     )
     slot = f"slot_{database.name}"
     backend = {"type": "postgres", "connection": database.url, "slot": slot, "publication": "pub"}
-    file = pipeline_file(tmp_path, backend, nats, stream)
+    shape = {} if layout == "penstock" else {"layout": layout, "encoding": "json"}
+    file = pipeline_file(tmp_path, backend, nats, stream, **shape)
     delivery = Delivery(file)
     try:
         database.execute(
@@ -104,12 +117,14 @@ def test_a_table_and_its_stream(
     assert "primary key" in missing.output
 
 
-def test_a_collection_and_its_stream(nats: Nats, stream: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["penstock", "puller", "debezium", "cloudevents"])
+def test_a_collection_and_its_stream(layout: str, nats: Nats, stream: str, tmp_path: Path) -> None:
     client: pymongo.MongoClient[dict[str, Any]]
     with Secantus() as server, pymongo.MongoClient(server.url) as client:
         users = client.shop.users
         backend = {"type": "mongodb", "connection": server.url, "database": "shop"}
-        file = pipeline_file(tmp_path, backend, nats, stream)
+        shape = {} if layout == "penstock" else {"layout": layout, "encoding": "json"}
+        file = pipeline_file(tmp_path, backend, nats, stream, **shape)
         delivery = Delivery(file)
         try:
             users.insert_many([{"n": n, "tags": ["a", {"b": n / 3}]} for n in range(50)])
@@ -120,6 +135,11 @@ def test_a_collection_and_its_stream(nats: Nats, stream: str, tmp_path: Path) ->
             assert found.exit_code == 0, found.output
             assert "49 documents in the source, 49 in the stream" in found.output
             users.update_one({"n": 7}, {"$set": {"tags": []}})
+            users.insert_many([{"_id": each, "n": -1} for each in IDS])
+            users.delete_many({"n": -1, "_id": {"$in": IDS[::2]}})
+            delivery.deliver(1 + len(IDS) + len(IDS[::2]))
+            assert compare(file, "users", "--all").exit_code == 0
+            users.update_one({"n": 7}, {"$set": {"tags": [1]}})
             assert compare(file, "users", "--all", "--wait", "0.1s").exit_code == 1
         finally:
             delivery.close()
@@ -192,6 +212,23 @@ def test_a_dynamodb_table_and_its_stream(
     away = compare(file, "orders")
     assert away.exit_code != 0
     assert "Traceback" not in away.output
+
+
+def test_two_collections_of_one_name_cannot_be_told_apart_in_a_pullers_messages(
+    nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    client: pymongo.MongoClient[dict[str, Any]]
+    with Secantus() as server, pymongo.MongoClient(server.url) as client:
+        client.a.users.insert_one({})
+        client.b.users.insert_one({})
+        backend = {"type": "mongodb", "connection": server.url, "database": "*"}
+        file = pipeline_file(tmp_path, backend, nats, stream, layout="puller", encoding="json")
+        Delivery(file).close()
+        load_pipeline(file).sink.sink().prepare()
+        found = compare(file, "a.users")
+        assert found.exit_code == 2
+        assert "do not say which users" in found.output
+        assert "a, b have one" in found.output
 
 
 def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.cli.preflight import (
     check_class_archive,
+    check_followed_positions,
     check_java,
     check_master,
     check_partitions,
@@ -124,6 +125,47 @@ def test_a_store_of_one_machine_is_a_warning_where_anyone_may_read(
     found = list(check_sharing(parse_pipeline(text, environment={})))
     assert [each.level for each in found] == (["warning"] if named else [])
     assert all(f"may read {named}:" in each.message for each in found)
+
+
+@pytest.mark.parametrize(
+    ("backend", "collection", "said"),
+    [
+        ("database: shop", "", "left out"),
+        ('database: "*"', "", "left out"),
+        ("database: shop", "?collection=mine", "becomes a change"),
+        ("database: shop, exclude_collections: [mine]", "?collection=mine", None),
+        ("database: shop, collections: [users]", "?collection=mine", None),
+        ("database: other", "?collection=mine", None),
+    ],
+)
+def test_positions_in_a_followed_database_are_a_warning(
+    backend: str, collection: str, said: str | None
+) -> None:
+    text = f"""
+        backends: [{{name: a, type: mongodb, connection: "mongodb://h/", {backend}}}]
+        sink: {{type: memory}}
+        positions: "mongodb://h/shop{collection}"
+    """
+    found = list(check_followed_positions(parse_pipeline(text, environment={})))
+    assert [each.level for each in found] == (["warning"] if said else [])
+    assert all(said in each.message for each in found if said)
+
+
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [
+        ("type: jetstream, url: 'nats://h', stream: S, subject: 's.{collection}'", "only the sink"),
+        ("type: memory", "both would write"),
+    ],
+)
+def test_whether_the_sink_keeps_a_second_instance_away_is_told(sink: str, says: str) -> None:
+    text = f"""
+        backends: [{{name: a, type: memory}}]
+        sink: {{{sink}}}
+        positions: "memory:"
+    """
+    (found,) = check_sharing(parse_pipeline(text, environment={}))
+    assert says in found.message
 
 
 def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,4 +277,32 @@ def test_a_mode_that_is_no_more_says_what_to_do() -> None:
         spark: {trigger: 1s, mode: packed}
     """
     with pytest.raises(SettingsError, match=r"leave spark\.mode out .*of rows"):
+        parse_pipeline(text, environment={})
+
+
+def test_a_backend_may_have_hash_partitions_of_its_own() -> None:
+    text = """
+        partitions: 4
+        backends:
+          - {name: a, type: mongodb, connection: "mongodb://h/shop", partitions: 16}
+          - {name: b, type: mongodb, connection: "mongodb://h/shop"}
+          - {name: c, type: memory, partitions: 3}
+        sink: {type: memory}
+    """
+    pipeline = parse_pipeline(text, environment={})
+    assert [pipeline.hash_partitions(each) for each in pipeline.backends] == [16, 4, 4]
+    settings: Any = pipeline.backends[2].settings
+    assert settings.partitions == 3, "the memory feed's own"
+    with pytest.raises(SettingsError, match=r"backends\[0\]\.partitions"):
+        parse_pipeline(text.replace("16", "2000"), environment={})
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1", "soon"])
+def test_a_share_of_the_window_is_between_0_and_1(share: str) -> None:
+    text = f"""
+        backends: [{{type: memory}}]
+        sink: {{type: memory}}
+        ops: {{at_risk: {share}}}
+    """
+    with pytest.raises(SettingsError, match=r"ops\.at_risk"):
         parse_pipeline(text, environment={})

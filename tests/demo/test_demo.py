@@ -150,6 +150,7 @@ def test_a_terminated_demo_leaves_nothing_behind(demo: Demo, temporary: Path) ->
     assert gone(temporary)
 
 
+@pytest.mark.thorough
 def test_what_differs_is_printed_and_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     # The tables are made to lie: the copy has a row that they do not.
     lie = f"{shop.SELECTS['customers']} ORDER BY id OFFSET 1"

@@ -15,6 +15,7 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
 from tests.docs.pages import DOCS, blocks, section
@@ -45,7 +46,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def written(batch: pa.RecordBatch, **fields: Any) -> Messages:
     settings = JetStreamSettings(url="nats://h", layout="short", **fields)
     template = parse_template(settings.subject)
-    return encoder(settings, template, ids=True, limit=1 << 20).encode(Part.of(batch))
+    return encoder(settings, template, nats_framing()).encode(Part.of(batch))
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])

@@ -16,6 +16,7 @@ from penstock.plugins import known
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
@@ -43,7 +44,7 @@ def messages(operation: str = "INSERT", **fields: Any) -> Messages:
     columns |= {"operation": [operation], "event_id": ["b:c:0"], "collection": ["t"]}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema("json"))
     settings = JetStreamSettings(url="nats://h", **fields)
-    return encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch))
+    return encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch))
 
 
 def body(operation: str = "INSERT", **fields: Any) -> Any:

@@ -126,7 +126,7 @@ def test_every_default_is_the_one_documented(field: FieldInfo, row: Row) -> None
 
 
 def test_the_keys_of_every_backend_and_sink_are_documented() -> None:
-    keys = [f"backends[].{key}" for key in ("name", "type", "max_gap", "on_error")]
+    keys = [f"backends[].{key}" for key in ("name", "type", "partitions", "max_gap", "on_error")]
     assert [row.key for row in PIPELINE["Every backend"]] == keys
     assert [row.key for row in PIPELINE["Every sink"]] == ["sink.type"]
 

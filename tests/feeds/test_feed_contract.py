@@ -320,7 +320,8 @@ def test_the_preflight_check_finds_no_error(feed: Feed) -> None:
 
 def test_it_begins_at_a_bookmark_for_each_partition_that_is_plain_json(feed: Feed) -> None:
     begun = _begun[feed]
-    assert set(begun) == {each.partition for each in feed.partitions() if not each.parents}
+    roots = {each.partition for each in feed.partitions() if not each.parents}
+    assert {name for name, each in begun.items() if not each.ended} == roots
     assert bookmarks_from_json(json.loads(json.dumps(bookmarks_to_json(begun)))) == begun
 
 

@@ -15,12 +15,15 @@ from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.holes import behind_hole
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import Bookmark, PartitionId
+from penstock.position import Bookmark, PartitionId, Place
 from penstock.reservoir.reader import BLOCKED, PartitionReader
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.mongo import mongodb, shop_on
+from tests.mongodb.history import History
+from tests.mongodb.reading import feed_of as mongodb_feed
+from tests.mongodb.server import ScriptedMongod
 from tests.reading.made import Clock
 from tests.servers import Postgres
 from tests.slots import drop_slot
@@ -44,6 +47,8 @@ class Lost:
         "memory found by reading",
         "memory twice",
         "mongodb",
+        "mongodb found by reading",
+        "mongodb twice",
         "dynamodb",
         "dynamodb without a place",
         "postgres",
@@ -77,6 +82,24 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
                 token,
                 ["token_"],
                 lambda: shop.db.users.insert_one({"_id": next(number)}),
+            )
+    elif kind.startswith("mongodb"):
+        with ScriptedMongod(History()) as mongod:
+            begun = mongodb_feed(mongod).begin()[PARTITION]
+            for _ in range(3):
+                mongod.history.insert("lost")
+            mongod.history.trim(1)
+            mark = {**(begun.mark or {})}
+            if "twice" in kind:  # another cluster, whose oplog has nothing to begin at either
+                mark["cluster"] = "rs9/6b0000000000000000000000"
+                mongod.fail("getMore", 286)
+            causes = (["other_cluster"] if "twice" in kind else []) + ["oplog_rolled_over"]
+            yield Lost(
+                lambda policy: mongodb_feed(mongod, on_gap=policy),
+                PARTITION,
+                Bookmark(Place("6A000000/00000001", 0), mark),
+                causes,
+                lambda: mongod.history.insert("next"),
             )
     elif kind.startswith("dynamodb"):
         with StreamsServer() as server:

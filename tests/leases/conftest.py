@@ -38,8 +38,8 @@ def own_etcd() -> Iterator[Callable[..., Etcd]]:
 
 @pytest.fixture(scope="session")
 def lease_mongo_server() -> Iterator[str]:
-    """PENSTOCK_MONGO_URL, or the embedded stand-in."""
-    if url := os.environ.get("PENSTOCK_MONGO_URL"):
+    """PENSTOCK_MONGODB_URL, or the embedded stand-in."""
+    if url := os.environ.get("PENSTOCK_MONGODB_URL"):
         yield url
         return
     with Secantus() as server:

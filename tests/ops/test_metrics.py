@@ -17,6 +17,8 @@ BACKEND = BackendStatus(
     lag={"bytes": 5, "changes": 2},
     lag_bytes=5,
     lag_seconds=0.5,
+    window_seconds=86_400.0,
+    window_left_seconds=80_000.0,
     events=7,
     pages=2,
     batches=3,
@@ -94,12 +96,12 @@ def test_numbers_of_a_backend() -> None:
     assert {name: found[f"penstock_{name}", ("a",)] for name in (
         "connected", "restarts_total", "lag_bytes", "lag_seconds", "events_total",
         "pages_total", "batches_total", "buffered_events", "buffered_bytes", "reconnects_total",
-        "batch_rows", "batch_duration_seconds",
+        "batch_rows", "batch_duration_seconds", "window_seconds", "window_left_seconds",
     )} == {
         "connected": 1, "restarts_total": 8, "lag_bytes": 5,
         "lag_seconds": 0.5, "events_total": 7, "pages_total": 2, "batches_total": 3,
         "buffered_events": 1, "buffered_bytes": 99, "reconnects_total": 4, "batch_rows": 6,
-        "batch_duration_seconds": 0.0125,
+        "batch_duration_seconds": 0.0125, "window_seconds": 86_400, "window_left_seconds": 80_000,
     }  # fmt: skip
 
 

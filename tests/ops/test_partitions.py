@@ -240,3 +240,15 @@ def test_a_change_in_flight_that_is_old_is_behind_in_whatever_unit() -> None:
     rows = {"p0": row(lag_seconds=301.0, place="1:0"), "p1": row()}
     found = status_of(posted(rows, range(2)), 1.0)
     assert (found.health, found.reasons) == ("degraded", ("backend shop: 301 s behind the source",))
+
+
+def test_the_window_of_a_backend_is_that_of_the_partition_that_leaves_it_first() -> None:
+    rows = {
+        "p0": row(window_seconds=86_400, window_left_seconds=80_000),
+        "p1": row(window_seconds=86_000, window_left_seconds=70_000),
+        "p2": row(),
+    }
+    found = summed(rows)
+    assert (found["window_seconds"], found["window_left_seconds"]) == (86_000, 70_000)
+    found = summed({"p0": row(window_seconds=60), "p1": row()})
+    assert (found["window_seconds"], found["window_left_seconds"]) == (60, None)

@@ -10,6 +10,7 @@ import pytest
 from penstock.cli.bridge_metrics import bridge_series
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.ops.health import Health
+from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS, Response, respond
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
@@ -38,7 +39,17 @@ def body(response: Response) -> Any:
 def test_health_is_a_status_code(health: Health, code: int) -> None:
     found = ask("/health", status=replace(STATUS, health=health, reasons=("why",)))
     assert found.status == code
-    assert body(found) == {"health": health, "reasons": ["why"], "uptime_seconds": 12.5}
+    said = body(found)
+    assert (said["health"], said["reasons"], said["uptime_seconds"]) == (health, ["why"], 12.5)
+
+
+def test_health_has_version_backends_and_partitions_as_status_has() -> None:
+    one = BackendStatus(name="a", partitions=(PartitionStatus(partition="p", place="1:0"),))
+    now = replace(STATUS, backends=(one,))
+    health, status = body(ask("/health", status=now)), body(ask("/status", status=now))
+    assert health["version"] == status["version"] == "1.0"
+    assert health["backends"] == status["backends"]
+    assert health["backends"][0]["partitions"][0]["place"] == "1:0"
 
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 200), (False, 503)])

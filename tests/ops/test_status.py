@@ -10,6 +10,7 @@ import pytest
 from penstock.ops.board import Board, Entry
 from penstock.ops.health import Health, Thresholds
 from penstock.ops.status import Status, assess
+from penstock.ops.window import at_risk
 
 LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
 FINE = {"connected": True, "lag_bytes": 0, "buffered_events": 0, "confirmed": "0/1"}
@@ -118,6 +119,26 @@ CASES = [
         1,
         "degraded",
         "a: so far behind that its slot may be lost",
+    ),
+    Case(
+        "a position near the end of the source's history",
+        [source(0, window_seconds=86_400, window_left_seconds=21_599)],
+        1,
+        "degraded",
+        "a: at_risk: the changes after the stored position leave the source's history in 6.0 h"
+        " (it reaches back 24.0 h): bring the sink or the pipeline up to speed",
+    ),
+    Case(
+        "a position at a quarter of the source's history",
+        [source(0, window_seconds=86_400, window_left_seconds=21_600)],
+        1,
+        "ok",
+    ),
+    Case(
+        "a history whose length is not known",
+        [source(0, window_seconds=None, window_left_seconds=None)],
+        1,
+        "ok",
     ),
     Case(
         "a source that is disabled",
@@ -417,3 +438,15 @@ def test_an_instance_on_standby_is_that_and_nothing_else() -> None:
     )
     assert (status.health, status.standby) == ("standby", "another instance owns the pipeline")
     assert status.reasons == ("another instance owns the pipeline",)
+
+
+def test_the_window_is_in_the_status_and_may_be_judged_otherwise() -> None:
+    reports = [source(0, window_seconds=1000.0, window_left_seconds=90.0)]
+    reports.append((0, "partition", "a/p", {"window_seconds": 1000.0, "window_left_seconds": 90.0}))
+    found = status(reports, 1).backends[0]
+    assert (found.window_seconds, found.window_left_seconds) == (1000.0, 90.0)
+    assert found.partitions[0].window_left_seconds == 90.0
+    assert "in 90 s (it reaches back 17 min)" in found.at_risk
+    assert not found.source_ok
+    assert not at_risk(reports[0][3], 0.05)
+    assert not at_risk(reports[0][3], 0.0)

@@ -67,7 +67,12 @@ def victim(run: Run, random: random.Random) -> psutil.Process | None:
     return random.choice(found) if found else None
 
 
-@pytest.mark.parametrize("polled", [False, True], ids=["read by one", "read by tasks"])
+@pytest.mark.parametrize(
+    "polled",
+    # Read by tasks: so are DynamoDB's splits, under the same kills.
+    [False, pytest.param(True, marks=pytest.mark.thorough)],
+    ids=["read by one", "read by tasks"],
+)
 def test_splits_and_merges_are_exact_under_kill_9(
     tmp_path: Path, nats: Nats, stream: str, polled: bool
 ) -> None:

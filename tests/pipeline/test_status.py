@@ -17,7 +17,11 @@ def backend(run: Run, query: str = "") -> Any:
     return json.loads(run.get(f"/status{query}")[1])["backends"][0]
 
 
-@pytest.mark.parametrize("polled", [False, True], ids=["read by one", "read by tasks"])
+@pytest.mark.parametrize(
+    "polled",
+    [pytest.param(False, marks=pytest.mark.thorough), True],
+    ids=["read by one", "read by tasks"],
+)
 def test_the_rows_of_all_partitions_and_their_sums_arrive(tmp_path: Path, *, polled: bool) -> None:
     many = {"type": "memory", "partitions": PARTITIONS, "changes": CHANGES, "polled": polled}
     pipeline = {

@@ -94,9 +94,11 @@ def assert_once(nats: Nats, stream: str) -> None:
     assert found == [f"default:{place_of(settings, name, n)}" for n in range(len(found))]
 
 
+@pytest.mark.thorough
 def test_the_second_waits_until_the_first_ends(nats: Nats, stream: str, tmp_path: Path) -> None:
     """The source gives all changes again, which an instance without positions needs where the
-    stream does not say how far it is; message ids drop them."""
+    stream does not say how far it is; message ids drop them. `tests/service` has the same on real
+    feeds, without Spark."""
     delivery = "deduplicated"
     with started(tmp_path / "1", nats, stream, delivery) as first:
         publishes(first)

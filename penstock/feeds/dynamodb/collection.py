@@ -2,7 +2,7 @@
 
 import base64
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ class DynamodbTable:
     def __init__(self, settings: DynamodbSettings) -> None:
         self._settings = settings
         self.name = settings.table_name
+        self._keys: list[str] = []
         self._item = plain_values("msgpack").item
 
     @cached_property
@@ -33,7 +34,12 @@ class DynamodbTable:
 
     def identity(self, change: Mapping[str, Any]) -> str:
         """See `feeds.Collection`."""
-        return str(change["document_id"])
+        known = change.get("document_id")
+        return str(known) if known is not None else document_id(dict(change["key"]))
+
+    def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """See `feeds.Collection`."""
+        return _picked(image, self._key_names())
 
     def count(self) -> int:
         """See `feeds.Collection`. Reads the whole table."""
@@ -69,8 +75,14 @@ class DynamodbTable:
 
     def _key_names(self) -> list[str]:
         """In the order that document ids have."""
-        described = self._client.describe_table(TableName=self.name)
-        return sorted(each["AttributeName"] for each in described["Table"]["KeySchema"])
+        if not self._keys:
+            described = self._client.describe_table(TableName=self.name)
+            self._keys = sorted(each["AttributeName"] for each in described["Table"]["KeySchema"])
+        return self._keys
+
+
+def _picked(image: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any] | None:
+    return {name: image[name] for name in names} if all(n in image for n in names) else None
 
 
 def _as_sent(value: Any) -> Any:

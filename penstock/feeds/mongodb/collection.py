@@ -5,10 +5,11 @@ from typing import Any
 
 from pymongo.read_concern import ReadConcern
 
+from penstock.errors import SettingsError
 from penstock.feeds.mongodb.connect import connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.wire.changestream.values import CODEC, document_text, flat, plain
+from penstock.wire.changestream.values import CODEC, document_text, flat, plain, untyped
 
 
 class MongoCollection:
@@ -23,7 +24,19 @@ class MongoCollection:
 
     def identity(self, change: Mapping[str, Any]) -> str:
         """See `feeds.Collection`."""
-        return str(change["document_id"])
+        known = change.get("document_id")
+        return str(known) if known is not None else document_text(untyped(change["key"]["_id"]))
+
+    def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """See `feeds.Collection`. Of a sharded collection, too, the `_id` alone."""
+        if "_id" in image:
+            return {"_id": image["_id"]}
+        if any(name.startswith("_id.") for name in image):
+            raise SettingsError(
+                "an _id that is a document cannot be found in flattened images",
+                hint="compare with sink.layout: penstock, or without flatten",
+            )
+        return None
 
     def count(self) -> int:
         """See `feeds.Collection`."""
@@ -38,7 +51,7 @@ class MongoCollection:
             for document in found.find() if most is None else found.aggregate(by_chance):
                 row = plain(document)
                 shown = flat(row) if self._settings.flatten else row
-                yield document_text({"_id": document["_id"]}), shown
+                yield document_text(document["_id"]), shown
 
     def _of(self, client: Any) -> Any:
         return client[self.namespace].get_collection(

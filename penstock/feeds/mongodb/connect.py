@@ -18,8 +18,8 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 
 
 class _OneServer:
-    """Keeps a client at the server that it first used, while that can be used: a cursor is known
-    at its server only, and raw commands are not bound to it."""
+    """Keeps a client at the nearest server of those that it first saw, while that can be used: a
+    cursor is known at its server only, and raw commands are not bound to it."""
 
     def __init__(self) -> None:
         self._chosen: Any = None
@@ -30,13 +30,14 @@ class _OneServer:
                 return [each]
         if not servers:
             return servers
-        self._chosen = servers[0].address
-        return [servers[0]]
+        nearest = min(servers, key=lambda each: each.round_trip_time or 0.0)
+        self._chosen = nearest.address
+        return [nearest]
 
 
-def connect(settings: MongoSettings) -> Client:
-    """A client that connects when it is first used. Raises SettingsError for a URL that it cannot
-    use."""
+def connect(settings: MongoSettings, patience: float | None = None) -> Client:
+    """A client that connects when it is first used. `patience`: seconds that an answer may take, if
+    not `silence`. Raises SettingsError for a URL that it cannot use."""
     with translating(f"connecting to {address(settings)}"):
         return MongoClient(
             settings.connection.get_secret_value(),
@@ -46,7 +47,9 @@ def connect(settings: MongoSettings) -> Client:
             server_selector=_OneServer(),
             connectTimeoutMS=_milliseconds(settings.connect_timeout),
             serverSelectionTimeoutMS=_milliseconds(settings.connect_timeout),
-            socketTimeoutMS=_milliseconds(settings.silence),
+            socketTimeoutMS=_milliseconds(patience or settings.silence),
+            # In the URL it would bound a `getMore` while the stream is idle.
+            timeoutMS=None,
         )
 
 

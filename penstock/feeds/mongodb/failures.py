@@ -3,6 +3,7 @@
 Never quotes the connection URL.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -100,10 +101,11 @@ KINDS: Mapping[type[Exception], _Row] = {
 # Errors whose messages quote a document or its key.
 _WITHOUT_DATA: Mapping[int | None, str] = {
     47: "a pre-image or post-image that is required is not there",
-    280: "the server does not find the event of the resume token",
     10334: "an event is too large",
     11000: "a key is there already",
 }
+# A token has the key of a document in it.
+_QUOTED = re.compile(r"\{.*\}|\{.*")
 _MOST_UNKNOWN = 10
 
 
@@ -114,7 +116,7 @@ class Tolerance:
         self._unknown = 0
 
     def succeeded(self) -> None:
-        """Whatever went wrong is over."""
+        """Changes can be read: whatever went wrong is over."""
         self._unknown = 0
 
     def judge(self, error: PenstockError, code: int | None) -> PenstockError:
@@ -153,6 +155,8 @@ def _translated(error: Exception, subject: str) -> PenstockError:
     code = code_of(error)
     kind, hint = CODES[code] if code is not None and code in CODES else _of_class(type(error))
     text = _WITHOUT_DATA[code] if code in _WITHOUT_DATA else _text(error)
+    if code in LOST:
+        text = _QUOTED.sub("{...}", text)
     return kind(f"{subject}: {text}" if text else subject, hint=hint)
 
 
@@ -172,6 +176,11 @@ def cause_of(error: PositionLost) -> str:
     """The cause of the gap that a lost position means."""
     code = None if error.__cause__ is None else code_of(error.__cause__)
     return LOST.get(code or 0, "token_invalid")
+
+
+def is_timeout(error: PenstockError) -> bool:
+    """Whether the server did not answer in time, while the connection stood."""
+    return isinstance(error.__cause__, mongo.NetworkTimeout)
 
 
 def is_too_large(error: PenstockError) -> bool:

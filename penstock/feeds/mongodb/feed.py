@@ -1,60 +1,66 @@
 """MongoDB as a feed: one partition, the change stream of a database or of a whole cluster."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 from penstock.backoff import delays
 from penstock.change import Images, OnError
-from penstock.errors import PenstockError, PositionLost, SettingsError
+from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds import (
     At,
     Collection,
     Following,
     Gap,
     GapPolicy,
-    HistoryLost,
     Lineage,
     Listing,
     Mark,
 )
+from penstock.feeds.mongodb.cluster import completed, identity
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
-from penstock.feeds.mongodb.failures import Tolerance, cause_of, is_too_large
-from penstock.feeds.mongodb.following import MongoFollowing
-from penstock.feeds.mongodb.history import (
-    HINTS,
-    era_after,
-    era_of_bookmark,
-    gap_of,
-    is_behind,
-)
-from penstock.feeds.mongodb.oplog import collections, oldest, operation_time
+from penstock.feeds.mongodb.failures import Tolerance, is_timeout, is_too_large, translating
+from penstock.feeds.mongodb.filters import Filter, Replay, moved
+from penstock.feeds.mongodb.following import Beginning, MongoFollowing
+from penstock.feeds.mongodb.history import cluster_of, era_after, era_of_bookmark, time_in_era
+from penstock.feeds.mongodb.losses import Losses
+from penstock.feeds.mongodb.oplog import asking, collections, oldest, operation_time
 from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.feeds.mongodb.stream import ChangeStream
-from penstock.finding import Finding
+from penstock.feeds.mongodb.stream import ChangeStream, Patience
+from penstock.finding import Finding, Level
 from penstock.page import Decoder
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import cursor_of
-from penstock.wire.changestream.tokens import mark_of
+from penstock.wire.changestream.tokens import history_of, mark_of
+from penstock.wire.eras import next_era
 
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
 # Bytes of a BSON document at most.
 LARGEST = 16 * 2**20
+_TOLD_AFTER = 60  # seconds that a server is waited for without a word
+_CHECKING = 1.0  # seconds
 
 
 class MongoFeed:
     """The implementation of `feeds.Feed` for MongoDB 6.0 and later. It is its settings."""
 
-    def __init__(self, settings: MongoSettings) -> None:
+    def __init__(
+        self, settings: MongoSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
+        self._clock = clock
+        self._losses = Losses(settings)
         self._tolerance = Tolerance()
+        self._patience = Patience(settings.silence)
         self._batch = settings.page_rows
+        self._behind_since: float | None = None  # on the clock
 
     def __repr__(self) -> str:
         return f"MongoFeed({self._settings.database} at {address(self._settings)})"
@@ -91,15 +97,17 @@ class MongoFeed:
         if isinstance(at, Mapping):
             return at
         wanted = self._settings.begins_at if at is None else at
-        return {PARTITION: Bookmark(mark={**self._mark(wanted), "place": None})}
+        mark = {**self._mark(wanted), **Replay(now=Filter.of(self._settings)).mark()}
+        with asking(self._settings) as client:
+            cluster = identity(client)
+        return {PARTITION: Bookmark(mark={**mark, **history_of("", cluster), "place": None})}
 
     def _mark(self, at: datetime | str) -> Mark:
         if at == "now":
             with closing(self._open(None)) as stream:
                 return mark_of(stream.reply.token, "")
         if at == "beginning":
-            time = oldest(self._settings)
-            return {"time": [time >> 32, time & 0xFFFFFFFF]}
+            return _mark_at(oldest(self._settings))
         if isinstance(at, datetime):
             return {"time": [self._seconds(at), 0]}
         return {"token": {"_data": at}}
@@ -122,7 +130,8 @@ class MongoFeed:
         despite: Sequence[Gap] = (),
     ) -> Following:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
-        a gap, from now on."""
+        gaps, where `Losses.after` says. That a position is lost is found by the first `read`: the
+        server accepts any token until then."""
         if partition != PARTITION:
             raise SettingsError(f"there is no partition {partition}: {PARTITION} is the only one")
         if not bookmark.mark:
@@ -131,39 +140,92 @@ class MongoFeed:
                 hint="begin anew, or set the position with its mark",
             )
         if despite:
-            return self._despite(bookmark)
+            return self._despite(bookmark, despite)
         try:
             stream = self._open(bookmark.mark)
-        except PositionLost as error:
-            raise self._lost(cause_of(error), bookmark.place, error.message) from error
-        if is_behind(bookmark.place, stream.time):
-            stream.close()
-            said = f"the server is at {cursor_of(stream.time)}, before our position"
-            raise self._lost("server_behind", bookmark.place, said)
-        return self._follow(stream, bookmark, era_of_bookmark(bookmark.place, bookmark.mark))
+        except PositionLost as error:  # a token that is none
+            raise self._losses.refused(error, bookmark, "", ()) from error
+        with _closing_on_failure(stream):
+            found = self._losses.verified(stream.client, bookmark)
+            self._wait_for(stream, time_in_era(bookmark))
+        era = era_of_bookmark(bookmark.place, bookmark.mark)
+        if self.moved(bookmark, None) is not None:
+            # Nobody says what is stored after the bookmark: no place may be taken for one of these.
+            era = next_era(era)
+        beginning = Beginning(
+            bookmark=bookmark,
+            era=era,
+            cluster=completed(cluster_of(bookmark.mark), found),
+            begins=cursor_of(stream.time),
+        )
+        return self._follow(stream, beginning, found, ())
 
-    def _despite(self, bookmark: Bookmark) -> Following:
-        """From now on, in an era whose cursors sort after those before the gap."""
-        place = bookmark.place
-        stream = self._open(None)
-        era = era_after(era_of_bookmark(place, bookmark.mark), place, stream.time)
-        shown = None if place is None else str(place)
-        mark = mark_of(stream.reply.token, era) | {"place": shown}
-        return self._follow(stream, Bookmark(place, mark), era)
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """See `feeds.MovesBookmarks`."""
+        return moved(self._settings, saved, stored)
 
-    def _follow(self, stream: ChangeStream, bookmark: Bookmark, era: str) -> Following:
+    def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> Following:
+        """After gaps, in an era whose cursors sort after those before."""
+        start = self._losses.after(gaps, bookmark)[0]
+        stream = self._open(_mark_at(start) if start else None)
+        with _closing_on_failure(stream), translating(f"asking {address(self._settings)}"):
+            cluster = identity(stream.client)
+        begins = start or stream.time
+        era = era_after(gaps, bookmark, begins)
+        if self.moved(bookmark, None) is not None:  # no place may be taken for one of these
+            era = next_era(era)
+        if start:  # changes up to the bookmark's place may come again
+            mark = {**_mark_at(start), "place": None, **history_of(era, cluster)}
+        else:
+            place = None if bookmark.place is None else str(bookmark.place)
+            mark = mark_of(stream.reply.token, era, cluster) | {"place": place}
+        mark |= Replay(now=Filter.of(self._settings)).mark()
+        beginning = Beginning(
+            bookmark=Bookmark(bookmark.place, mark),
+            era=era,
+            cluster=cluster,
+            begins=cursor_of(begins),
+        )
+        return self._follow(stream, beginning, cluster, gaps)
+
+    def _follow(
+        self, stream: ChangeStream, beginning: Beginning, cluster: str, gaps: Sequence[Gap]
+    ) -> MongoFollowing:
+        bookmark = beginning.bookmark
         return MongoFollowing(
             self._settings,
             PARTITION,
             stream,
-            bookmark,
-            era,
-            begins=cursor_of(stream.time),
+            beginning,
+            lost=lambda error: self._losses.refused(error, bookmark, cluster, gaps),
             on_failure=self._failed,
         )
 
     def _open(self, mark: Mark | None) -> ChangeStream:
-        return ChangeStream(self._settings, mark, batch=self._batch, tolerance=self._tolerance)
+        return ChangeStream(
+            self._settings,
+            mark,
+            batch=self._batch,
+            tolerance=self._tolerance,
+            patience=self._patience,
+        )
+
+    def _wait_for(self, stream: ChangeStream, read: int) -> None:
+        """Raises Unavailable while the server knows of no operation as new as one that we read: a
+        secondary that was cut off, or a clock that was set back. That is no lost history."""
+        newest = stream.cluster_time
+        if newest >= read or not newest:
+            self._behind_since = None
+            return
+        now = self._clock()
+        self._behind_since = now if self._behind_since is None else self._behind_since
+        waited = int(now - self._behind_since)
+        raise Unavailable(
+            f"{address(self._settings)} is at {cursor_of(newest)}, before the saved position"
+            f" {cursor_of(read)}: waiting for it"
+            + (f" for {waited} s so far" if waited >= _TOLD_AFTER else ""),
+            hint="does this member replicate, and is its clock right?",
+        )
 
     def _failed(self, error: PenstockError) -> None:
         """The driver refuses replies of more than 48 MB, which no real server sends: ask for less,
@@ -171,13 +233,14 @@ class MongoFeed:
         if is_too_large(error):
             self._batch = max(1, self._batch // 16)
 
-    def _lost(self, cause: str, place: Place | None, detail: str) -> HistoryLost:
-        said = f"{self._settings.database} at {address(self._settings)}: {detail}"
-        return HistoryLost(gap_of(cause, place, self.on_gap, said), hint=HINTS[cause])
-
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`: what there is to say is each following's."""
-        return {}
+        """See `feeds.Feed`: a server that stays behind."""
+        since = self._behind_since
+        waited = 0 if since is None else int(self._clock() - since)
+        if waited < _TOLD_AFTER:
+            return {}
+        said = f"the server has been before the saved position for {waited} s"
+        return {"state": "behind", "message": said, "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
@@ -205,16 +268,30 @@ class MongoFeed:
         return check(self._settings)
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """See `feeds.ChecksBookmarks`: opens the stream there, and reads nothing."""
-        subject = "saved position"
+        """See `feeds.ChecksBookmarks`: reads once, which is when the server looks for it."""
+        level: Level = "ok"
+        message, remedy = "the oplog has the changes after it", ""
         try:
-            self.follow(partition, bookmark).close()
+            with closing(self.follow(partition, bookmark)) as following:
+                following.read(_CHECKING)
         except PenstockError as error:
-            found = Finding(
-                level="error", subject=subject, message=error.message, remedy=error.hint
-            )
-        else:
-            found = Finding(
-                level="ok", subject=subject, message="the oplog has the changes after it"
-            )
-        return [found]
+            level, message, remedy = "error", error.message, error.hint
+            if is_timeout(error):
+                level = "warning"
+                message = "the oplog was read without an end: whether it has the changes after it"
+                message += f" is not known after {self._settings.silence:g} s"
+                remedy = "a longer `silence` for this check gives it more time"
+        return [Finding(level=level, subject="saved position", message=message, remedy=remedy)]
+
+
+def _mark_at(time: int) -> dict[str, Any]:
+    return {"time": [time >> 32, time & 0xFFFFFFFF]}
+
+
+@contextmanager
+def _closing_on_failure(stream: ChangeStream) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        stream.close()
+        raise

@@ -2,13 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, PositionLost, Unavailable
+from penstock.feeds import HistoryLost
+from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.history import place_of_mark
+from penstock.feeds.mongodb.lag import Lag, durable_time
 from penstock.feeds.mongodb.read_tokens import ReadTokens
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream
+from penstock.feeds.mongodb.window import OplogWindow
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
@@ -18,10 +23,21 @@ from penstock.wire.changestream.tokens import hash_of
 _SMALL = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a following begins: the bookmark at which its stream was opened, the era of its new
+    cursors, the cluster for its marks, and a cluster time for people."""
+
+    bookmark: Bookmark
+    era: str
+    cluster: str
+    begins: str
+
+
 class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
 
-    `bookmark` is where `stream` was opened; new cursors begin with `era`.
+    `lost` makes the gap of a position that the server refuses.
     """
 
     def __init__(
@@ -29,28 +45,42 @@ class MongoFollowing:
         settings: MongoSettings,
         partition: PartitionId,
         stream: ChangeStream,
-        bookmark: Bookmark,
-        era: str,
+        beginning: Beginning,
         *,
-        begins: str,
+        lost: Callable[[PositionLost], HistoryLost],
         on_failure: Callable[[PenstockError], None] = lambda _: None,
     ) -> None:
+        bookmark, era = beginning.bookmark, beginning.era
         self._settings = settings
         self._partition = partition
         self._stream = stream
         self._era = era
-        self._begins = begins
+        self._beginning = beginning
+        self._context = beginning.cluster.encode()
+        self._lost = lost
         self._on_failure = on_failure
+        self._has_read = False
         self._connected = True
         self._held = b""  # fragments of an event whose others are in the next reply
         self._confirmed: Place | None = bookmark.place
         self._invalidations = 0
         self._clock: int | None = None  # the server's, in seconds, after its last reply
         self._not_before = 0.0  # when the next request may be sent, on the monotonic clock
-        at = place_of_mark(bookmark)
+        # A stretch that is read again since the filter was another one: places go on after it.
+        self._replay = Replay.of(settings, bookmark.mark)
+        at = bookmark.place if self._replay.stored else place_of_mark(bookmark)
         self._stored = None if at == bookmark.place else bookmark.place
         self._placer = _placer_after(at, era)
-        self._tokens = ReadTokens(bookmark, era, at=at, time_of=self._time_of)
+        self._tokens = ReadTokens(
+            bookmark,
+            era,
+            beginning.cluster,
+            at=at,
+            time_of=self._time_of,
+            also=self._replay.mark(),
+        )
+        self._lag = Lag(durable_time(bookmark, self._cluster_time(bookmark.place)))
+        self._window = OplogWindow(settings)
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
@@ -61,31 +91,58 @@ class MongoFollowing:
         except PenstockError as error:
             self._connected = False
             self._on_failure(error)
+            if isinstance(error, PositionLost) and not self._has_read:
+                raise self._lost(error) from error
             raise
 
     def _read(self, timeout: float) -> Sequence[Page]:
         stream = self._stream
+        self._window.open()
         time.sleep(max(0.0, min(timeout, self._not_before - time.monotonic())))
         asked_at = time.monotonic()
         reply = stream.more(timeout)
+        # The server looks at a position with the first getMore. What it refuses later is found by
+        # following again.
+        self._has_read = True
         payload = self._held + reply.payload
         run = events(payload)
         self._held = payload[run.end :]
         if len(run.events) * _SMALL < stream.batch:
             self._not_before = asked_at + self._settings.page_wait
-        first = self._pass_stored(run.events)
-        pages = self._pages(payload[: run.end], run.events, first)
-        if reply.token and not self._held:
+        if self._replay.stored:
+            pages, is_over = self._reread(payload, run.events)
+        else:
+            first, is_over = self._pass_stored(run.events), False
+            pages = self._pages(payload[: run.end], run.events, first)
+        if reply.token and not self._held and not is_over:
             self._tokens.idle(reply.token)
         self._clock = stream.time >> 32 if stream.time else None
-        if reply.cursor:
-            stream.reply = reply._replace(payload=b"")
-        else:  # invalidated: the stream goes on after that event
-            self._invalidations += 1
+        self._lag.answered(
+            stream.time,
+            self._tokens.mark,
+            is_empty=not payload,
+            is_stored=self._is_stored(self._tokens.last),
+        )
+        stream.reply = reply._replace(payload=b"")
+        if is_over or not reply.cursor:  # the stream goes on after the last event that was taken
+            self._invalidations += not is_over
             self._held = b""
             assert self._tokens.mark is not None
             stream.reopen(self._tokens.mark)
         return pages
+
+    def _reread(self, payload: bytes, found: Sequence[ChangeEvent]) -> tuple[list[Page], bool]:
+        """The pages of what was not let through when this was read before; whether a part of the
+        stretch ended, so that the stream goes on after that with another filter."""
+        again = self._replay.read(payload, found)
+        pages = self._pages(again.payload, events(again.payload).events, 0)
+        if again.rest is None:
+            return pages, False
+        placer, self._replay = self._placer, again.rest
+        self._tokens.also = self._replay.mark()
+        at = Place(self._era + cursor_of(placer.time), placer.ordinal)
+        self._tokens.passed(at, again.token)
+        return pages, True
 
     def _pass_stored(self, found: Sequence[ChangeEvent]) -> int:
         """How many of these are up to the bookmark's place, to which its token does not reach."""
@@ -126,7 +183,7 @@ class MongoFollowing:
             last=last,
             count=len(found),
             captured_at=captured_at,
-            context=b"",
+            context=self._context,
             payload=payload,
         )
 
@@ -153,16 +210,18 @@ class MongoFollowing:
     @property
     def begins(self) -> str:
         """See `feeds.Following`: a cluster time."""
-        return self._begins
+        return self._beginning.begins
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`."""
         last, confirmed = self._tokens.last, self._confirmed
+        lag = self._lag.seconds(self._cluster_time(confirmed), is_stored=self._is_stored(last))
         return {
             "connected": self._connected,
             "current": None if last is None else str(last),
             "confirmed": None if confirmed is None else str(confirmed),
-            "lag_seconds": self._lag(last, confirmed),
+            "lag_seconds": lag,
+            **self._lag.window(self._window.oldest, lag),
             # The clock first: a token is read before the clock of its reply is shown.
             "clock": self._clock,
             "token": hash_of(str(self._tokens.mark).encode()),  # a token may hold a document's key
@@ -170,15 +229,16 @@ class MongoFollowing:
                 "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
                 "batch": self._stream.batch,
                 "invalidations": self._invalidations,
+                "window": self._window.unknown or None,
             },
         }
 
-    def _lag(self, last: Place | None, confirmed: Place | None) -> int:
-        """Seconds of cluster time between what is durable and what was read."""
-        if last is None or confirmed is None or confirmed >= last:
-            return 0
-        behind = (self._time_of(last)[0] >> 32) - (self._time_of(confirmed)[0] >> 32)
-        return max(0, behind)
+    def _is_stored(self, last: Place | None) -> bool:
+        """Whether everything that was read, up to `last`, is durable and saved."""
+        return last is None or (self._confirmed is not None and self._confirmed >= last)
+
+    def _cluster_time(self, place: Place | None) -> int:
+        return 0 if place is None else max(0, self._time_of(place)[0])
 
     def _time_of(self, place: Place) -> tuple[int, int]:
         era = place.cursor[: -len("00000000/00000000")]
@@ -189,6 +249,7 @@ class MongoFollowing:
     def close(self) -> None:
         """See `feeds.Following`."""
         self._connected = False
+        self._window.close()
         self._tokens.close()
         self._stream.close()
 

@@ -1,29 +1,37 @@
-"""Whether the changes after a bookmark are still there, and what to say when they are not."""
+"""Whether the changes after a bookmark are still there, and where to go on when they are not.
 
-from collections.abc import Mapping
+Pure: what the servers say is in `cluster` and `oplog`.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from penstock.feeds import Gap, GapPolicy
 from penstock.position import Bookmark, Mark, Place
-from penstock.wire.changestream.events import cursor_of, cursor_time
+from penstock.wire.changestream.events import cursor_time
 from penstock.wire.eras import era_of, next_era
 
+OTHER = "other_cluster"
+_SEE = "see docs/how-to/recover-from-a-gap.md"
 # Cause of a gap -> what the operator can do.
 HINTS: Mapping[str, str] = {
-    "oplog_rolled_over": "make the oplog larger (replSetResizeOplog), and see"
-    " docs/how-to/recover-from-a-gap.md",
-    "token_unknown": "is it another cluster, or one restored from a backup? See"
-    " docs/how-to/recover-from-a-gap.md",
-    "token_invalid": "is it another cluster, or was the bookmark changed? See"
-    " docs/how-to/recover-from-a-gap.md",
-    "server_behind": "was the cluster restored from a backup? See"
-    " docs/how-to/recover-from-a-gap.md",
+    "oplog_rolled_over": "make the oplog of every member larger (replSetResizeOplog), and " + _SEE,
+    "token_unknown": _SEE,
+    "token_invalid": "was the bookmark changed? Else " + _SEE,
+    OTHER: "correct `connection`, or, if a backup was restored, " + _SEE,
 }
+# What the server says of a token, where a time may be accepted.
+_OF_TOKENS = ("token_unknown", "token_invalid")
 
 
 def era_of_bookmark(place: Place | None, mark: Mark | None) -> str:
     """The era that a following goes on in."""
     said = str((mark or {}).get("era", ""))
     return max(said, "" if place is None else era_of(place.cursor))
+
+
+def cluster_of(mark: Mark | None) -> str:
+    """The cluster that a mark is of; empty in marks of before it was kept."""
+    return str((mark or {}).get("cluster", ""))
 
 
 def place_of_mark(bookmark: Bookmark) -> Place | None:
@@ -33,26 +41,41 @@ def place_of_mark(bookmark: Bookmark) -> Place | None:
     return Place.parse(said) if isinstance(said, str) else said
 
 
-def era_after(era: str, place: Place | None, time: int) -> str:
-    """The era after a gap: the same one if new cluster times sort after `place`."""
-    if place is None or cursor_time(place.cursor.removeprefix(era_of(place.cursor))) < time:
-        return era
-    return next_era(era)
+def time_in_era(bookmark: Bookmark) -> int:
+    """The cluster time of a bookmark's place; 0 where it has none, or one of an earlier history."""
+    place = bookmark.place
+    if place is None or era_of(place.cursor) != era_of_bookmark(place, bookmark.mark):
+        return 0
+    return cursor_time(place.cursor.removeprefix(era_of(place.cursor)))
 
 
-def is_behind(place: Place | None, time: int) -> bool:
-    """Whether the server's newest operation is before one that we have read."""
-    if place is None or not time:
-        return False
-    return cursor_time(place.cursor.removeprefix(era_of(place.cursor))) > time
+def era_after(gaps: Sequence[Gap], bookmark: Bookmark, time: int) -> str:
+    """The era after these gaps: the same one if it is the same history, and the cluster times from
+    `time` on do not sort before the bookmark's."""
+    era = era_of_bookmark(bookmark.place, bookmark.mark)
+    is_other = any(gap.cause == OTHER for gap in gaps)
+    return next_era(era) if is_other or time < time_in_era(bookmark) else era
+
+
+def time_after(gaps: Sequence[Gap], bookmark: Bookmark, oldest: int) -> int:
+    """From which cluster time to go on after these gaps; 0: from now on. `oldest`: of the oplog; 0
+    where it may not be read.
+
+    Where the server only refuses the token, the time of the last change is within the same
+    history. If it refuses that as well, the oldest entry there is; and where it refuses an event
+    that comes later (a lookup that finds two documents), now.
+    """
+    causes = [gap.cause for gap in gaps]
+    refusals = sum(cause in _OF_TOKENS for cause in causes)
+    if refusals > 1:
+        return 0
+    known = 0 if OTHER in causes else time_in_era(bookmark)
+    if refusals and known and len(causes) == 1:
+        return max(known, oldest)
+    return oldest
 
 
 def gap_of(cause: str, place: Place | None, policy: GapPolicy, detail: str) -> Gap:
     """`detail` says it for people."""
     after = "" if place is None else str(place)
     return Gap(cause=cause, after=after, detail=detail, policy=policy)
-
-
-def shown(time: int) -> str:
-    """A cluster time, as the end of a gap."""
-    return cursor_of(time)

@@ -1,4 +1,4 @@
-"""What the server says of itself: its clock, how far its oplog goes back, and its collections."""
+"""What the server says of itself: its clock, how far its oplog reaches back, its collections."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,6 +7,7 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from penstock.errors import SettingsError
+from penstock.feeds.mongodb.cluster import hello_of, is_sharded, oldest_in
 from penstock.feeds.mongodb.connect import Client, address, connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
@@ -33,25 +34,27 @@ def operation_time(settings: MongoSettings) -> int:
         return time_of(client.admin.command("ping"))
 
 
-def oldest_in(client: Client) -> int:
-    """The cluster time of the oldest entry of the oplog; 0 if there is none."""
-    entry = client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-    found = None if entry is None else entry["ts"]
-    return found.time << 32 | found.inc if isinstance(found, Timestamp) else 0
+def reach(settings: MongoSettings) -> tuple[int, str]:
+    """The cluster time of the oldest entry of the oplog; 0 where it cannot be read, and why.
+    Raises Unavailable."""
+    try:
+        with asking(settings) as client:
+            if is_sharded(hello_of(client)):
+                return 0, "the oplogs of a sharded cluster cannot be read through mongos"
+            found = oldest_in(client)
+    except SettingsError as error:
+        return 0, f"the oplog cannot be read ({error.message})"
+    return found, "" if found else "there is no oplog"
 
 
 def oldest(settings: MongoSettings) -> int:
     """The beginning. Raises Unavailable, and SettingsError where it cannot be known."""
-    with asking(settings) as client:
-        if client.admin.command("hello").get("msg") == "isdbgrid":
-            raise SettingsError(
-                "the oplogs of a sharded cluster cannot be read through mongos",
-                hint="begin at a time that they reach back to",
-            )
-        found = oldest_in(client)
+    found, why = reach(settings)
     if not found:
         raise SettingsError(
-            "there is no oplog: change streams need a replica set", hint="initiate a replica set"
+            why,
+            hint="begin now, or at a time that the oplog reaches back to; `penstock check` names"
+            " the role that may read it",
         )
     return found
 
@@ -68,13 +71,8 @@ def collections(settings: MongoSettings) -> Sequence[tuple[str, str]]:
             (name, each["name"])
             for name in names
             for each in client[name].list_collections()
-            if each.get("type", "collection") != "view" and not each["name"].startswith("system.")
+            if each.get("type", "collection")
+            == "collection"  # views and time series have no stream
+            and not each["name"].startswith("system.")
         ]
-    return sorted(pair for pair in pairs if _is_followed(settings, pair))
-
-
-def _is_followed(settings: MongoSettings, pair: tuple[str, str]) -> bool:
-    name = ".".join(pair) if settings.database == ALL else pair[1]
-    if settings.collections:
-        return name in settings.collections
-    return name not in settings.exclude_collections
+    return sorted(pair for pair in pairs if settings.takes(*pair))

@@ -1,12 +1,12 @@
 """The aggregation pipeline of a change stream: where it begins, and what the server filters."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bson.timestamp import Timestamp
 
 from penstock.errors import SettingsError
-from penstock.feeds.mongodb.settings import ALL, MongoSettings
+from penstock.feeds.mongodb.filters import Replay
+from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
 from penstock.position import Mark
 from penstock.wire.changestream.tokens import token_from_mark
 
@@ -27,9 +27,9 @@ def stages(settings: MongoSettings, mark: Mark | None, *, split: bool) -> list[d
     if settings.database == ALL:
         stream["allChangesForCluster"] = True
     found = [{"$changeStream": stream | ({} if mark is None else _from(mark))}]
-    wanted = _wanted(settings)
-    if wanted:
-        found.append({"$match": wanted})
+    # Saved positions are never followed: each would be a change, and be saved.
+    wanted = {**Replay.of(settings, mark).match(), "ns.coll": {"$ne": POSITIONS}}
+    found.append({"$match": wanted})
     if split:
         found.append({"$changeStreamSplitLargeEvent": {}})  # must be the last one
     return found
@@ -46,27 +46,3 @@ def _from(mark: Mark) -> dict[str, Any]:
         "this bookmark has neither a resume token nor a time",
         hint="begin anew, or set the position with its mark: a place alone cannot be resumed",
     )
-
-
-def _wanted(settings: MongoSettings) -> dict[str, Any]:
-    """Events of the collections, and those that are of no collection. A renamed collection is
-    wanted under either name."""
-    if settings.collections:
-        listed = settings.collections
-        return {
-            "$or": [
-                {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
-                _among(settings, "ns", listed),
-                _among(settings, "to", listed),
-            ]
-        }
-    if settings.exclude_collections:
-        return {"$nor": [_among(settings, "ns", settings.exclude_collections)]}
-    return {}
-
-
-def _among(settings: MongoSettings, field: str, names: Sequence[str]) -> Mapping[str, Any]:
-    if settings.database != ALL:
-        return {f"{field}.coll": {"$in": list(names)}}
-    pairs = [name.split(".", 1) for name in names]
-    return {"$or": [{f"{field}.db": pair[0], f"{field}.coll": pair[1]} for pair in pairs]}

@@ -5,15 +5,18 @@ Looks and changes nothing. Each finding says how to mend it, in commands of mong
 
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from typing import Any
 
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import PenstockError, PositionLost, SettingsError
+from penstock.feeds.mongodb.cluster import hello_of, id_namespace, is_sharded, oldest_in, read_id
 from penstock.feeds.mongodb.connect import Client, address
-from penstock.feeds.mongodb.failures import Tolerance, translating
-from penstock.feeds.mongodb.oplog import asking, collections, oldest_in, time_of
+from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
+from penstock.feeds.mongodb.oplog import asking, collections, time_of
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
-from penstock.feeds.mongodb.stream import ChangeStream
+from penstock.feeds.mongodb.stream import ChangeStream, Patience
 from penstock.finding import Finding
+from penstock.position import Mark
 
 _OLDEST, _NEWEST = 6, 8
 _SHORT = 24 * 3600  # seconds of oplog that outlast a night
@@ -23,10 +26,10 @@ def check(settings: MongoSettings) -> list[Finding]:
     """Every finding; only the first if the server can't be asked."""
     try:
         with asking(settings) as client:
-            findings = [*_server(client, settings), *_oplog(client)]
+            findings = [*_server(client, settings), *_identity(client), *_oplog(client)]
     except PenstockError as error:
         return [_failed("server", error)]
-    return [*findings, *_stream(settings), *_collections(settings)]
+    return [*findings, *_stream(settings), *_start(settings), *_collections(settings)]
 
 
 def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
@@ -47,8 +50,8 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         yield Finding(level="warning", subject="server", message=said)
     else:
         yield Finding(level="ok", subject="server", message=message)
-    hello = client.admin.command("hello")
-    if hello.get("msg") == "isdbgrid":
+    hello = hello_of(client)
+    if is_sharded(hello):
         yield Finding(level="ok", subject="topology", message="a sharded cluster, through mongos")
     elif "setName" in hello:
         name = hello["setName"]
@@ -62,9 +65,25 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         )
 
 
+def _identity(client: Client) -> Iterator[Finding]:
+    """Whether a restored or other cluster can be told from this one."""
+    hello = hello_of(client)
+    if read_id(client, hello) is not None:
+        return
+    database, _, collection = id_namespace(hello).partition(".")
+    yield Finding(
+        level="warning",
+        subject="identity",
+        message=f"{database}.{collection} may not be read, which has the cluster's id: another"
+        " cluster of the same name is not recognized while the stream is idle",
+        remedy=f'db.getSiblingDB("admin").grantPrivilegesToRole(ROLE, [{{resource: {{db:'
+        f' "{database}", collection: "{collection}"}}, actions: ["find"]}}])',
+    )
+
+
 def _oplog(client: Client) -> Iterator[Finding]:
     """How long we may be away. Members of a replica set have an oplog that can be read."""
-    hello = client.admin.command("hello")
+    hello = hello_of(client)
     if "setName" not in hello:
         return
     try:
@@ -97,13 +116,42 @@ def _hours(seconds: int) -> str:
 def _stream(settings: MongoSettings) -> Iterator[Finding]:
     """Opens the change stream, which is the privilege in question, and closes it."""
     try:
-        with closing(ChangeStream(settings, None, batch=1, tolerance=Tolerance())):
+        with closing(_opened(settings, None)):
             pass
     except PenstockError as error:
         yield _failed("change stream", error, _role(settings) if _is_refused(error) else "")
         return
     scope = "all databases" if settings.database == ALL else f"the database {settings.database}"
     yield Finding(level="ok", subject="change stream", message=f"of {scope} can be opened")
+
+
+def _start(settings: MongoSettings) -> Iterator[Finding]:
+    """Whether a first start could begin where the settings say."""
+    at = settings.begins_at
+    if not isinstance(at, datetime):
+        return
+    mark = {"time": [int(at.timestamp()), 0]}
+    try:
+        with closing(_opened(settings, mark)) as stream:
+            stream.more(1.0)
+    except PositionLost as error:
+        yield Finding(
+            level="warning",
+            subject="start",
+            message=f"the oplog does not reach back to {settings.start}: a first start finds lost"
+            f" history ({error.message})",
+            remedy="begin later, or now; a saved position is not affected",
+        )
+    except PenstockError as error:
+        if not is_timeout(error):
+            yield _failed("start", error)
+    else:
+        yield Finding(level="ok", subject="start", message=f"the oplog has {settings.start}")
+
+
+def _opened(settings: MongoSettings, mark: Mark | None) -> ChangeStream:
+    patience = Patience(settings.silence)
+    return ChangeStream(settings, mark, batch=1, tolerance=Tolerance(), patience=patience)
 
 
 def _is_refused(error: PenstockError) -> bool:
@@ -132,7 +180,8 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
         yield Finding(
             level="warning",
             subject="collections",
-            message=f"{missing} does not exist yet",
+            message=f"{missing} does not exist yet, or is a view or a time series, which have no"
+            " changes",
             remedy="correct `collections`, or create it",
         )
     for key, wanted in (("before", settings.before), ("full_document", settings.full_document)):

@@ -4,6 +4,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.position import Bookmark, Mark, Place
@@ -15,6 +16,7 @@ class _Read(NamedTuple):
 
     places: Sequence[tuple[int, int]]
     tokens: Sequence[bytes]
+    also: Mark
 
 
 class ReadTokens:
@@ -22,13 +24,24 @@ class ReadTokens:
 
     The token after an empty reply is further than that of the last event: it is the mark of the
     last place read, so that an idle or filtered stream advances. Each mark says which place it is
-    for, because a place may be saved with an older mark. `at` is that of `begun`. Thread-safe.
+    for, because a place may be saved with an older mark. `at` is that of `begun`. `also` is what
+    each mark has beside that, from the next page on. Thread-safe.
     """
 
-    def __init__(self, begun: Bookmark, era: str, *, at: Place | None = None, time_of: Any) -> None:
+    def __init__(
+        self,
+        begun: Bookmark,
+        era: str,
+        cluster: str = "",
+        *,
+        at: Place | None = None,
+        time_of: Any,
+        also: Mark = MappingProxyType({}),
+    ) -> None:
+        self.also = also
         self._lock = threading.Lock()
         self._begun = begun
-        self._era = era
+        self._era, self._cluster = era, cluster
         self._time_of = time_of
         self._pages: deque[_Read] = deque()
         self._at = at
@@ -49,22 +62,22 @@ class ReadTokens:
     def read(self, places: Sequence[tuple[int, int]], tokens: Sequence[bytes], last: Place) -> None:
         """A page was read."""
         with self._lock:
-            self._pages.append(_Read(places, tokens))
+            self._pages.append(_Read(places, tokens, self.also))
             self._last = self._at = last
             if tokens[-1]:  # the event is not so broken that it has none
-                self._newest = self._mark(tokens[-1], last)
+                self._newest = self._mark(tokens[-1], last, self.also)
 
     def passed(self, at: Place, token: bytes) -> None:
         """A change was passed over that is stored already."""
         with self._lock:
             self._at = at
             if token:
-                self._newest = self._mark(token, at)
+                self._newest = self._mark(token, at, self.also)
 
     def idle(self, token: bytes) -> None:
         """A reply ended with this token, and every event before it was read."""
         with self._lock:
-            self._newest = self._mark(token, self._at)
+            self._newest = self._mark(token, self._at, self.also)
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """See `feeds.Following`. Places before one that was asked for are forgotten, unless the
@@ -76,18 +89,19 @@ class ReadTokens:
                 return Bookmark(place, self._newest)
             if place == self._begun.place:
                 return self._begun
-            token = None if place is None else self._token(self._time_of(place))
-        return Bookmark(place, self._mark(token, place)) if token else None
+            found = None if place is None else self._token(self._time_of(place))
+        return Bookmark(place, self._mark(found[0], place, found[1])) if found else None
 
     def close(self) -> None:
         """Nothing more is read: from now on nothing is forgotten."""
         with self._lock:
             self._closed = True
 
-    def _mark(self, token: bytes, place: Place | None) -> Mark:
-        return mark_of(token, self._era) | {"place": None if place is None else str(place)}
+    def _mark(self, token: bytes, place: Place | None, also: Mark) -> Mark:
+        shown = None if place is None else str(place)
+        return {**mark_of(token, self._era, self._cluster), **also, "place": shown}
 
-    def _token(self, wanted: tuple[int, int]) -> bytes | None:
+    def _token(self, wanted: tuple[int, int]) -> tuple[bytes, Mark] | None:
         pages = self._pages
         while pages and pages[0].places[-1] < wanted and not self._closed:
             pages.popleft()
@@ -95,4 +109,6 @@ class ReadTokens:
         if page is None:
             return None
         found = bisect_right(page.places, wanted) - 1
-        return page.tokens[found] if found >= 0 and page.places[found] == wanted else None
+        if found < 0 or page.places[found] != wanted or not page.tokens[found]:
+            return None
+        return page.tokens[found], page.also

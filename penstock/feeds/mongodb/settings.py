@@ -3,8 +3,9 @@
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
@@ -13,6 +14,8 @@ from penstock.settings import Duration, Secret, Settings, Size
 
 # In place of a database's name.
 ALL = "*"
+# The collection of positions, in any database, unless they are given another.
+POSITIONS = "penstock_lease"
 
 _TENANT = re.compile(r"none|database|collection_prefix|field:[^.]+(\.[^.]+)*")
 _TOKEN = re.compile(r"[0-9A-Fa-f]{16,}")
@@ -31,6 +34,14 @@ def _word(value: Any) -> Any:
     return "off" if value is False else value
 
 
+def _database_of(url: str) -> str:
+    """What a URL has as its path, unless that is where its users are: `admin` has no change
+    stream."""
+    path = url.partition("://")[2].rpartition("@")[2].partition("?")[0].partition("/")[2]
+    name = unquote(path).partition(".")[0]
+    return "" if name == "admin" else name
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
@@ -44,8 +55,8 @@ class MongoSettings(Settings):
     connection: Secret
     """`mongodb://user:password@host:port,host:port/?replicaSet=...` or `mongodb+srv://...`, with
     everything that PyMongo knows as `?key=value`."""
-    database: str
-    """The database; `*`: all databases of the cluster."""
+    database: str = Field("", validate_default=True)
+    """The database; `*`: all databases of the cluster. Without it, the one that the URL names."""
     collections: Names = ()
     """Only these collections; with `database: "*"` as DATABASE.COLLECTION. The server filters."""
     exclude_collections: Names = ()
@@ -68,8 +79,8 @@ class MongoSettings(Settings):
     flatten: bool = False
     """Nested documents become dotted columns (`address.city`) of the images."""
     on_gap: PolicyWithoutSnapshots = "fail"
-    """When changes are lost (the oplog rolled over, the token is unknown): stop this backend and
-    report it, or continue after the gap and report it."""
+    """When changes are lost (the oplog rolled over, it is another cluster): stop this backend and
+    report it, or continue at the oldest entry of the oplog and report it."""
     page_size: Size = Field(512 * 2**10, ge=1)
     """Bytes after which a page is cut."""
     page_rows: int = Field(2_000, ge=1)
@@ -80,7 +91,8 @@ class MongoSettings(Settings):
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for finding a server and connecting to it."""
     silence: Duration = Field(30.0, ge=2)
-    """Seconds without an answer after which a server counts as hung, and is connected anew."""
+    """Seconds that an answer may take. One that scans a long oplog is given twice the time when it
+    is tried again, up to ten minutes; a server that hangs is found sooner."""
 
     @field_validator("connection")
     @classmethod
@@ -98,8 +110,12 @@ class MongoSettings(Settings):
 
     @field_validator("database")
     @classmethod
-    def _is_a_database(cls, value: str) -> str:
-        if value != ALL and not _DATABASE.fullmatch(value):
+    def _is_a_database(cls, value: str, info: ValidationInfo) -> str:
+        if not value and "connection" in info.data:
+            value = _database_of(info.data["connection"].get_secret_value())
+            if not value:
+                raise ValueError('is missing: name a database, or "*" for all')
+        if value and value != ALL and not _DATABASE.fullmatch(value):
             raise ValueError('write the name of a database, or "*" for all')
         return value
 
@@ -134,6 +150,15 @@ class MongoSettings(Settings):
             if self.database == ALL and "." not in each.strip("."):
                 raise ValueError(f'with database "*" write {each!r} as DATABASE.COLLECTION')
         return self
+
+    def takes(self, database: str, collection: str) -> bool:
+        """Whether a collection of a database that is followed is."""
+        name = f"{database}.{collection}" if self.database == ALL else collection
+        if collection == POSITIONS:
+            return False
+        if self.collections:
+            return name in self.collections
+        return name not in self.exclude_collections
 
     @property
     def begins_at(self) -> datetime | str:

@@ -13,8 +13,9 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
-from penstock.feeds.mongodb.connect import RAW, address, connect, scope
-from penstock.feeds.mongodb.failures import Tolerance, translating
+from penstock.errors import Unavailable
+from penstock.feeds.mongodb.connect import RAW, Client, address, connect, scope
+from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
 from penstock.feeds.mongodb.pipeline import stages
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.position import Mark
@@ -22,6 +23,24 @@ from penstock.wire.changestream.reply import Reply, read_cursor
 
 _SPLITS = (6, 0, 9)  # the first version that splits large events
 _CLOSING = 2.0  # seconds
+_LONGEST = 600.0  # seconds
+
+
+class Patience:
+    """How long a `getMore` may take. The server bounds its wait at the end of the oplog and not
+    its way there, which a filter makes long: a limit that once was too short would be so again, and
+    is doubled. Meanwhile the driver's own connection finds out whether the server hangs."""
+
+    def __init__(self, silence: float) -> None:
+        self.seconds = self._first = silence
+
+    def answered(self) -> None:
+        """A `getMore` was answered."""
+        self.seconds = self._first
+
+    def timed_out(self) -> None:
+        """A `getMore` was not answered in time."""
+        self.seconds = max(self._first, min(2 * self.seconds, _LONGEST))
 
 
 class ChangeStream:
@@ -32,15 +51,25 @@ class ChangeStream:
     """
 
     def __init__(
-        self, settings: MongoSettings, mark: Mark | None, *, batch: int, tolerance: Tolerance
+        self,
+        settings: MongoSettings,
+        mark: Mark | None,
+        *,
+        batch: int,
+        tolerance: Tolerance,
+        patience: Patience,
     ) -> None:
-        self.time = 0  # the newest operation time that the server told: seconds * 2**32 + counter
+        # The newest operation time that the server gave, and the newest time that it knew of when
+        # the stream was opened: seconds * 2**32 + counter. The first may be before a token of this
+        # very server: after an election, and at a secondary that lags.
+        self.time = self.cluster_time = 0
         self._answers = False
         self._settings = settings
         self._tolerance = tolerance
+        self._patience = patience
         self._batch = batch
         self._subject = f"the change stream of {settings.database} at {address(settings)}"
-        self._client = connect(settings)
+        self._client = connect(settings, patience.seconds)
         try:
             self._database = self._client.get_database(scope(settings))
             with translating(self._subject, tolerance):
@@ -49,6 +78,11 @@ class ChangeStream:
         except BaseException:
             self._client.close()
             raise
+
+    @property
+    def client(self) -> Client:
+        """For questions to the server of the stream."""
+        return self._client
 
     @property
     def batch(self) -> int:
@@ -63,23 +97,35 @@ class ChangeStream:
 
     def _can_split(self) -> bool:
         with translating(self._subject, self._tolerance):
-            version = self._client.admin.command("buildInfo", session=self._session)
+            version = self._client.admin.command(
+                "buildInfo", session=self._session, read_preference=self._client.read_preference
+            )
         return tuple(version["versionArray"]) >= _SPLITS
 
     def more(self, timeout: float) -> Reply:
         """The next events; the server waits up to `timeout` seconds for the first. After an
         invalidation, which ends a cursor, the stream is opened again after it."""
-        return self._command(
-            {
-                "getMore": Int64(self.reply.cursor),
-                "collection": self.reply.collection,
-                "batchSize": self._batch,
-                "maxTimeMS": max(1, int(timeout * 1000)),
-            }
-        )
+        try:
+            reply = self._command(
+                {
+                    "getMore": Int64(self.reply.cursor),
+                    "collection": self.reply.collection,
+                    "batchSize": self._batch,
+                    "maxTimeMS": max(1, int(timeout * 1000)),
+                }
+            )
+        except Unavailable as error:
+            if is_timeout(error):
+                self._patience.timed_out()
+            raise
+        # Opening a stream proves nothing: the server looks at the token with the first getMore.
+        self._tolerance.succeeded()
+        self._patience.answered()
+        return reply
 
     def reopen(self, mark: Mark) -> None:
-        """Opens the stream again: the server has closed the cursor."""
+        """Opens the stream again, elsewhere or because the server has closed the cursor."""
+        self._kill_cursor()
         self._open(mark)
 
     def _command(self, command: dict[str, Any]) -> Reply:
@@ -93,18 +139,27 @@ class ChangeStream:
             )
             cursor = bytes(answer["cursor"].raw)  # a memoryview where it is large
             time = answer.get("operationTime")
-        if isinstance(time, Timestamp):
-            self.time = time.time << 32 | time.inc
+            if not self.cluster_time:
+                known = answer.get("$clusterTime", {}).get("clusterTime")
+                self.cluster_time = max(_time(time), _time(known))
+        self.time = _time(time) or self.time
         self._answers = True
-        self._tolerance.succeeded()
         return read_cursor(cursor)
 
     def close(self) -> None:
         """Closes the cursor, if the server answers at once, and the connection."""
+        self._kill_cursor()
+        self._client.close()
+
+    def _kill_cursor(self) -> None:
         if self._answers and self.reply.cursor:
             with suppress(PyMongoError, OSError), pymongo.timeout(_CLOSING):
                 self._database.command(
                     {"killCursors": self.reply.collection, "cursors": [Int64(self.reply.cursor)]},
                     session=self._session,
+                    read_preference=self._client.read_preference,
                 )
-        self._client.close()
+
+
+def _time(stamp: Any) -> int:
+    return stamp.time << 32 | stamp.inc if isinstance(stamp, Timestamp) else 0

@@ -31,7 +31,17 @@ class PostgresTable:
 
     def identity(self, change: Mapping[str, Any]) -> str:
         """See `feeds.Collection`."""
-        return _text(change.get("key") or {"": change.get("document_id")})
+        key = change.get("key")
+        if key is None and change.get("document_id") is not None:
+            names, text = self._primary_key(), str(change["document_id"])
+            values = [text] if len(names) == 1 else orjson.loads(text)
+            key = dict(zip(names, values, strict=True))
+        return _text(key or {})
+
+    def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """See `feeds.Collection`."""
+        names = self._primary_key()
+        return {name: image[name] for name in names} if all(n in image for n in names) else None
 
     def count(self) -> int:
         """See `feeds.Collection`."""
@@ -48,6 +58,8 @@ class PostgresTable:
             yield _text({name: row[name] for name in key}), row
 
     def _primary_key(self) -> list[str]:
+        if self._key:
+            return self._key
         where = self._table.as_string(None)
         key = [row["attname"] for row in self._rows(_KEY, (where,))]
         if not key:
@@ -55,6 +67,7 @@ class PostgresTable:
                 f"there is no table {where} with a primary key",
                 hint="name a table as SCHEMA.TABLE; without a primary key rows can't be compared",
             )
+        self._key = key
         return key
 
     def _rows(self, query: Any, values: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]:
@@ -69,4 +82,6 @@ class PostgresTable:
 
 
 def _text(key: Mapping[str, Any]) -> str:
-    return orjson.dumps(dict(key), default=str, option=orjson.OPT_SORT_KEYS).decode()
+    # A document id of one column has the digits of a number, not the number.
+    found = {name: str(each) if type(each) is int else each for name, each in key.items()}
+    return orjson.dumps(found, default=str, option=orjson.OPT_SORT_KEYS).decode()

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.sinks.encoding.destinations import Destinations, destinations
-from penstock.sinks.encoding.encode import fitting
 from penstock.sinks.encoding.grouping import Group, Sizes, grouped, lined_up
 from penstock.sinks.encoding.layout import SHARED
-from penstock.sinks.encoding.message import Headers, Messages
+from penstock.sinks.encoding.message import Framing, Headers, Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.routes import Routes
 from penstock.sinks.encoding.several import collected, largest_body
@@ -38,12 +37,9 @@ _CACHED = 10_000
 class Tabular:
     """An `Encoder`: a message is an IPC stream of one record batch."""
 
-    def __init__(
-        self, template: Template, *, ids: bool, limit: int, most: int, largest: int
-    ) -> None:
-        self._limit, self._most = limit, most
-        self._largest = largest_body(limit, largest)
-        self._headers = Headers(ids=ids, version=VERSION, content_type=CONTENT_TYPE, counted=True)
+    def __init__(self, template: Template, framing: Framing, *, most: int, largest: int) -> None:
+        self._most, self._largest = most, largest_body(framing.limit, largest)
+        self._headers = Headers(framing, version=VERSION, content_type=CONTENT_TYPE, counted=True)
         self._routes = Routes(template.segments, lambda _: b"")
         self._joints = template.joints
         self._schemas: dict[tuple[Any, ...], bytes] = {}
@@ -59,9 +55,7 @@ class Tabular:
             [_shown(batch, name) for name in COLUMNS.values()], names=list(COLUMNS)
         )
         bodies = list(self._bodies(shown, groups, where))
-        return fitting(
-            collected(part, groups, where, bodies=bodies, headers=self._headers), self._limit
-        )
+        return collected(part, groups, where, bodies=bodies, headers=self._headers)
 
     def _bodies(
         self, shown: pa.RecordBatch, groups: Sequence[Group], where: Destinations

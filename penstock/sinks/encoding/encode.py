@@ -12,7 +12,7 @@ from penstock.sinks.encoding.destinations import Subjects
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.layout import Layout
-from penstock.sinks.encoding.message import Headers, Messages, Sizes
+from penstock.sinks.encoding.message import Framing, Headers, Messages, Sizes
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.plain import change_maps
 from penstock.sinks.encoding.routes import Routed, Routes
@@ -62,8 +62,8 @@ class Bodies:
 class Singles:
     """An `Encoder`: each change is one message. Keeps what repeats from batch to batch: routes."""
 
-    def __init__(self, template: Template, bodies: Bodies, headers: Headers, *, limit: int) -> None:
-        self._bodies, self._headers, self._limit = bodies, headers, limit
+    def __init__(self, template: Template, bodies: Bodies, headers: Headers) -> None:
+        self._bodies, self._headers = bodies, headers
         self._subjects = Subjects(template)
 
     def encode(self, part: Part) -> Messages:
@@ -75,25 +75,25 @@ class Singles:
             part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
             self._subjects.of(part, routed), headers, bodies, sizes_of(headers) + sizes_of(bodies),
         )  # fmt: skip
-        return fitting(messages, self._limit)
+        return fitting(messages, self._headers.framing)
 
 
-def fitting(messages: Messages, limit: int) -> Messages:
-    """The messages; raises Rejected for the first that has more than `limit` bytes. (The
+def fitting(messages: Messages, framing: Framing) -> Messages:
+    """The messages; raises Rejected for the first that has more bytes than its system takes. (The
     publisher's own headers, subject and reply take some more.)"""
-    if np.maximum.reduce(messages.sizes) > limit:
-        raise _too_large(messages, int(np.argmax(messages.sizes > limit)), limit)
+    if np.maximum.reduce(messages.sizes) > framing.limit:
+        raise _too_large(messages, int(np.argmax(messages.sizes > framing.limit)), framing)
     return messages
 
 
-def _too_large(messages: Messages, index: int, limit: int) -> Rejected:
+def _too_large(messages: Messages, index: int, framing: Framing) -> Rejected:
     """The error for the first message that the server would not take."""
     place = messages.place(index)
     partition = next(run.origin.partition for run in messages.runs if index < run.stop)
     return Rejected(
         f"the change at {place} of {partition} is {messages.sizes[index]} bytes as a "
-        f"message; the server takes {limit}",
-        hint="raise max_payload of nats-server, or leave the large column out",
+        f"message; the server takes {framing.limit}",
+        hint=framing.remedy,
     )
 
 

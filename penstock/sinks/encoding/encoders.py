@@ -5,28 +5,26 @@ from penstock.sinks.encoding.arrow import Tabular
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.encoding.encode import Bodies, Encoder, Singles
 from penstock.sinks.encoding.layout import Layout
-from penstock.sinks.encoding.message import Headers
+from penstock.sinks.encoding.message import Framing, Headers
 from penstock.sinks.encoding.several import Several
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import Template
 
 
-def encoder(settings: SinkSettings, template: Template, *, ids: bool, limit: int) -> Encoder:
-    """`limit`: bytes that a message may have; `ids`: whether the server shall look at them."""
+def encoder(settings: SinkSettings, template: Template, framing: Framing) -> Encoder:
+    """Of messages for a system that asks for `framing`."""
     most, largest = settings.batch.max_size, settings.batch.max_bytes
     if settings.encoding == "arrow":
-        return Tabular(template, ids=ids, limit=limit, most=most, largest=largest)
+        return Tabular(template, framing, most=most, largest=largest)
     layout: Layout = plugin("layouts", settings.layout)
     many, chosen = settings.messages == "batch", dialect(settings.encoding)
     # The layout `penstock` came first: its versions have no name.
     name = "" if settings.layout == "penstock" else f"{settings.layout}-"
     headers = Headers(
-        ids=ids, version=f"{name}{layout.version}".encode(), counted=many,
+        framing, version=f"{name}{layout.version}".encode(), counted=many,
         content_type=layout.content_type(chosen, many=many),
     )  # fmt: skip
     bodies = Bodies(layout, chosen, settings.connector, template, element=many)
     if many:
-        return Several(
-            template, layout, chosen, bodies, headers, limit=limit, most=most, largest=largest
-        )
-    return Singles(template, bodies, headers, limit=limit)
+        return Several(template, layout, chosen, bodies, headers, most=most, largest=largest)
+    return Singles(template, bodies, headers)

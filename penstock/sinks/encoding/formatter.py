@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding import plain
-from penstock.sinks.encoding.columns import BINARY, Column, Columns, binary, items_slot, slot
+from penstock.sinks.encoding.columns import BINARY, Column, Columns, items_slot, slot
 from penstock.sinks.encoding.kernel import UNKNOWN, NativePiece
 from penstock.sinks.encoding.pieces import (
     Behind,
@@ -61,7 +61,7 @@ class Formatter:
         """A binary column. `Count` is `first` in its first row. Raises LineBreak."""
         formatted = self._run(columns, first)
         if formatted is None:
-            return binary(plain.lines(self.pieces, columns, first))
+            return pa.array(plain.lines(self.pieces, columns, first), BINARY)
         ends, data, _ = formatted
         return pa.Array.from_buffers(BINARY, columns.rows, [None, ends, data], 0)
 
@@ -69,10 +69,7 @@ class Formatter:
         """All rows, one after the other. Raises LineBreak."""
         formatted = self._run(columns, first)
         if formatted is None:
-            plainly = bytearray()
-            for row in plain.lines(self.pieces, columns, first):
-                plainly += row
-            return pa.py_buffer(plainly)
+            return pa.py_buffer(b"".join(plain.lines(self.pieces, columns, first)))
         _, data, size = formatted
         return data.slice(0, size)
 

@@ -63,6 +63,8 @@ class Layout:
     an entry point of the group `penstock.layouts`, and has no state. `version` goes up when a field
     goes or changes its meaning. `encodings` are those of `sink.encoding` that it can have.
 
+    `omits` are operations that are not published: the position passes them.
+
     `fields` are what `body` gets of a change: any of the layout `penstock`, and `cursor`,
     `ordinal`, `partition`, `namespace`, `mark`, `hash_partition`, `connector` (what Debezium calls
     the source; empty if that is not known), `committed_ms`, `captured_ms` (since 1970). Images
@@ -72,6 +74,7 @@ class Layout:
 
     version = 1
     encodings: tuple[str, ...] = ("json",)
+    omits: tuple[str, ...] = ()
     fields: tuple[str, ...] = FIELDS
 
     def content_type(self, dialect: Dialect, *, many: bool) -> bytes:

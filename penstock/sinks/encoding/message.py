@@ -1,9 +1,9 @@
 """Messages: encoded changes, with the headers that say which they are.
 
-The headers are `Nats-Msg-Id` (the event id; the server drops a repeated one inside its duplicate
-window), `Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in
-subjects: what a restarted sink reads back), `Penstock-Mark` (of a change that has a mark: with the
-position a bookmark), `Penstock-Schema` and `Content-Type`.
+The headers are the event id (under the name that the sink's `Framing` has for it),
+`Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in subjects: what
+a restarted sink reads back), `Penstock-Mark` (of a change that has a mark: with the position a
+bookmark), `Penstock-Schema` and `Content-Type`.
 """
 
 import re
@@ -24,17 +24,27 @@ from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.plain import LineBreak
 from penstock.sinks.subject import escape, unescape
 
-MSG_ID = "Nats-Msg-Id"
-EVENT_ID = "Penstock-Event-Id"  # instead of Nats-Msg-Id where the server shall not look at it
+EVENT_ID = "Penstock-Event-Id"
 POSITION = "Penstock-Position"
 MARK = "Penstock-Mark"
 SCHEMA = "Penstock-Schema"
 COUNT = "Penstock-Count"
 REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
-_VERSION = b"NATS/1.0\r\n"
 _CACHED = 10_000  # origins whose names are kept
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """What a sink's system asks of messages. `start`: bytes before the first header. `event_id`:
+    the header with the event id. `limit`: bytes that headers and body may have together, and
+    `remedy`, what to do about a change that needs more."""
+
+    start: bytes = b""
+    event_id: str = EVENT_ID
+    limit: int
+    remedy: str = "leave the large column out"
 
 
 class Origin(NamedTuple):
@@ -61,11 +71,11 @@ class Messages:
     of the same length.
 
     `runs` are the origins of the messages, without a gap; `cursors` and `ordinals` are the place of
-    a message's (last) change, `ids` its event id. `headers` begin with `NATS/1.0` and lack the
-    empty line at the end, so that a publisher can add its own; `sizes` are bytes of headers and
-    body. Where a message may have several changes, `counts` are their numbers, and `ends` is true
-    for a message after which no earlier change is missing: stored messages may end only there.
-    Without them each message is one change, and such an end.
+    a message's (last) change, `ids` its event id. `headers` begin as the sink's `Framing` says, and
+    lack the empty line at the end, so that a publisher can add its own; `sizes` are bytes of
+    headers and body. Where a message may have several changes, `counts` are their numbers, and
+    `ends` is true for a message after which no earlier change is missing: stored messages may end
+    only there. Without them each message is one change, and such an end.
     """
 
     runs: tuple[OriginRun, ...]
@@ -210,8 +220,11 @@ class Headers:
     """Formats headers from the columns `event_id`, `cursor`, `ordinal` and `mark`, and `count` if
     any."""
 
-    def __init__(self, *, ids: bool, version: bytes, content_type: bytes, counted: bool) -> None:
-        self._id = f"{MSG_ID if ids else EVENT_ID}: ".encode()
+    def __init__(
+        self, framing: Framing, *, version: bytes, content_type: bytes, counted: bool
+    ) -> None:
+        self.framing = framing
+        self._start = framing.start + f"{framing.event_id}: ".encode()
         self._rest = b"\r\n%b: %b\r\nContent-Type: %b\r\n" % (
             SCHEMA.encode(),
             version,
@@ -267,7 +280,7 @@ class Headers:
     def _made(self, origin: Origin | None, *, marked: bool) -> Formatter:
         owner = Pick("owner", "owners") if origin is None else self._owner(origin)
         pieces: list[Piece | bytes] = [
-            _VERSION + self._id,
+            self._start,
             RawPiece("event_id", "line"),
             owner,
             PlacePiece("cursor", "ordinal", "line"),

@@ -2,9 +2,9 @@
 of one's own make bodies of."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Any
 
+import numpy as np
 import orjson
 import ormsgpack
 import pyarrow as pa
@@ -32,6 +32,7 @@ from penstock.sinks.encoding.routes import Routed
 _IMAGES = {"key": "key", "data": "after", "before": "before", "delta": "delta"}
 _ZONE = pa.scalar("Z", pa.string())
 _EMPTY = pa.scalar("", pa.string())
+_COLON = pa.scalar(":", pa.string())
 
 
 class LineBreak(Exception):
@@ -42,19 +43,19 @@ class LineBreak(Exception):
         self.row = row
 
 
-def lines(pieces: Sequence[Piece], columns: Columns, first: int) -> Iterator[bytes]:
+def lines(pieces: Sequence[Piece], columns: Columns, first: int) -> list[bytes]:
     """The bytes of each row; `first` is the `Count` of the first. Raises LineBreak."""
     written = [_written(piece, columns, first) for piece in pieces]
     for at, piece in enumerate(pieces):
         if isinstance(piece, Size):  # of what comes after it
-            written[at] = _sizes(written[piece.first : piece.last])
+            written[at] = _sizes(written[piece.first : piece.last], columns.rows)
     pattern = b"".join(
         [one.replace(b"%", b"%%") if isinstance(one, bytes) else b"%b" for one in written]
     )
     values = [one for one in written if not isinstance(one, bytes)]
     if not values:
-        return repeat(pattern % (), columns.rows)
-    return (pattern % row for row in zip(*values, strict=True))
+        return [pattern % ()] * columns.rows
+    return list(map(pattern.__mod__, zip(*values, strict=True)))
 
 
 def _written(  # noqa: PLR0911
@@ -75,39 +76,47 @@ def _written(  # noqa: PLR0911
             return [only] if rows == 1 else [head, *[middle] * (rows - 2), last]
         case Behind(column, values, at):
             return [columns[values].values[at], *_bytes(columns[column])[: rows - 1]]
-        case RawPiece() | TextPiece() | Strings() | Time() | PlacePiece():
-            return _value(piece, columns)
+        case PlacePiece(cursor, ordinal, form):
+            return _formed(_positions(columns[cursor], columns[ordinal]), form)
+        case RawPiece(name) | TextPiece(name) | Strings(name) | Time(name):
+            column = columns[name]
+            # Most columns have one value in all rows of a batch.
+            same = rows > 1 and column[1:].equals(column[:-1])
+            found = _values(piece, column[:1] if same else column)
+            return next(iter(found)) if same else found
     return b""
 
 
-def _value(  # noqa: PLR0911
-    piece: RawPiece | TextPiece | Strings | Time | PlacePiece, columns: Columns
-) -> bytes | Iterable[bytes]:
+def _values(piece: RawPiece | TextPiece | Strings | Time, column: Column) -> Iterable[bytes]:
     match piece:
-        case RawPiece(name, form, null):
-            column = columns[name]
-            if column.null_count == columns.rows:
-                return null
-            return _refused([null if one is None else one for one in _bytes(column)], form)
-        case Time(name, form):
-            return _packed(_iso(columns[name]), form)
-        case PlacePiece(cursor, ordinal, form):
-            if form in ("json", "msgpack"):
-                return _packed(_positions(columns[cursor], columns[ordinal]), form)
-            places = zip(_bytes(columns[cursor]), columns[ordinal].to_pylist(), strict=True)
-            return _refused([b"%b:%d" % place for place in places], form)
-        case TextPiece(name, form):
-            return _packed(columns[name].cast(pa.string()).to_pylist(), form)
-        case Strings(name, form):
-            return _packed(columns[name].to_pylist(), form)
+        case RawPiece(form=form, null=null):
+            values = _bytes(column)
+            if column.null_count:
+                values = [null if one is None else one for one in values]
+            return _refused(values, form)
+        case Time(form=form):
+            return _packed(_iso(column).to_pylist(), form)
+        case TextPiece(form=form):
+            return _formed(column.cast(pa.string()), form)
+        case Strings(form=form):
+            return _packed(column.to_pylist(), form)
 
 
-def _sizes(written: Sequence[bytes | Iterable[bytes]]) -> bytes | list[bytes]:
+def _formed(texts: Column, form: Form) -> Iterable[bytes]:
+    if form in ("json", "msgpack"):
+        return _packed(texts.to_pylist(), form)
+    return _refused(_bytes(texts), form)
+
+
+def _sizes(written: Sequence[bytes | Iterable[bytes]], rows: int) -> bytes | list[bytes]:
     size = sum([len(one) for one in written if isinstance(one, bytes)])
-    others = [map(len, one) for one in written if isinstance(one, list)]
+    others = [one for one in written if isinstance(one, list)]
     if not others:
         return b"%d" % size
-    return [b"%d" % (size + sum(row)) for row in zip(*others, strict=True)]
+    sizes = np.full(rows, size)
+    for one in others:
+        sizes += np.fromiter(map(len, one), np.int64, rows)
+    return list(map(b"%d".__mod__, sizes.tolist()))
 
 
 def _bytes(column: Column) -> list[Any]:
@@ -115,12 +124,9 @@ def _bytes(column: Column) -> list[Any]:
     return found
 
 
-def _packed(values: list[Any], form: Form) -> bytes | Iterator[bytes]:
-    """One at a time; see `binary`. Transactions and times are mostly the same in all rows."""
+def _packed(values: list[Any], form: Form) -> Iterator[bytes]:
+    """One at a time; see `binary`."""
     pack: Any = orjson.dumps if form == "json" else ormsgpack.packb
-    first = values[0]
-    if values[-1] == first and values.count(first) == len(values):
-        return bytes(pack(first))
     return map(pack, values)
 
 
@@ -154,9 +160,11 @@ def _field(name: str, columns: Columns, dialect: Dialect) -> list[Any]:
         return _images(columns[_IMAGES[name]], dialect)
     match name:
         case "position":
-            return _positions(columns["cursor"], columns["ordinal"])
+            places: list[Any] = _positions(columns["cursor"], columns["ordinal"]).to_pylist()
+            return places
         case "committed_at" | "captured_at":
-            return _iso(columns[name])
+            times: list[Any] = _iso(columns[name]).to_pylist()
+            return times
         case "committed_ms" | "captured_ms":
             micros = columns[f"{name[:-2]}at"].cast(pa.int64()).to_pylist()
             return [None if one is None else one // 1000 for one in micros]
@@ -170,13 +178,12 @@ def _images(column: Column, dialect: Dialect) -> list[Any]:
     return [None if one is None else dialect.image(one) for one in _bytes(column)]
 
 
-def _positions(cursors: Column, ordinals: Column) -> list[str]:
-    places = zip(cursors.to_pylist(), ordinals.to_pylist(), strict=True)
-    return [f"{cursor}:{ordinal}" for cursor, ordinal in places]
+def _positions(cursors: Column, ordinals: Column) -> Column:
+    texts = cursors.cast(pa.string()), ordinals.cast(pa.string())
+    return pc.binary_join_element_wise(*texts, _COLON)
 
 
-def _iso(column: Column) -> list[str | None]:
+def _iso(column: Column) -> Column:
     """`2026-11-21T10:02:03.000004Z`: the cast writes all six digits, and a space for the T."""
     text = pc.binary_replace_slice(column.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
-    found: list[str | None] = pc.binary_join_element_wise(text, _ZONE, _EMPTY).to_pylist()
-    return found
+    return pc.binary_join_element_wise(text, _ZONE, _EMPTY)

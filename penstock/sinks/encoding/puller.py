@@ -33,7 +33,10 @@ _TIME = re.compile(r".*?([0-9A-F]{8})/([0-9A-F]{8})")
 
 
 class Puller(Layout):
-    """Several changes are an array of events."""
+    """Several changes are an array of events. What became of a collection or database is not
+    published: no event of a puller says it."""
+
+    omits = ("DROP", "RENAME", "DROP_DATABASE", "INVALIDATE")
 
     def columnar(self, dialect: Dialect, connector: str) -> "PullerColumns":
         """See Layout."""
@@ -60,7 +63,7 @@ class PullerColumns:
         given = {
             "tenant": route["tenant"],
             "collection": route["collection"],
-            "type": route["operation"].lower(),
+            "type": "UPDATE" if route["operation"] == "REPLACE" else route["operation"],
         }
         return b"," + orjson.dumps(given)[1:-1]
 
@@ -143,7 +146,7 @@ def _change(event: Mapping[str, Any]) -> Mapping[str, Any]:
         "backend": event["event_id"].partition(":")[0],
         "tenant": event["tenant"],
         "collection": event["collection"],
-        "operation": event["type"].upper(),
+        "operation": event["type"],
         "document_id": event["document_id"],
         "data": event["full_document"],
         "unchanged": [],

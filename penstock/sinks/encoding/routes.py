@@ -68,14 +68,9 @@ class Routes:
 
     def of(self, columns: Columns) -> Routed:
         """The routes of a batch's rows, numbered in the order of their first rows."""
-        if columns.native is None:
-            assert columns.batch is not None
-            keys = zip(*(columns.batch.column(name).to_pylist() for name in ROUTE), strict=True)
-            numbers: dict[tuple[Any, ...], int] = {}
-            rows = [numbers.setdefault(key, len(numbers)) for key in keys]
-            return Routed(np.array(rows, np.int32), *self._described(numbers))
-        kinds, firsts = _native_kinds(columns)
-        key = self._native_key(columns, firsts)
+        plain = columns.native is None
+        kinds, firsts = _plain_kinds(columns) if plain else _native_kinds(columns)
+        key = b"" if plain else self._native_key(columns, firsts)
         found = self._sets.get(key) if key else None
         if found is None:
             assert columns.batch is not None
@@ -134,3 +129,16 @@ def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     if found < 0:
         raise MemoryError
     return kinds, firsts[:found]
+
+
+def _plain_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
+    """The same without the kernel. Few of the columns differ from row to row."""
+    assert columns.batch is not None
+    encoded = [columns.batch.column(name).dictionary_encode("encode") for name in ROUTE]
+    varying = [one.indices.to_pylist() for one in encoded if len(one.dictionary) > 1]
+    if not varying:
+        return np.zeros(columns.rows, np.int32), np.zeros(1, np.int32)
+    numbers: dict[tuple[int, ...], int] = {}
+    kinds = [numbers.setdefault(key, len(numbers)) for key in zip(*varying, strict=True)]
+    firsts = np.unique(kinds, return_index=True)[1]
+    return np.array(kinds, np.int32), firsts.astype(np.int32)

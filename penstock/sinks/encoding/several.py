@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.position import Place
-from penstock.sinks.encoding.columns import Column, Columns, binary
+from penstock.sinks.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.encode import Bodies, fitting, sizes_of
@@ -28,10 +28,10 @@ class Several:
 
     def __init__(
         self, template: Template, layout: Layout, dialect: Dialect, rows: Bodies, headers: Headers,
-        *, limit: int, most: int, largest: int,
+        *, most: int, largest: int,
     ) -> None:  # fmt: skip
         self._layout, self._dialect, self._rows, self._headers = layout, dialect, rows, headers
-        self._limit, self._most, self._largest = limit, most, largest_body(limit, largest)
+        self._most, self._largest = most, largest_body(headers.framing.limit, largest)
         self._joints = template.joints
         self._skip = len(dialect.separator)
         self._known: dict[tuple[int, int], tuple[bytes, bytes, Route]] = {}
@@ -45,9 +45,7 @@ class Several:
             where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
         )
         bodies = list(self._bodies(rows, groups, where))
-        return fitting(
-            collected(part, groups, where, bodies=bodies, headers=self._headers), self._limit
-        )
+        return collected(part, groups, where, bodies=bodies, headers=self._headers)
 
     def _bodies(
         self, rows: Column, groups: Sequence[Group], where: Destinations
@@ -92,12 +90,12 @@ def collected(
     part: Part, groups: Sequence[Group], where: Destinations, *,
     bodies: Sequence[bytes], headers: Headers,
 ) -> Messages:  # fmt: skip
-    """Messages of groups and their bodies."""
+    """Messages of groups and their bodies. Raises Rejected."""
     event_id, cursor, ordinal, mark = (
         _taken(part.batch.column(name), [group.last for group in groups])
         for name in ("event_id", "cursor", "ordinal", "mark")
     )
-    count = binary([b"%d" % group.count for group in groups])
+    count = pa.array([b"%d" % group.count for group in groups], BINARY)
     runs = tuple(_runs(groups, where, cursor, ordinal))
     formatted = headers.of(
         runs,
@@ -105,12 +103,14 @@ def collected(
             len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
         ),
     )
-    return Messages(
+    messages = Messages(
         runs, cursor, ordinal, event_id,
-        binary([where.subject(group.kind) for group in groups]), formatted, binary(bodies),
+        pa.array([where.subject(group.kind) for group in groups], BINARY), formatted,
+        pa.array(bodies, BINARY),
         sizes_of(formatted) + np.array([len(body) for body in bodies], np.int64),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
+    return fitting(messages, headers.framing)
 
 
 def _runs(

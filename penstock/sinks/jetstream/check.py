@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, SettingsError
 from penstock.finding import Finding, Level
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
@@ -62,7 +62,8 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         yield from _memory(stream, settings, connection)
         yield _delivery(settings, stream, connection)
         yield _durability(settings, stream, connection)
-        yield from _permission(connection, template)
+        yield _permission(connection, template)
+        yield from _permission_beside(connection, settings.stream)
     except PenstockError as error:
         yield _finding("error", "NATS", error.message, error.hint)
     finally:
@@ -243,11 +244,26 @@ def _durability(
     return _finding("ok", "durability", f"fsync: {reason}")
 
 
-def _permission(connection: Connection, template: Template) -> Iterator[Finding]:
-    """Tries: a denial shows only then. The message expects to be in another stream, so that none
-    stores it."""
-    subject = template.render(dict.fromkeys(template.fields, "penstock-check"))
+def _permission(connection: Connection, template: Template) -> Finding:
+    _try_to_publish(connection, template.render(dict.fromkeys(template.fields, "penstock-check")))
+    return _finding("ok", "NATS", f"may publish to {template.wildcard}")
+
+
+def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]:
+    """A pipeline runs without this, and what it then lacks shows only when it is needed."""
+    try:
+        _try_to_publish(connection, owners_subject(stream).replace(">", "penstock-check"))
+    except SettingsError:
+        yield _finding(
+            "warning", "NATS", "may not publish to penstock.>: no dead letters, no notices, and no"
+            " lease that keeps an instance with other positions from writing as well",
+            "permit the user to publish to penstock.>",
+        )  # fmt: skip
+
+
+def _try_to_publish(connection: Connection, subject: str) -> None:
+    """A denial shows only when it is tried. The message expects to be in another stream, so that
+    none stores it."""
     headers = b"NATS/1.0\r\nNats-Expected-Stream: penstock-check\r\n\r\n"
     connection.send(hpub(subject.encode(), b"", headers, b""))
     connection.ping()  # a denial comes before the answer, and raises
-    yield _finding("ok", "NATS", f"may publish to {template.wildcard}")

@@ -20,13 +20,13 @@ from penstock.position import Place
 from penstock.sinks.encoding.message import (
     EVENT_ID,
     MARK,
-    MSG_ID,
     POSITION,
     REPLAYED,
     Messages,
     Origin,
 )
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.poison.dead_letters import StoredLetter
 from penstock.sinks.jetstream.publishing.places import ShardState, read_shard
 from penstock.sinks.jetstream.session import Session

@@ -18,6 +18,7 @@ from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.durability import synced, syncs
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
 from penstock.sinks.jetstream.poison.suspensions import Suspensions
 from penstock.sinks.jetstream.publishing.atomic import Atomic
@@ -115,12 +116,8 @@ class Session:
             return stream
 
     def _encoder(self, limit: int) -> Encoder:
-        return encoder(
-            self.settings,
-            self.template,
-            ids=self.delivery != "at-least-once",
-            limit=limit,
-        )
+        ids = self.delivery != "at-least-once"
+        return encoder(self.settings, self.template, nats_framing(ids=ids, limit=limit))
 
     def publisher(self, tally: Tally) -> Publisher:
         """A new one that counts in `tally`, for an open session; it has to be resumed first."""

@@ -76,6 +76,15 @@ def _empty(batch: pa.RecordBatch) -> Any:
     return b"\x80" if images_of(batch.schema) == "msgpack" else "{}"
 
 
+def of_operations(batch: pa.RecordBatch, operations: tuple[str, ...]) -> set[int]:
+    """The rows with one of these operations, none of which is about a document: such have no
+    key."""
+    if not operations or not _column(batch, "key").null_count:
+        return set()
+    wanted: Any = pa.array(operations)
+    return set(_true(pc.is_in(_column(batch, "operation"), value_set=wanted)))
+
+
 def rows_of(batch: pa.RecordBatch, record: Suspension) -> list[int]:
     """The rows of a table: by its name, or by its number if it was renamed."""
     names = {

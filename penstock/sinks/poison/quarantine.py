@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from penstock.change import OnError, images_of, unreadable
 from penstock.errors import Rejected
+from penstock.plugins import plugin
 from penstock.position import PartitionId, Place
 from penstock.sinks import Notify
+from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part, place_of
 from penstock.sinks.poison import faults
@@ -44,6 +46,8 @@ class Quarantine:
         self._session = session
         self._notify = notify
         self._policy: OnError = session.settings.on_error
+        layout: Layout = plugin("layouts", session.settings.layout)
+        self._omitted = layout.omits
         self._refreshed = False
 
     def encode(self, part: Part) -> list[Messages]:
@@ -76,6 +80,7 @@ class Quarantine:
         batch, (run,) = part.batch, part.runs
         while True:
             hidden, marks = self._hide(batch)
+            hidden |= faults.of_operations(batch, self._omitted)
             bad = [fault for fault in self._faults(batch) if fault.row not in hidden]
             if bad or hidden:
                 gone = {fault.row for fault in bad} | (hidden - marks.keys())

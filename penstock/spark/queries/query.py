@@ -119,7 +119,7 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "runtime": str(run),
         "on_error": backend.on_error,
         **({} if backend.max_gap is None else {"max_gap": f"{backend.max_gap}s"}),
-        "hash_partitions": str(pipeline.partitions),
+        "hash_partitions": str(pipeline.hash_partitions(backend)),
     }
 
 

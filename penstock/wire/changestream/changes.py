@@ -105,7 +105,7 @@ class Reader:
                 committed_at=_committed(event),
             )
         key = event.get("documentKey")
-        if not key:
+        if not key or "_id" not in key:
             raise Malformed("the event has no document key")
         before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
         return Read(
@@ -113,7 +113,7 @@ class Reader:
             self.tenant(_Sides(database, collection, key, before, after)),
             database,
             collection,
-            document_text(key),
+            document_text(key["_id"]),
             self.pack(typed(key)),
             self._image(before),
             self._image(after),
@@ -176,7 +176,7 @@ def _at(path: list[str], sides: _Sides) -> str | None:
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         if value is not None:
-            return document_text({"_id": value})
+            return document_text(value)
     return None
 
 

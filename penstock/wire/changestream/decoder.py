@@ -19,7 +19,7 @@ from penstock.page import Page
 from penstock.position import Place
 from penstock.wire.changestream.changes import BROKEN, Read, Reader, tenant_rule
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, element, events
-from penstock.wire.changestream.tokens import hash_of, mark_text
+from penstock.wire.changestream.tokens import hash_of, mark_ending, mark_text
 from penstock.wire.changestream.values import CODEC
 from penstock.wire.eras import era_of
 
@@ -66,22 +66,25 @@ class ChangeStreamDecoder:
             )
         era = era_of(page.first.cursor)
         placer = Placer.before(page.first, era)
-        rows = [self._placed(event, placer, era, page.payload) for event in run.events]
+        ending = mark_ending(era, page.context.decode())
+        rows = [self._placed(event, placer, era, ending, page.payload) for event in run.events]
         for said, row in (page.first, rows[0]), (page.last, rows[-1]):
             if said != Place(row.cursor, row.ordinal):
                 raise Malformed(f"a page says it has the change {said}, but it is another one")
         reads = [self._read(event, page) for event in run.events]
         return [self._batch(page, rows, reads)]
 
-    def _placed(self, event: ChangeEvent, placer: Placer, era: str, payload: bytes) -> _Row:
+    def _placed(
+        self, event: ChangeEvent, placer: Placer, era: str, ending: str, payload: bytes
+    ) -> _Row:
         time, ordinal = placer.next(event.time)
         own = cursor_of(event.time or time)
-        name = hash_of(event.token or b"".join(_documents(event, payload)))
+        name = hash_of(event.name or b"".join(_documents(event, payload)))
         return _Row(
             era + cursor_of(time),
             ordinal,
             f"{self.settings.backend}:{era}{own}:{name}",
-            mark_text(event.token, era),
+            mark_text(event.token, ending),
         )
 
     def _read(self, event: ChangeEvent, page: Page) -> Read:

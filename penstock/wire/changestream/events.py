@@ -36,13 +36,15 @@ FRAGMENTS = 64
 
 
 class ChangeEvent(NamedTuple):
-    """One change event: its documents (several if the server split it), the bytes of its resume
-    token (a BSON document; the last fragment's), and its cluster time (seconds * 2**32 + counter;
-    0 if it has none)."""
+    """One change event: its documents (several if the server split it); the bytes of its resume
+    token (a BSON document), the last fragment's; its cluster time (seconds * 2**32 + counter; 0 if
+    it has none); and the token by which it is known, the first fragment's, because where the others
+    begin depends on a document that is looked up."""
 
     documents: tuple[tuple[int, int], ...]
     token: bytes
     time: int
+    name: bytes
 
 
 class EventRun(NamedTuple):
@@ -58,19 +60,20 @@ def events(payload: bytes) -> EventRun:
     is an event with neither token nor time."""
     found: list[ChangeEvent] = []
     held: list[tuple[int, int]] = []
-    begun = at = 0
+    begun = at = time = 0
+    name = b""
     for at, start, stop in _documents(payload):
+        head = _HEAD.match(payload, start, stop)
+        if head and _is_usual(head[1]):
+            token, own = head[1], _TIME(head[2])[0]
+        else:
+            token, own = _other(payload[start:stop])
         if not held:
-            begun = at
+            begun, time, name = at, own, token
         held.append((start, stop))
         if _continues(payload, start, stop) and len(held) < FRAGMENTS:
             continue
-        head = _HEAD.match(payload, start, stop)
-        if head and _is_usual(head[1]):
-            token, time = head[1], _TIME(head[2])[0]
-        else:
-            token, time = _other(payload[start:stop])
-        found.append(ChangeEvent(tuple(held), token, time))
+        found.append(ChangeEvent(tuple(held), token, time, name))
         held = []
     return EventRun(found, begun if held else len(payload))
 

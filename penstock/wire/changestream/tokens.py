@@ -1,7 +1,7 @@
 """Resume tokens as marks: a token is a document of the server's, kept whole and never compared.
 
 A mark is `{"token": {...}}`, `{"time": [seconds, counter]}` before the first token is known, and
-`era` beside either where it is not the first.
+`era` beside either where it is not the first, and `cluster` where the server's is known.
 """
 
 from base64 import b64decode, b64encode
@@ -19,20 +19,32 @@ from penstock.errors import Malformed
 _START = b"\x02_data\x00"
 
 
-def mark_of(token: bytes, era: str) -> dict[str, Any]:
+def mark_of(token: bytes, era: str, cluster: str = "") -> dict[str, Any]:
     """The mark for a place exactly at the event with this token (BSON)."""
     fields = {name: _to_json(value) for name, value in bson.decode(token).items()}
-    return {"token": fields} | ({"era": era} if era else {})
+    return {"token": fields, **history_of(era, cluster)}
 
 
-def mark_text(token: bytes, era: str) -> str | None:
-    """The same as JSON text; None where the event has no token."""
+def mark_ending(era: str, cluster: str) -> str:
+    """What `mark_text` ends with in all marks of one history."""
+    found = history_of(era, cluster)
+    return "," + orjson.dumps(found).decode()[1:] if found else "}"
+
+
+def mark_text(token: bytes, ending: str) -> str | None:
+    """The mark as JSON text; None where the event has no token."""
     if not token:
         return None
     text = token[15:-2]
-    if not era and token[4:11] == _START and text.isalnum():
-        return f'{{"token":{{"_data":"{text.decode()}"}}}}'
-    return orjson.dumps(mark_of(token, era)).decode()
+    if token[4:11] == _START and text.isalnum():
+        return f'{{"token":{{"_data":"{text.decode()}"}}{ending}'
+    return orjson.dumps(mark_of(token, "")).decode()[:-1] + ending
+
+
+def history_of(era: str, cluster: str) -> dict[str, str]:
+    """What a mark has of the history that it is of, beside its token or time."""
+    named = {"era": era, "cluster": cluster}
+    return {name: text for name, text in named.items() if text}
 
 
 def token_from_mark(mark: Any) -> dict[str, Any]:

@@ -38,6 +38,8 @@ _SAFE = 2**53 - 1
 _EPOCH = datetime(1970, 1, 1)
 _LEAST, _MOST = -62135596800000, 253402300799999  # the years 1 to 9999
 _CYCLE = 146_097 * 86_400_000  # milliseconds of 400 years
+# The forms of `typed` that `plain` has as text alone.
+_TYPES = ("$oid", "$date", "$uuid", "$numberDecimal", "$numberDouble", "$numberLong")
 _FLAGS = ((re.I, "i"), (re.L, "l"), (re.M, "m"), (re.S, "s"), (re.U, "u"), (re.X, "x"))
 
 Convert = Callable[[Any], Any]
@@ -55,16 +57,29 @@ def typed(value: Any) -> Any:
     return value if convert is None else convert(value)
 
 
-def document_text(key: Mapping[str, Any]) -> str:
-    """A document key's `_id` as text; a compound key (of a sharded collection) as JSON, in the
-    order in which it was sent."""
-    found = key["_id"] if len(key) == 1 and "_id" in key else key
+def document_text(found: Any) -> str:
+    """An `_id` as text; a document as JSON, in the order in which it was sent."""
     if isinstance(found, float) and found.is_integer() and abs(found) <= _SAFE:
         found = int(found)  # the server compares them equal
     if isinstance(found, bytes) and type(found) is bytes:
         return b64encode(found).decode()
     shown = plain(found)
     return shown if isinstance(shown, str) else orjson.dumps(shown, default=base64_of).decode()
+
+
+def untyped(value: Any) -> Any:
+    """What `typed` made, as `plain` makes it; what `plain` made stays."""
+    if isinstance(value, list):
+        return [untyped(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((name, inner),) = value.items()
+        if name in _TYPES:
+            return inner
+        if name == "$binary" and inner["subType"] == "00":
+            return inner["base64"]  # as JSON has bytes
+    return {name: untyped(each) for name, each in value.items()}
 
 
 def flat(document: dict[str, Any]) -> dict[str, Any]:

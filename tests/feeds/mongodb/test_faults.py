@@ -21,7 +21,7 @@ from tests.servers import Secantus
 
 on_stand_in = pytest.mark.skipif(bool(REAL), reason="needs a server of its own, with fail points")
 on_a_real_one = pytest.mark.skipif(
-    not REAL, reason="needs a real replica set or sharded cluster: PENSTOCK_MONGO_URL"
+    not REAL, reason="needs a real replica set or sharded cluster: PENSTOCK_MONGODB_URL"
 )
 
 
@@ -245,10 +245,11 @@ def test_an_oplog_that_rolled_over_is_lost_history_and_goes_on_when_told_so() ->
         following = feed.follow(PARTITION, bookmark, despite=[gap])
         assert following.begins > page.last.cursor
         shop.db.users.insert_one({"_id": "after"})
-        found = rows(feed, pages(following, 1))
+        found: list[dict[str, Any]] = []
+        while "after" not in [row["document_id"] for row in found]:  # all that the oplog has left
+            found += rows(feed, pages(following, 1))
         newest = following.bookmark(Place(found[-1]["cursor"], found[-1]["ordinal"]))
         following.close()
-        assert [row["document_id"] for row in found] == ["after"]
         assert found[0]["cursor"] > page.last.cursor
         shop.db.users.insert_one({"_id": "next"})
         assert newest is not None
@@ -264,28 +265,11 @@ def test_a_token_that_is_none_is_lost_history(shop: Shop) -> None:
     assert lost.value.gap.cause in ("token_invalid", "token_unknown")
 
 
-def test_after_a_restored_backup_places_sort_after_the_old_ones(shop: Shop) -> None:
-    """The server's clock is before the saved position: cursors begin with an era."""
+def test_a_position_that_the_server_has_not_reached_is_waited_for(shop: Shop) -> None:
     feed = shop.feed(on_gap="continue")
-    mark = feed.begin()[PARTITION].mark
-    bookmark = Bookmark(Place("F0000000/00000001", 3), mark)
-    with pytest.raises(HistoryLost) as lost:
+    bookmark = Bookmark(Place("F0000000/00000001", 3), feed.begin()[PARTITION].mark)
+    with pytest.raises(Unavailable, match="before the saved position"):
         feed.follow(PARTITION, bookmark)
-    assert lost.value.gap.cause == "server_behind"
-    following = feed.follow(PARTITION, bookmark, despite=[lost.value.gap])
-    shop.db.users.insert_one({"_id": 1})
-    found = rows(feed, pages(following, 1))
-    first = following.bookmark(Place(found[0]["cursor"], found[0]["ordinal"]))
-    following.close()
-    assert found[0]["cursor"].startswith("e0001-")
-    assert found[0]["cursor"] > "F0000000/00000001"
-    assert ":e0001-" in found[0]["event_id"]
-    assert first is not None
-    shop.db.users.insert_one({"_id": 2})
-    with follow(feed, first) as following:
-        second = rows(feed, pages(following, 1))
-    assert second[0]["cursor"].startswith("e0001-")
-    assert json.loads(second[0]["mark"])["era"] == "e0001-"
 
 
 def test_a_collection_that_joins_and_leaves_the_list_drops_and_doubles_nothing(shop: Shop) -> None:

@@ -349,7 +349,7 @@ def test_there_is_one_cursor_and_one_connection(mongo: str) -> None:
         assert eventually(lambda: connections() == own)
 
 
-def test_the_lag_is_between_what_is_stored_and_what_was_read(shop: Shop) -> None:
+def test_the_lag_is_0_only_where_nothing_comes_after_what_is_stored(shop: Shop) -> None:
     feed = shop.feed()
     bookmark = begun(feed)
     with follow(feed, bookmark) as following:
@@ -358,11 +358,55 @@ def test_the_lag_is_between_what_is_stored_and_what_was_read(shop: Shop) -> None
         status = following.status()
         assert status["current"] == str(page.last)
         assert status["confirmed"] is None
+        assert status["lag_seconds"] != 0
         stored = following.bookmark(page.last)
         assert stored
         following.acknowledge(stored)
         assert following.status()["confirmed"] == str(page.last)
-        assert following.status()["lag_seconds"] == 0
+        assert following.status()["lag_seconds"] != 0, "it has not been asked since"
+
+        def proven() -> bool:
+            following.read(0.05)
+            return bool(following.status()["lag_seconds"] == 0)
+
+        eventually(proven)
+
+
+def test_a_following_says_how_far_the_oplog_reaches_back(shop: Shop) -> None:
+    with follow(shop.feed(), begun(shop.feed())) as following:
+
+        def known() -> Any:
+            following.read(0.05)
+            return following.status()["window_left_seconds"] is not None
+
+        eventually(known)
+        status = following.status()
+        assert 0 <= status["window_left_seconds"] <= status["window_seconds"] < 7200
+        assert status["details"]["window"] is None
+
+
+def test_a_rename_into_a_followed_name_is_not_filtered_out(shop: Shop) -> None:
+    feed = shop.feed(exclude_collections=["old", "log", "gone"])
+    shop.db.old.insert_one({"_id": 1})
+    shop.db.fine.insert_one({"_id": 1})
+    bookmark = begun(feed)
+    shop.db.old.rename("new")
+    shop.db.log.insert_one({"_id": 2})
+    shop.db.fine.rename("old")
+    shop.db.old.rename("gone")
+    shop.db.new.insert_one({"_id": 3})
+    found = [(row["operation"], row["collection"]) for row in read(feed, bookmark, 3)]
+    assert found == [("RENAME", "old"), ("RENAME", "fine"), ("INSERT", "new")]
+
+
+def test_another_database_that_is_dropped_is_not_ours(shop: Shop) -> None:
+    feed = shop.feed(database="*", collections=[f"{shop.name}.users"])
+    bookmark = begun(feed)
+    with shop_on(shop.url) as other:
+        other.db.users.insert_one({"_id": 1})
+        other.client.drop_database(other.name)
+    shop.db.users.insert_one({"_id": 2})
+    assert [row["operation"] for row in read(feed, bookmark, 1)] == ["INSERT"]
 
 
 @pytest.fixture

@@ -49,7 +49,8 @@ def test_it_starts_where_it_says(start: Any, meant: Any) -> None:
         ({"connection": "postgresql://h/d"}, "mongodb://"),
         ({"connection": "mongodb://me:hunter2@h:notaport/"}, "mongodb://"),
         ({"database": "a.b"}, "database"),
-        ({"database": ""}, "database"),
+        ({"database": ""}, "is missing"),
+        ({"database": "", "connection": "mongodb://me:hunter2@h/admin"}, "is missing"),
         ({"tenant": "field:"}, "tenant|field"),
         ({"tenant": "schema"}, "collection_prefix"),
         ({"on_gap": "resnapshot"}, "snapshots"),
@@ -90,7 +91,40 @@ def test_collections_may_be_one_text() -> None:
 def test_the_stream_is_asked_for_what_the_settings_say(
     given: dict[str, Any], stream: dict[str, Any]
 ) -> None:
-    assert stages(settings(**given), None, split=False) == [{"$changeStream": stream}]
+    assert stages(settings(**given), None, split=False)[0] == {"$changeStream": stream}
+
+
+@pytest.mark.parametrize(
+    ("url", "database"),
+    [
+        ("mongodb://me:hunter2@h1:1,h2:2/shop?replicaSet=rs", "shop"),
+        ("mongodb+srv://me:hunter2@cluster.example.net/shop", "shop"),
+        ("mongodb://h/my%2Dshop", "my-shop"),
+        ("mongodb://h/shop.users?tls=true", "shop"),
+    ],
+)
+def test_the_database_is_the_urls_where_none_is_set(url: str, database: str) -> None:
+    found = MongoSettings.model_validate({"connection": url})
+    assert found.database == database
+    assert MongoSettings.model_validate({"connection": url, "database": "*"}).database == "*"
+    assert MongoSettings.model_validate({"connection": url, "database": "b"}).database == "b"
+
+
+def wanted(**given: Any) -> Any:
+    return stages(settings(**given), None, split=False)[1]["$match"]
+
+
+def test_a_collection_that_gets_a_followed_name_is_wanted() -> None:
+    """src/mongo/db/pipeline/change_stream_event_transform.cpp: a rename has `ns` and `to`."""
+    out = {"ns.coll": {"$in": ["log"]}}
+    renamed = {"operationType": "rename", "$nor": [{"to.coll": {"$in": ["log"]}}]}
+    assert wanted(exclude_collections=["log"])["$or"] == [{"$nor": [out]}, renamed]
+
+
+def test_of_all_databases_those_of_the_listed_collections_may_be_dropped() -> None:
+    found = wanted(database="*", collections=["b.users", "a.x", "a.y"])["$or"]
+    assert {"operationType": "dropDatabase", "ns.db": {"$in": ["a", "b"]}} in found
+    assert {"operationType": "dropDatabase"} in wanted(collections=["x"])["$or"]
 
 
 def test_splitting_is_the_last_stage() -> None:

@@ -9,6 +9,7 @@ from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
@@ -28,7 +29,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 def encoded(batch: Any, template: str, **settings: Any) -> Messages:
     chosen = JetStreamSettings(url="nats://h", **settings)
     parsed = parse_template(template)
-    return encoder(chosen, parsed, ids=True, limit=1 << 20).encode(Part.of(batch))
+    return encoder(chosen, parsed, nats_framing()).encode(Part.of(batch))
 
 
 def subjects(batch: Any, template: str, **settings: Any) -> list[str]:

@@ -14,6 +14,7 @@ from penstock.errors import Malformed
 from penstock.nats.protocol import headers_of
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
@@ -23,7 +24,7 @@ TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
 def read_back(changes: Any, **fields: Any) -> list[dict[str, Any]]:
     settings = JetStreamSettings(url="nats://h", **fields)
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(changes))
+    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(changes))
     pairs = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
     return [
         dict(change)
@@ -64,7 +65,7 @@ def test_a_delta_is_in_every_encoding(images: Any, encoding: str, batch_of: Any)
 
 def test_an_arrow_message_without_a_delta_has_no_bytes_for_it(batch_of: Any) -> None:
     settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch_of(3)))
+    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch_of(3)))
     schema = pa.ipc.open_stream(messages.bodies[0].as_py()).schema
     assert schema.field("delta").type == pa.null()
 
@@ -95,7 +96,7 @@ def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any
 def test_the_puller_layout_holds_what_a_puller_has(
     packing: str, images: Any, batch_of: Any
 ) -> None:
-    operations = ["INSERT", "UPDATE", "REPLACE", "DELETE", "DROP_DATABASE"]
+    operations = ["INSERT", "UPDATE", "UPDATE", "DELETE", "TRUNCATE"]
     batch = batch_of(5, 9, operation=operations, images=images, tenant="acme")
     names = (
         "event_id", "backend", "tenant", "collection", "operation", "document_id", "data",
@@ -119,7 +120,7 @@ def test_debezium_keeps_what_an_update_changed(packing: str, batch_of: Any) -> N
 
 def test_a_cut_off_arrow_stream_is_malformed(batch_of: Any) -> None:
     settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch_of(3)))
+    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch_of(3)))
     (body,) = messages.bodies.to_pylist()
     headers = headers_of(messages.headers[0].as_py() + b"\r\n")
     assert len(changes_of(headers, body)) == 3

@@ -34,6 +34,7 @@ from penstock.sinks.encoding.pieces import (
 from penstock.sinks.encoding.plain import LineBreak
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
@@ -118,7 +119,7 @@ def _raw(text: str) -> bytes:
 
 def _messages(batch: pa.RecordBatch, *, ids: bool, **fields: Any) -> Messages:
     chosen = JetStreamSettings(url="nats://h", **fields)
-    return encoder(chosen, TEMPLATE, ids=ids, limit=1 << 30).encode(Part.of(batch))
+    return encoder(chosen, TEMPLATE, nats_framing(ids=ids, limit=1 << 30)).encode(Part.of(batch))
 
 
 def _values(messages: Messages, encoding: str) -> list[Any]:

@@ -9,6 +9,7 @@ import pytest
 from penstock import __version__
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 
@@ -19,7 +20,7 @@ def bodies(batch: Any, layout: str, packing: Any = "change", **fields: Any) -> l
     settings = JetStreamSettings(
         url="nats://h", layout=layout, messages=packing, encoding="json", **fields
     )
-    messages = encoder(settings, TEMPLATE, ids=True, limit=1 << 20).encode(Part.of(batch))
+    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch))
     return [orjson.loads(body) for body in messages.bodies.to_pylist()]
 
 
@@ -159,7 +160,7 @@ def test_a_document_as_a_puller_has_it(batch_of: Any) -> None:
             "event_id": "shop:6921A5B3/00000002:9f86d081884c7d65",
             "tenant": "acme",
             "collection": "users",
-            "type": "replace",
+            "type": "UPDATE",
             "document_id": "alice",
             "full_document": {"name": "A"},
             "cluster_time": {"t": 0x6921A5B3, "i": 2},

@@ -20,11 +20,13 @@ from penstock.sinks.encoding import encoders, kernel
 from penstock.sinks.encoding.columns import Values
 from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.layout import FIELDS
-from penstock.sinks.encoding.message import Messages, Origin, read_bookmark, read_position
+from penstock.sinks.encoding.message import Framing, Messages, Origin, read_bookmark, read_position
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.publisher import framed, framing
+from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
@@ -43,7 +45,19 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def encoder(encoding: Encoding = "msgpack", *, ids: bool = True, limit: int = 1 << 20) -> Encoder:
     settings = JetStreamSettings(url="nats://h", encoding=encoding)
-    return encoders.encoder(settings, TEMPLATE, ids=ids, limit=limit)
+    return encoders.encoder(settings, TEMPLATE, nats_framing(ids=ids, limit=limit))
+
+
+def test_without_nats_headers_have_no_first_line_and_our_name_of_the_id(batch_of: Any) -> None:
+    """What a sink of another system gets from the shelf."""
+    settings = SinkSettings(encoding="json")
+    made = encoders.encoder(settings, TEMPLATE, Framing(limit=2000, remedy="ask the operator"))
+    (found,) = made.encode(Part.of(batch_of(1, 7))).headers.to_pylist()
+    assert found.startswith(b"Penstock-Event-Id: default:00000000/00000007:0\r\nPenstock-Position")
+    assert b"NATS" not in found
+    with pytest.raises(Rejected) as caught:
+        made.encode(Part.of(batch_of(1, after=orjson.dumps({"note": "x" * 3000}).decode())))
+    assert caught.value.hint == "ask the operator"
 
 
 def bodies(messages: Messages, encoding: Encoding) -> list[dict[str, Any]]:
@@ -121,7 +135,7 @@ def test_a_mark_is_in_a_header_of_the_change_that_has_one(batch_of: Any) -> None
 def test_a_message_of_several_changes_has_the_mark_of_the_last(batch_of: Any) -> None:
     batch = batch_of(4, 7, mark=["{}", '{"n":1}', None, '{"n":3}'], tenant=["a", "a", "b", "b"])
     packing = JetStreamSettings(url="nats://h", messages="batch")
-    made = encoders.encoder(packing, parse_template("cdc.{tenant}"), ids=True, limit=1 << 20)
+    made = encoders.encoder(packing, parse_template("cdc.{tenant}"), nats_framing())
     messages = made.encode(Part.of(batch))
     found = [headers_of(one + b"\r\n") for one in messages.headers.to_pylist()]
     assert [(one["Penstock-Count"], one["Penstock-Mark"]) for one in found] == [

@@ -15,6 +15,7 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
 from penstock.sinks.jetstream.publishing.publisher import Tally
@@ -223,7 +224,7 @@ def test_messages_wait_for_more_while_the_server_is_busy(batch_of: Any) -> None:
     """Each batch costs the server its time, whatever is in it."""
     settings = JetStreamSettings(url="nats://h", messages="batch")
     template = parse_template(settings.subject)
-    messages = encoder(settings, template, ids=True, limit=1 << 20).encode(Part.of(batch_of(500)))
+    messages = encoder(settings, template, nats_framing()).encode(Part.of(batch_of(500)))
     size = int(messages.sizes.sum())
     atomic = Atomic(
         Tally(),

@@ -1,6 +1,6 @@
 """The stream: made, verified, and looked at by the preflight check."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -176,6 +176,18 @@ def test_check_makes_nothing_and_says_what_will_be_made(
     assert any("may publish" in message for message in levels(findings, "ok"))
     assert any(message.startswith("exactly-once") for message in levels(findings, "ok"))
     assert api.stream(stream) is None
+
+
+def test_check_warns_where_nothing_can_be_set_aside_and_no_lease_kept(
+    own_nats: Callable[..., Nats], stream: str, settings_of: Any
+) -> None:
+    permissions = {"publish": [f"{stream}.>", "$JS.API.>"]}
+    user = {"user": "u", "password": "p", "permissions": permissions}
+    server = own_nats({"authorization": {"users": [user]}})
+    findings = list(JetStreamSink(settings_of(server.url, user="u", password="p")).check())
+    assert levels(findings, "error") == []
+    (warning,) = levels(findings, "warning")
+    assert warning.startswith("may not publish to penstock.>")
 
 
 def test_a_stream_is_made_with_the_retention_that_was_asked_for(

@@ -23,7 +23,8 @@ from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.wire.changestream.changes import OPERATIONS
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
-from penstock.wire.changestream.events import Placer
+from penstock.wire.changestream.events import Placer, cursor_of
+from penstock.wire.hash_partitions import hashing
 from tests.wire.changestream.made import TIME, event, page, payload
 
 SESSION = UUID("c3dc75f2-1fa5-4eff-a891-cf5b641104a1")
@@ -47,6 +48,23 @@ def test_an_insert_has_all_columns() -> None:
     assert json.loads(row["after"]) == {"_id": 7, "name": "x"}
     assert (row["before"], row["delta"], row["transaction"], row["route"]) == (None,) * 4
     assert row["committed_at"].timestamp() == TIME
+
+
+def test_sharding_a_collection_changes_neither_identity_nor_hash_partition() -> None:
+    """A document key has the shard key from then on (src/mongo/db/s/README.md, document key), in
+    front of the `_id` or after it."""
+    keys: list[dict[str, Any]] = [{"_id": 7}, {"region": "eu", "_id": 7}, {"_id": 7, "region": 1}]
+    found = [
+        event(2 * number, "update", documentKey=key, updateDescription={})
+        for number, key in enumerate(keys)
+    ]
+    batch = hashing(ChangeStreamDecoder(ChangeStreamDecoding(backend="b")), 16).decode(
+        page(*found)
+    )[0]
+    rows = batch.to_pylist()
+    assert [row["document_id"] for row in rows] == ["7"] * 3
+    assert [json.loads(row["key"]) for row in rows] == keys
+    assert len({row["route"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("wall", [-62_135_596_800_001, 253_402_300_800_000, 2**62])
@@ -142,27 +160,41 @@ def test_a_later_era_has_other_cursors_marks_and_ids() -> None:
     assert json.loads(later["mark"])["era"] == "e0001-"
 
 
-def test_a_split_event_is_one_change() -> None:
-    parts = [
+def split(time: int, token: str, ends: str = "02") -> list[dict[str, Any]]:
+    """As a real server splits an event: `_id` and `splitEvent`, then fields by rising size, none
+    twice (src/mongo/db/pipeline/change_stream_split_event_helpers.cpp)."""
+    return [
         {
-            "_id": {"_data": "8201"},
+            "_id": {"_data": f"{token}01"},
             "splitEvent": {"fragment": 1, "of": 2},
-            "operationType": "replace",
-            "clusterTime": Timestamp(TIME, 1),
-            "ns": {"db": "shop", "coll": "users"},
+            "clusterTime": Timestamp(TIME, time),
             "documentKey": {"_id": 1},
+            "operationType": "replace",
+            "ns": {"db": "shop", "coll": "users"},
             "fullDocument": {"_id": 1},
         },
         {
-            "_id": {"_data": "8202"},
+            "_id": {"_data": f"{token}{ends}"},
             "splitEvent": {"fragment": 2, "of": 2},
             "fullDocumentBeforeChange": {"_id": 1, "old": 1},
-            "clusterTime": Timestamp(TIME, 1),
         },
     ]
-    (row,) = decoded(page(*parts))
+
+
+def test_a_split_event_is_one_change() -> None:
+    (row,) = decoded(page(*split(1, "82")))
     assert (row["before"], row["after"]) == ('{"_id":1,"old":1}', '{"_id":1}')
+    assert row["cursor"] == cursor_of(TIME << 32 | 1)
     assert json.loads(row["mark"]) == {"token": {"_data": "8202"}}
+
+
+def test_the_id_of_a_split_event_depends_on_nothing_but_itself() -> None:
+    """Neither on the change before, nor on where the server cut it."""
+    alone, among = page(*split(5, "82")), page(event(2), *split(5, "82"))
+    cut_otherwise = page(*split(5, "82", ends="0F"))
+    ids = {decoded(each)[-1]["event_id"] for each in (alone, among, cut_otherwise)}
+    assert len(ids) == 1
+    assert decoded(among)[1]["cursor"] > decoded(among)[0]["cursor"]
 
 
 @pytest.mark.parametrize(

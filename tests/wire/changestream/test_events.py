@@ -35,13 +35,19 @@ def test_what_a_document_holds_is_not_taken_for_an_event_of_its_own() -> None:
     assert run.events[0].time == TIME << 32
 
 
-def test_fragments_are_one_event_with_the_last_token() -> None:
+def test_fragments_are_one_event_with_the_first_time_and_the_last_token() -> None:
     first = event(1, splitEvent={"fragment": 1, "of": 2})
-    second = event(2, splitEvent={"fragment": 2, "of": 2})
+    second = {
+        "_id": {"_data": "8202"},
+        "splitEvent": {"fragment": 2, "of": 2},
+        "fullDocument": {"_id": 1},
+    }
     whole = payload(event(0), first, second, event(3))
     run = events(whole)
     assert [len(each.documents) for each in run.events] == [1, 2, 1]
     assert bson.decode(run.events[1].token) == second["_id"]
+    assert bson.decode(run.events[1].name) == first["_id"]
+    assert run.events[1].time == events(payload(event(1))).events[0].time
     assert run.end == len(whole)
 
 

@@ -7,7 +7,13 @@ import pytest
 from bson.binary import Binary
 
 from penstock.errors import Malformed
-from penstock.wire.changestream.tokens import hash_of, mark_of, mark_text, token_from_mark
+from penstock.wire.changestream.tokens import (
+    hash_of,
+    mark_ending,
+    mark_of,
+    mark_text,
+    token_from_mark,
+)
 
 TOKENS = [
     {"_data": "8265F1"},
@@ -19,18 +25,21 @@ TOKENS = [
 
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("era", ["", "e0001-"])
-def test_a_mark_gives_back_the_whole_token(token: dict[str, object], era: str) -> None:
+@pytest.mark.parametrize("cluster", ["", "rs0/6b05", 'a"b\\/'])
+def test_a_mark_gives_back_the_whole_token(
+    token: dict[str, object], era: str, cluster: str
+) -> None:
     raw = bson.encode(token)
-    mark = mark_of(raw, era)
+    mark = mark_of(raw, era, cluster)
     assert bson.encode(token_from_mark(json.loads(json.dumps(mark)))) == raw
-    assert mark.get("era", "") == era
-    text = mark_text(raw, era)
+    assert (mark.get("era", ""), mark.get("cluster", "")) == (era, cluster)
+    text = mark_text(raw, mark_ending(era, cluster))
     assert text is not None
     assert json.loads(text) == mark
 
 
 def test_no_token_is_no_mark() -> None:
-    assert mark_text(b"", "") is None
+    assert mark_text(b"", "}") is None
 
 
 @pytest.mark.parametrize("mark", [{}, {"token": 1}, {"token": {"_data": {"a": 1}}}, {"token": []}])

@@ -16,14 +16,15 @@ import orjson
 from penstock.errors import Malformed, SettingsError
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
+from penstock.nats.protocol import HEADERS_START
 from penstock.nats.swap import WRONG_SEQUENCE, swapped
 from penstock.position import Place
 from penstock.sinks.encoding.message import (
-    MSG_ID,
     POSITION,
     REPLAYED,
     read_position,
 )
+from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.subject import escape
@@ -216,7 +217,7 @@ def ensure_stream(
 def headers_with(fields: dict[str, str]) -> bytes:
     """Raw headers, whole."""
     lines = [f"{name}: {_LINE_BREAKS.sub(' ', value)}\r\n" for name, value in fields.items()]
-    return b"NATS/1.0\r\n" + "".join(lines).encode() + b"\r\n"
+    return HEADERS_START + "".join(lines).encode() + b"\r\n"
 
 
 _LINE_BREAKS = re.compile(r"[\r\n]+")

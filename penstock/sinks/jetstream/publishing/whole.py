@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.sinks.encoding.columns import Values
-from penstock.sinks.encoding.message import EVENT_ID, MSG_ID, Messages
+from penstock.sinks.encoding.message import EVENT_ID, Messages
 from penstock.sinks.encoding.pieces import Count, Edge, RawPiece
+from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
 # `said` by fours: where the answer goes, and the batch's own header lines.

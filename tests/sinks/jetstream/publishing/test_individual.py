@@ -14,6 +14,7 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.stream import ensure
@@ -180,7 +181,7 @@ def test_what_is_not_acknowledged_is_released(
     """The first of two parts is stored, the second was not sent yet."""
     settings = settings_of(nats.url, delivery="deduplicated")
     template = parse_template(settings.subject)
-    made = encoder(settings, template, ids=True, limit=1 << 20)
+    made = encoder(settings, template, nats_framing())
     connection = Connection(settings)
     connection.open()
     api = JetStream(connection)

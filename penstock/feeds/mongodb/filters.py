@@ -1,0 +1,223 @@
+"""Which events a change stream lets through: as a stage for the server, and for one event here.
+
+Places count what a filter lets through, so that another filter gives other places. When the list of
+collections changed after a bookmark, what the sink has after it (`Replay`) is read again with both
+filters, and passed over by what the server calls it, never by counting.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+
+from penstock.feeds.mongodb.settings import ALL, MongoSettings
+from penstock.position import Bookmark, Mark, Place
+from penstock.wire.changestream.events import ChangeEvent, cursor_time, element
+from penstock.wire.changestream.tokens import token_from_mark
+from penstock.wire.eras import era_of
+
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """`listed`: only these collections; `left_out`: all but these; neither: all. With `every`
+    database they are DATABASE.COLLECTION."""
+
+    every: bool = False
+    listed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: MongoSettings) -> "Filter":
+        """What the settings say."""
+        return cls(
+            every=settings.database == ALL,
+            listed=tuple(sorted(settings.collections)),
+            left_out=tuple(sorted(settings.exclude_collections)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As marks have it; `from_json` is the inverse, with the same `every`."""
+        named = {"collections": self.listed, "exclude_collections": self.left_out}
+        return {name: list(names) for name, names in named.items() if names}
+
+    def from_json(self, said: Mapping[str, Any]) -> "Filter":
+        """Another one of the same database."""
+        return Filter(
+            every=self.every,
+            listed=tuple(said.get("collections", ())),
+            left_out=tuple(said.get("exclude_collections", ())),
+        )
+
+    def match(self) -> dict[str, Any]:
+        """The stage; empty for all. Events of a database that has a listed collection, or of the
+        stream itself, pass; a renamed collection does if one of its names does."""
+        if self.listed:
+            return {
+                "$or": [
+                    {"operationType": "invalidate"},
+                    {"operationType": "dropDatabase"} | self._databases(),
+                    self._among("ns", self.listed),
+                    self._among("to", self.listed),
+                ]
+            }
+        if self.left_out:
+            renamed = {"operationType": "rename", "$nor": [self._among("to", self.left_out)]}
+            return {"$or": [{"$nor": [self._among("ns", self.left_out)]}, renamed]}
+        return {}
+
+    def _databases(self) -> dict[str, Any]:
+        if not self.every:
+            return {}
+        return {"ns.db": {"$in": sorted({name.partition(".")[0] for name in self.listed})}}
+
+    def _among(self, field: str, names: Sequence[str]) -> Mapping[str, Any]:
+        if not self.every:
+            return {f"{field}.coll": {"$in": list(names)}}
+        pairs = [name.split(".", 1) for name in names]
+        return {"$or": [{f"{field}.db": pair[0], f"{field}.coll": pair[1]} for pair in pairs]}
+
+    def passes(self, event: Mapping[str, Any]) -> bool:
+        """The same for one event."""
+        kind, ns, to = event.get("operationType"), event.get("ns") or {}, event.get("to") or {}
+        if self.listed:
+            if kind == "dropDatabase":
+                databases = {name.partition(".")[0] for name in self.listed}
+                return not self.every or ns.get("db") in databases
+            named = self._name(ns) in self.listed or self._name(to) in self.listed
+            return named or kind == "invalidate"
+        if self.left_out:
+            renamed = kind == "rename" and self._name(to) not in self.left_out
+            return renamed or self._name(ns) not in self.left_out
+        return True
+
+    def _name(self, place: Mapping[str, Any]) -> str:
+        name = str(place.get("coll"))
+        return f"{place.get('db')}.{name}" if self.every else name
+
+
+def either(filters: Sequence[Filter]) -> dict[str, Any]:
+    """The stage for what one of them lets through."""
+    stages = [each.match() for each in filters]
+    if len(stages) == 1:
+        return stages[0]
+    return {"$or": stages} if all(stages) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What `filter` lets through is in the sink, up to the event with the token `until` (as marks
+    have it), whose cluster time is `time`."""
+
+    filter: Filter
+    until: Mapping[str, Any]
+    time: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As marks have it."""
+        return {"filter": self.filter.to_json(), "until": self.until, "time": self.time}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A stretch that is read again since the filter was another one: with which filter now, and
+    what of it is `stored`."""
+
+    now: Filter
+    stored: tuple[Stored, ...] = ()
+
+    @classmethod
+    def of(cls, settings: MongoSettings, mark: Mark | None) -> "Replay":
+        """What a mark says."""
+        now = Filter.of(settings)
+        said: Sequence[Mapping[str, Any]] = (mark or {}).get("replay", ())
+        found = [
+            Stored(filter=now.from_json(each["filter"]), until=each["until"], time=each["time"])
+            for each in said
+        ]
+        return cls(now=now, stored=tuple(found))
+
+    def mark(self) -> dict[str, Any]:
+        """What marks have of it."""
+        stored = [each.to_json() for each in self.stored]
+        return {"filter": self.now.to_json()} | ({"replay": stored} if stored else {})
+
+    def match(self) -> dict[str, Any]:
+        """The stage to read with."""
+        return either([self.now, *(each.filter for each in self.stored)])
+
+    def read(self, payload: bytes, found: Sequence[ChangeEvent]) -> "Reread":
+        """What of these events is to be delivered, in order, and where a part of the stretch
+        ends."""
+        untils = [bson.encode(token_from_mark({"token": each.until})) for each in self.stored]
+        kept: list[bytes] = []
+        for event in found:
+            if event.token in untils:
+                return Reread(b"".join(kept), self._without(untils.index(event.token)), event.token)
+            late = [n for n, each in enumerate(self.stored) if 0 < each.time < event.time]
+            if late:  # the server does not give that event any more: it decides by its token
+                return Reread(b"".join(kept), self._without(late[0]), untils[late[0]])
+            documents = [payload[start:stop] for start, stop in event.documents]
+            if self._is_wanted(documents):
+                kept += [element(each) for each in documents]
+        return Reread(b"".join(kept), None, b"")
+
+    def _is_wanted(self, documents: Sequence[bytes]) -> bool:
+        event: dict[str, Any] = {}
+        try:
+            for document in documents:
+                event |= bson.decode(document, _RAW)
+            passed = any(each.filter.passes(event) for each in self.stored)
+            return self.now.passes(event) and not passed
+        except (BSONError, ValueError, TypeError, AttributeError):
+            return True  # it is delivered as what cannot be read
+
+    def _without(self, number: int) -> "Replay":
+        return Replay(now=self.now, stored=self.stored[:number] + self.stored[number + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """`payload` are the events to deliver. `rest`: a part of the stretch ended after them, and the
+    stream goes on with this after the event with the `token`; None: not yet."""
+
+    payload: bytes
+    rest: Replay | None
+    token: bytes
+
+
+def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+    """The bookmark to go on from where `saved` was read with another filter, and the sink has
+    everything up to `stored` (None: it does not say); None where it was the same filter.
+
+    What was not let through before is read from `saved` on, and what was is not delivered again:
+    new places come after `stored`.
+    """
+    mark, now = saved.mark or {}, Filter.of(settings)
+    if "filter" not in mark or now.from_json(mark["filter"]) == now:
+        return None
+    found = Replay.of(settings, mark).stored
+    place = saved.place
+    if stored is not None and stored.place is not None and _is_after(stored.place, place):
+        token = (stored.mark or {}).get("token")
+        if token is not None:
+            cursor = stored.place.cursor
+            time = cursor_time(cursor.removeprefix(era_of(cursor)))
+            was = now.from_json(mark["filter"])
+            found, place = (*found, Stored(filter=was, until=token, time=time)), stored.place
+    if not found and "place" in mark:
+        # The mark may be older than the place, up to which nothing can be counted now.
+        said = mark["place"]
+        place = Place.parse(said) if isinstance(said, str) else None
+    shown = None if place is None else str(place)
+    kept = {name: value for name, value in mark.items() if name not in ("filter", "replay")}
+    return Bookmark(place, {**kept, **Replay(now=now, stored=found).mark(), "place": shown})
+
+
+def _is_after(one: Place, other: Place | None) -> bool:
+    return other is None or one > other

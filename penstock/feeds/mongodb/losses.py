@@ -1,0 +1,80 @@
+"""What becomes of lost history: the gap with its cause, and where following goes on after it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.errors import PositionLost
+from penstock.feeds import Gap, HistoryLost
+from penstock.feeds.mongodb.cluster import identity, is_another, is_proven, lacks
+from penstock.feeds.mongodb.connect import Client, address
+from penstock.feeds.mongodb.failures import cause_of, translating
+from penstock.feeds.mongodb.history import (
+    HINTS,
+    OTHER,
+    cluster_of,
+    gap_of,
+    time_after,
+    time_in_era,
+)
+from penstock.feeds.mongodb.oplog import reach
+from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.position import Bookmark, Place
+from penstock.wire.changestream.events import cursor_of
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Losses of one backend."""
+
+    settings: MongoSettings
+
+    def verified(self, client: Client, bookmark: Bookmark) -> str:
+        """The identity of `client`'s cluster. Raises HistoryLost if it is not the one of the
+        bookmark, or its history was replaced."""
+        known, time = cluster_of(bookmark.mark), time_in_era(bookmark)
+        with translating(f"asking {address(self.settings)}"):
+            found = identity(client)
+            is_replaced = bool(time) and not found.startswith("mongos/") and lacks(client, time)
+        if is_another(known, found):
+            raise self.lost(OTHER, bookmark, f"this is {found}, and the position is of {known}")
+        if is_replaced:
+            said = f"its oplog has no entry of {cursor_of(time)} any more: its files were restored"
+            raise self.lost(OTHER, bookmark, said)
+        return found
+
+    def lost(
+        self,
+        cause: str,
+        bookmark: Bookmark,
+        detail: str,
+        *,
+        gaps: Sequence[Gap] = (),
+        at: Place | None = None,
+    ) -> HistoryLost:
+        """The gap after a bookmark (`at`: after what was read since), found despite `gaps`."""
+        said = f"{self.settings.database} at {address(self.settings)}: {detail}"
+        gap = gap_of(cause, at or bookmark.place, self.settings.on_gap, said)
+        if gap.policy == "continue":
+            where = self.after((*gaps, gap), bookmark)[1]
+            gap = replace(gap, detail=f"{said}; it goes on {where}")
+        return HistoryLost(gap, hint=HINTS[cause])
+
+    def refused(
+        self, error: PositionLost, bookmark: Bookmark, found: str, gaps: Sequence[Gap]
+    ) -> HistoryLost:
+        """The server does not give what comes after the bookmark. `found`: its identity."""
+        cause = cause_of(error)
+        lost = self.lost(cause, bookmark, error.message, gaps=gaps)
+        if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):
+            return HistoryLost(lost.gap, hint=f"is it another cluster? {lost.hint}")
+        return lost
+
+    def after(self, gaps: Sequence[Gap], bookmark: Bookmark) -> tuple[int, str]:
+        """The cluster time at which following goes on after these gaps, 0 for now, and the same in
+        words."""
+        oldest, why = reach(self.settings)
+        time = time_after(gaps, bookmark, oldest)
+        if not time:
+            return 0, f"now: {why or 'the server refuses what comes before'}"
+        named = "the oldest entry of the oplog" if time == oldest else "the last change"
+        return time, f"at {cursor_of(time)}, {named}"

@@ -1,0 +1,221 @@
+"""Cursors of a real server: how long a getMore may take, which server answers, what ends them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds.mongodb.connect import connect
+from penstock.feeds.mongodb.feed import PARTITION
+from penstock.feeds.mongodb.pipeline import stages
+from penstock.feeds.mongodb.stream import Patience
+from penstock.leases import Lease
+from penstock.leases.mongodb import MongoStore
+from tests.mongo import eventually
+from tests.mongodb.cursors import matches
+from tests.mongodb.history import History, inserted
+from tests.mongodb.reading import Read, feed_of, settings_of
+from tests.mongodb.server import ScriptedMongod
+
+# How long a getMore may take.
+
+
+def test_a_scan_that_takes_longer_than_silence_gets_through(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    """The limit is doubled, where a second try with the first would end as the first did."""
+    there = reading(feed_of(server, silence=2))
+    server.history.insert(1)
+    server.scan = 3
+    assert there.read(1) == ["1"]
+    assert len(there.errors) == 1
+    assert "did not answer in time" in there.errors[0].hint
+
+
+def test_patience_doubles_up_to_ten_minutes_and_ends_with_an_answer() -> None:
+    patience = Patience(30.0)
+    found = []
+    for _ in range(6):
+        patience.timed_out()
+        found.append(patience.seconds)
+    assert found == [60, 120, 240, 480, 600, 600]
+    patience.answered()
+    assert patience.seconds == 30
+    longest = Patience(900.0)
+    longest.timed_out()
+    assert longest.seconds == 900
+
+
+def test_a_hung_server_is_found_by_the_drivers_own_connection(server: ScriptedMongod) -> None:
+    """Long before the limit of a getMore, which may be ten minutes by then."""
+    url = f"{server.url}&heartbeatFrequencyMS=500"
+    feed = feed_of(server, connection=url, connect_timeout=1, silence=60)
+    following = feed.follow(PARTITION, feed.begin()[PARTITION])
+    following.read(0.05)
+    server.answers.clear()
+    with pytest.raises(Unavailable) as caught:
+        following.read(0.05)
+    assert "did not answer in time" not in caught.value.hint, "no reason for more patience"
+    server.answers.set()
+    following.close()
+
+
+def test_a_deadline_in_the_url_does_not_end_an_idle_stream(server: ScriptedMongod) -> None:
+    feed = feed_of(server, connection=f"{server.url}&timeoutMS=100&socketTimeoutMS=50")
+    following = feed.follow(PARTITION, feed.begin()[PARTITION])
+    assert not following.read(0.4)
+    following.close()
+
+
+# Errors that nothing is known about.
+
+
+def test_ten_unknown_errors_of_getmores_end_the_backend(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    there = reading(feed_of(server))
+    server.fail("getMore", 77_777, times=40)
+    found = next(error for error in iter(there.step, "") if isinstance(error, SettingsError))
+    assert "10 times in a row" in found.message
+    assert len(server.asked("getMore")) == 10
+
+
+def test_a_getmore_that_succeeds_resets_the_count(server: ScriptedMongod, reading: Read) -> None:
+    there = reading(feed_of(server))
+    for number in range(4):
+        server.fail("getMore", 77_777, times=4)
+        server.history.insert(number)
+        there.read(number + 1)
+    assert len(there.errors) == 16
+
+
+# Which server answers.
+
+
+@contextmanager
+def members(*kinds: str) -> Iterator[list[ScriptedMongod]]:
+    """A replica set with these members, that share one history."""
+    history = History()
+    servers = [ScriptedMongod(history, kind).__enter__() for kind in kinds]  # type: ignore[arg-type]
+    for each in servers:
+        each.others = [other for other in servers if other is not each]
+    try:
+        yield servers
+    finally:
+        for each in servers:
+            each.__exit__()
+
+
+def test_a_secondary_is_read_without_a_primary(reading: Read) -> None:
+    """buildInfo, the questions and killCursors go where the stream goes."""
+    with members("secondary", "secondary") as (one, two):
+        url = f"{one.url}&readPreference=secondary"
+        there = reading(feed_of(one, connection=url))
+        one.history.insert(1)
+        assert there.read(1) == ["1"]
+        there.close()
+        assert one.cursors == two.cursors == 0
+        asked = [each for each in (one, two) if each.asked("aggregate")]
+        assert any(each.asked("killCursors") for each in asked)
+
+
+def test_everything_of_a_following_goes_to_one_secondary(reading: Read) -> None:
+    with members("primary", "secondary", "secondary") as servers:
+        primary = servers[0]
+        url = f"{primary.url}&readPreference=secondary"
+        there = reading(feed_of(primary, connection=url))
+        there.until(lambda: there.reader.is_connected)
+        for each in servers:
+            each.commands.clear()
+        for number in range(5):
+            primary.history.insert(number)
+        there.read(5)
+        there.close()
+        # The driver ends its sessions at the primary.
+        asked = [{name for name, _ in each.commands} - {"endSessions"} for each in servers]
+        assert not asked[0]
+        assert sorted(map(len, asked)) == [0, 0, 2], asked
+        assert not any(each.cursors for each in servers)
+
+
+def test_the_nearest_server_is_chosen(reading: Read) -> None:
+    with members("secondary", "secondary") as (one, two):
+        for far, near in ((one, two), (two, one)):
+            far.latency, near.latency = 0.1, 0.0
+            url = f"{one.url}&readPreference=secondary&localThresholdMS=1000"
+            with connect(settings_of(one, connection=url)) as client:
+                eventually(lambda client=client: len(client.secondaries) == 2)
+                counts = len(near.commands)
+                client.admin.command("ping", read_preference=client.read_preference)
+                assert len(near.commands) == counts + 1
+
+
+def test_leases_are_read_from_the_primary() -> None:
+    with members("primary", "secondary") as (primary, secondary):
+        row = {"_id": "a", "owner": "me", "continuation": "{}", "revision": 7}
+        primary.documents["shop.penstock_lease"] = [row]
+        secondary.documents["shop.penstock_lease"] = [{**row, "revision": 6}]
+        url = primary.url.replace("/?", "/shop?") + "&readPreference=secondaryPreferred"
+        store = MongoStore(url)
+        lease = store.get("a")
+        assert lease == replace(Lease(name="a", owner="me", continuation="{}"), revision=7)
+        assert [each.revision for each in store.list("a")] == [7]
+        store.close()
+
+
+# What is never followed.
+
+
+def test_saved_positions_are_never_followed(server: ScriptedMongod, reading: Read) -> None:
+    """Each save would be a change, and be saved."""
+    for more in ({}, {"database": "*"}, {"exclude_collections": ["other"]}):
+        there = reading(feed_of(server, **more))
+        for _ in range(3):
+            server.history.insert("lease", collection="penstock_lease")
+            server.history.insert("user")
+        assert there.read(3) == ["user"] * 3
+        there.close()
+    assert feed_of(server).tables() == [("shop", "users")]
+
+
+@pytest.mark.parametrize("more", [{}, {"collections": ["users"]}, {"exclude_collections": ["x"]}])
+def test_events_of_no_collection_are_followed(server: ScriptedMongod, more: dict[str, str]) -> None:
+    pipeline = stages(settings_of(server, **more), None, split=False)
+    (wanted,) = [each["$match"] for each in pipeline if "$match" in each]
+    assert matches({"operationType": "dropDatabase", "ns": {"db": "shop"}}, wanted)
+    assert matches({"operationType": "invalidate"}, wanted)
+
+
+# An event that the server splits.
+
+
+def test_a_split_event_has_its_time_and_is_resumed_after(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    server.split_over = 300
+    there = reading(feed_of(server))
+    server.history.insert(1)
+    time = server.history.write(inserted(2, text="x" * 250), inserted(3))
+    server.history.insert(4)
+    assert there.read(4) == ["1", "2", "3", "4"]
+    row = there.rows[1]
+    assert row["cursor"] == f"{time >> 32:08X}/{time & 0xFFFFFFFF:08X}"
+    assert row["ordinal"] == 0
+    assert there.places == sorted(set(there.places))
+    stored = there.reader.bookmark(there.places[1])
+    there.close()
+    again = reading(feed_of(server), stored)
+    assert again.read(2) == ["3", "4"]
+    assert [each["event_id"] for each in again.rows] == [
+        each["event_id"] for each in there.rows[2:]
+    ]
+
+
+def test_fragments_over_two_replies_are_one_event(server: ScriptedMongod, reading: Read) -> None:
+    server.split_over = 300
+    there = reading(feed_of(server, page_rows=1))
+    server.history.write(inserted(1, text="x" * 250))
+    server.history.insert(2)
+    assert there.read(2) == ["1", "2"]

@@ -1,0 +1,447 @@
+"""History that is lost, as a real server says it: with the first getMore, late, or not at all."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from bson import ObjectId
+
+from penstock.errors import PositionLost, Unavailable
+from penstock.feeds import HistoryLost
+from penstock.feeds.mongodb import MongoFeed
+from penstock.feeds.mongodb.feed import PARTITION
+from penstock.position import Bookmark, Place
+from tests.mongodb.history import History
+from tests.mongodb.reading import Read, Serve, feed_of, rows, settings_of
+from tests.mongodb.server import ScriptedMongod
+
+
+def stored(server: ScriptedMongod, reading: Read, *ids: int) -> Bookmark:
+    """The bookmark after these were read."""
+    before = reading(feed_of(server))
+    before.until(lambda: before.reader.is_connected)
+    for each in ids:
+        server.history.insert(each)
+    before.read(len(ids))
+    place = before.reader.read_to
+    found = before.reader.bookmark(place)
+    before.close()
+    assert found is not None
+    return found
+
+
+def rolled_over(history: History) -> None:
+    """The oplog loses what was read, and more; what it has left are 8 and 9."""
+    history.insert(7)
+    history.insert(8)
+    history.insert(9)
+    history.trim(2)
+
+
+# Lost history is recorded, and its policy obeyed.
+
+
+def test_an_oplog_that_rolled_over_is_found_by_the_first_read(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    bookmark = stored(server, reading, 1, 2)
+    rolled_over(server.history)
+    again = reading(feed_of(server), bookmark)
+    assert isinstance(again.step(), PositionLost)
+    assert again.causes == ["oplog_rolled_over"]
+    assert again.gaps[0].after == str(bookmark.place)
+    assert "no longer be in the oplog" in again.gaps[0].detail
+    assert not again.rows
+
+
+def test_going_on_begins_at_the_oldest_entry_that_there_is(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    bookmark = stored(server, reading, 1, 2)
+    rolled_over(server.history)
+    again = reading(feed_of(server, on_gap="continue"), bookmark)
+    assert again.read(2) == ["8", "9"]
+    assert again.causes == ["oplog_rolled_over"]
+    assert "oldest entry" in again.gaps[0].detail
+    assert again.ends == [again.rows[0]["cursor"]]
+    assert bookmark.place is not None
+    assert again.places[0] > bookmark.place
+    server.history.insert(10)
+    assert again.read(3)[2:] == ["10"]
+    # What is stored after the gap leads on without it.
+    third = reading(feed_of(server), again.bookmark())
+    server.history.insert(11)
+    assert third.read(1) == ["11"]
+    assert not third.gaps
+
+
+@pytest.mark.parametrize("kind", ["mongos", "no right to read local"])
+def test_where_the_oplog_may_not_be_read_it_goes_on_now_and_says_why(
+    kind: str, serve: Serve, reading: Read
+) -> None:
+    history = History()
+    server = serve(history, "mongos" if kind == "mongos" else "primary")
+    bookmark = stored(server, reading, 1)
+    rolled_over(history)
+    server.denied.add("local.oplog.rs")
+    again = reading(feed_of(server, on_gap="continue"), bookmark)
+    again.until(lambda: again.reader.is_connected)
+    history.insert(10)
+    assert again.read(1) == ["10"]
+    assert again.causes == ["oplog_rolled_over"]
+    why = "through mongos" if kind == "mongos" else "not authorized"
+    assert why in again.gaps[0].detail
+    assert "now" in again.gaps[0].detail
+
+
+def test_a_live_cursor_that_the_oplog_overran_is_lost_history(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    live = reading(feed_of(server, on_gap="continue"))
+    server.history.insert(1)
+    live.until(lambda: live.reader.is_connected)
+    server.history.insert(2)
+    assert live.read(2) == ["1", "2"]
+    rolled_over(server.history)
+    assert live.read(4)[2:] == ["8", "9"]
+    assert live.causes == ["oplog_rolled_over"]
+    assert live.places == sorted(set(live.places))
+
+
+def test_a_live_cursor_that_lost_nothing_goes_on(server: ScriptedMongod, reading: Read) -> None:
+    live = reading(feed_of(server))
+    server.history.insert(0)
+    live.read(1)
+    server.fail("getMore", 136)
+    server.history.insert(1)
+    assert live.read(2) == ["0", "1"]
+    assert not live.gaps
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_start_before_the_oplog_is_lost_history(
+    server: ScriptedMongod, reading: Read, policy: str
+) -> None:
+    server.history.insert(1)
+    server.history.advance(3600)
+    server.history.insert(2)
+    server.history.trim(1)
+    start = datetime.fromtimestamp(0x6B000000, UTC).isoformat()
+    feed = feed_of(server, start=start, on_gap=policy)
+    begun = reading(feed)
+    if policy == "continue":
+        assert begun.read(1) == ["2"]
+    else:
+        assert isinstance(begun.step(), PositionLost)
+    assert begun.causes == ["oplog_rolled_over"]
+    (finding,) = [each for each in feed.check() if each.subject == "start"]
+    assert finding.level == "warning"
+    assert "oplog" in finding.message
+
+
+def test_a_saved_position_is_checked_with_a_getmore(server: ScriptedMongod, reading: Read) -> None:
+    bookmark = stored(server, reading, 1, 2)
+    feed = feed_of(server)
+    (fine,) = feed.check_bookmark(PARTITION, bookmark)
+    assert fine.level == "ok"
+    rolled_over(server.history)
+    (finding,) = feed.check_bookmark(PARTITION, bookmark)
+    assert finding.level == "error"
+    assert "every member" in finding.remedy
+    assert not server.cursors
+
+
+def test_a_check_that_takes_too_long_proves_nothing(server: ScriptedMongod, reading: Read) -> None:
+    bookmark = stored(server, reading, 1)
+    server.history.noop()
+    server.scan = 3
+    (finding,) = feed_of(server, silence=2).check_bookmark(PARTITION, bookmark)
+    assert finding.level == "warning"
+    assert "not known" in finding.message
+
+
+# A token that the server does not find.
+
+
+def test_a_token_that_is_not_found_goes_on_at_its_time_and_loses_nothing(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    """280 on the same cluster: an event that is not found again, or not split as it was."""
+    before = reading(feed_of(server))
+    before.until(lambda: before.reader.is_connected)
+    server.history.insert(1, 2, 3)
+    before.read(3)
+    second = Bookmark(before.places[1], json.loads(before.rows[1]["mark"]))
+    before.close()
+    server.history.insert(4)
+    server.fail("getMore", 280, "the event in the resumed stream was not large enough {_id: 7}")
+    again = reading(feed_of(server, on_gap="continue"), second)
+    assert again.read(2) == ["3", "4"]
+    assert again.causes == ["token_unknown"]
+    assert "not large enough" in again.gaps[0].detail
+    assert "_id: 7" not in again.gaps[0].detail, "it names a document's key"
+    assert [row["event_id"] for row in again.rows[:1]] == [before.rows[2]["event_id"]]
+    assert again.places[0] == before.places[2]
+
+
+def test_what_is_refused_again_at_its_time_is_passed(server: ScriptedMongod, reading: Read) -> None:
+    bookmark = stored(server, reading, 1)
+    server.fail("getMore", 280, "found more than one document", times=2)
+    again = reading(feed_of(server, on_gap="continue"), bookmark)
+    again.until(lambda: again.reader.is_connected)
+    server.history.insert(2)
+    assert again.read(1) == ["2"]
+    assert again.causes == ["token_unknown", "token_unknown"]
+
+
+def test_another_cluster_is_asked_about_only_where_its_id_is_not_known(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    bookmark = stored(server, reading, 1)
+    hints = []
+    for _ in range(2):
+        server.fail("getMore", 280, "the resume token was not found")
+        with (
+            pytest.raises(HistoryLost) as lost,
+        ):
+            feed_of(server).follow(PARTITION, bookmark).read(0.1)
+        assert "the resume token was not found" in lost.value.message
+        hints.append(lost.value.hint)
+        server.denied.add("local.system.replset")
+    assert ["another cluster?" in hint for hint in hints] == [False, True]
+
+
+# Another cluster, and a restored one.
+
+
+def idle(server: ScriptedMongod, reading: Read) -> Bookmark:
+    """A bookmark whose token is a time, which every cluster takes."""
+    before = reading(feed_of(server))
+    before.until(lambda: before.reader.is_connected)
+    server.history.insert(1)
+    before.read(1)
+    last = before.bookmark()
+    server.history.noop()
+    before.until(lambda: before.bookmark() != last)
+    before.close()
+    return before.bookmark()
+
+
+@pytest.mark.parametrize("clock", ["before", "after"])
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_an_idle_token_of_another_cluster_is_a_gap(
+    server: ScriptedMongod, serve: Serve, reading: Read, policy: str, clock: str
+) -> None:
+    bookmark = idle(server, reading)
+    other = History(seconds=0x6A000000 if clock == "before" else 0x6C000000)
+    other.insert("a")
+    second = serve(other)
+    there = reading(feed_of(second, on_gap=policy), bookmark)
+    if policy == "fail":
+        assert isinstance(there.step(), PositionLost)
+        assert str(server.history.id) in there.gaps[0].detail
+        assert str(other.id) in there.gaps[0].detail
+    else:
+        assert there.read(1) == ["a"]
+        assert bookmark.place is not None
+        assert there.places[0] > bookmark.place
+        assert there.rows[0]["event_id"].split(":")[1].startswith("e0001-")
+        third = reading(feed_of(second), there.bookmark())
+        other.insert("b")
+        assert third.read(1) == ["b"]
+        assert not third.gaps
+    assert there.causes == ["other_cluster"]
+
+
+def test_going_on_is_remembered_before_anything_was_read(
+    server: ScriptedMongod, serve: Serve, reading: Read
+) -> None:
+    """The place is still one of the other cluster, and after everything in this one."""
+    bookmark = idle(server, reading)
+    other = History(seconds=0x6A000000)
+    second = serve(other)
+    there = reading(feed_of(second, on_gap="continue"), bookmark)
+    there.until(lambda: there.reader.is_connected)
+    kept = there.bookmark()
+    there.close()
+    assert kept.place == bookmark.place
+    third = reading(feed_of(second), kept)
+    other.insert("a")
+    assert third.read(1) == ["a"]
+    assert not third.gaps
+
+
+def test_files_that_were_restored_have_the_same_id_and_are_a_gap(
+    server: ScriptedMongod, serve: Serve, reading: Read
+) -> None:
+    """Its oplog goes on after the backup, with the clock, so that every token is accepted."""
+    backup = len(server.history.entries)
+    bookmark = idle(server, reading)
+    restored = server.history.copy(entries=backup)
+    restored.advance(3600)
+    restored.insert("new")
+    second = serve(restored)
+    feed = feed_of(second)
+    there = reading(feed, bookmark)
+    assert isinstance(there.step(), PositionLost)
+    assert there.causes == ["other_cluster"]
+    assert "restored" in there.gaps[0].detail
+    (finding,) = feed.check_bookmark(PARTITION, bookmark)
+    assert finding.level == "error"
+
+
+def test_an_election_and_a_rolled_over_oplog_are_no_other_cluster(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    bookmark = idle(server, reading)
+    server.history.noop()
+    server.history.noop()
+    server.history.trim(3)  # the token's time is the oldest entry; the place's is gone
+    again = reading(feed_of(server), bookmark)
+    server.history.insert(2)
+    assert again.read(1) == ["2"]
+    assert not again.gaps
+
+
+def test_sharded_clusters_are_told_apart_by_their_id(serve: Serve, reading: Read) -> None:
+    one, two = serve(History(), "mongos"), serve(History(), "mongos")
+    bookmark = idle(one, reading)
+    there = reading(feed_of(two), bookmark)
+    assert isinstance(there.step(), PositionLost)
+    assert there.causes == ["other_cluster"]
+
+
+def test_a_mark_without_a_cluster_is_accepted_once_and_completed(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    bookmark = idle(server, reading)
+    assert bookmark.mark is not None
+    cluster = f"rs0/{server.history.id}"
+    assert bookmark.mark["cluster"] == cluster
+    old = {name: value for name, value in bookmark.mark.items() if name != "cluster"}
+    again = reading(feed_of(server), bookmark._replace(mark=old))
+    server.history.insert(2)
+    again.read(1)
+    assert json.loads(again.rows[0]["mark"])["cluster"] == cluster
+    assert (again.bookmark().mark or {})["cluster"] == cluster
+
+
+def test_without_the_right_the_name_of_the_set_is_compared(
+    server: ScriptedMongod, serve: Serve, reading: Read
+) -> None:
+    server.denied.add("local.system.replset")
+    feed = feed_of(server)
+    assert (feed.begin()[PARTITION].mark or {})["cluster"] == "rs0/"
+    (finding,) = [each for each in feed.check() if each.subject == "identity"]
+    assert finding.level == "warning"
+    assert "system.replset" in finding.remedy
+    bookmark = idle(server, reading)
+    same = History(seconds=0x6C000000)
+    other = History(name="rs1", seconds=0x6C000000)
+    for history, causes in ((same, []), (other, ["other_cluster"])):
+        second = serve(history)
+        second.denied |= {"local.oplog.rs", "local.system.replset"}
+        there = reading(feed_of(second), Bookmark(bookmark.place, bookmark.mark))
+        there.step()
+        assert there.causes == (causes or ["oplog_rolled_over"])
+
+
+def test_a_right_that_is_taken_away_loses_no_id(server: ScriptedMongod, reading: Read) -> None:
+    bookmark = idle(server, reading)
+    server.denied.add("local.system.replset")
+    again = reading(feed_of(server), bookmark)
+    server.history.insert(2)
+    again.read(1)
+    assert (again.bookmark().mark or {})["cluster"] == f"rs0/{server.history.id}"
+
+
+# A server that is behind.
+
+
+def test_an_operation_time_before_the_token_is_no_lost_history(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    """A primary that was just elected: its majority snapshot is older, its cluster time is not."""
+    bookmark = stored(server, reading, 1, 2)
+    server.committed = server.history.oldest
+    again = reading(feed_of(server, on_gap="continue"), bookmark)
+    server.history.insert(3)
+    assert again.read(1) == ["3"]
+    assert not again.gaps
+    assert not again.errors
+
+
+def test_a_secondary_that_lags_is_followed_when_it_has_caught_up(
+    server: ScriptedMongod, serve: Serve, reading: Read
+) -> None:
+    bookmark = stored(server, reading, 1, 2)
+    history = server.history
+    second = serve(history, "secondary")
+    server.others, second.others = [second], [server]
+    second.applied = history.oldest
+    feed = feed_of(server, connection=f"{server.url}&readPreference=secondary")
+    again = reading(feed, bookmark)
+    history.insert(3)
+    for _ in range(3):
+        assert again.step() is None
+    assert not again.rows
+    second.applied = None
+    assert again.read(1) == ["3"]
+    assert not again.gaps
+
+
+def test_a_server_that_is_behind_is_waited_for_and_then_told(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    bookmark = stored(server, reading, 1, 2)
+    now = 0.0
+    server.committed = server.cluster_time = server.history.oldest
+    feed = MongoFeed(settings_of(server, on_gap="continue"), clock=lambda: now)
+    again = reading(feed, bookmark)
+    assert isinstance(again.step(), Unavailable)
+    assert "so far" not in again.errors[-1].message
+    assert not feed.status()
+    now = 75.0
+    again.step()
+    assert "75 s" in again.errors[-1].message
+    assert "75 s" in again.reader.status()["last_error"]
+    assert feed.status()["state"] == "behind"
+    assert not again.gaps
+    server.committed = server.cluster_time = None
+    server.history.insert(3)
+    assert again.read(1) == ["3"]
+    assert not again.gaps
+    assert not feed.status()
+
+
+def test_a_place_is_never_used_twice(serve: Serve, reading: Read) -> None:
+    """Over three clusters, each with an earlier clock than the one before."""
+    bookmark: Bookmark | None = None
+    places: list[Place] = []
+    for number in range(3):
+        history = History(seconds=0x6B000000 - number, id=ObjectId())
+        history.insert(f"old{number}")
+        server = serve(history)
+        if bookmark is None:
+            bookmark = feed_of(server).begin("beginning")[PARTITION]
+        there = reading(feed_of(server, on_gap="continue"), bookmark)
+        there.read(1)
+        places += there.places
+        bookmark = there.bookmark()
+        there.close()
+    assert places == sorted(set(places))
+    assert len(places) == 3
+
+
+def test_a_decoded_mark_is_the_one_that_is_saved(server: ScriptedMongod, reading: Read) -> None:
+    there = reading(feed_of(server))
+    there.until(lambda: there.reader.is_connected)
+    server.history.insert(1, 2)
+    there.read(2)
+    first = there.reader.bookmark(there.places[0])
+    assert first is not None
+    assert first.mark is not None
+    assert json.loads(there.rows[0]["mark"]) == {
+        name: value for name, value in first.mark.items() if name not in ("place", "filter")
+    }
+    assert rows(there.feed, []) == []

@@ -1,0 +1,81 @@
+"""Where a backend goes on whose settings choose other changes than when its position was saved."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.config import Backend, parse_pipeline
+from penstock.position import Bookmark, PartitionId, Place
+from penstock.reading.positions import Positions
+from penstock.service.resuming import resume
+from penstock.sinks import Record
+
+STREAM = PartitionId("change-stream")
+SAVED = Bookmark(
+    Place("00000001/00000001", 0),
+    {
+        "token": {"_data": "82AA"},
+        "filter": {"collections": ["users"]},
+        "place": "00000001/00000001:0",
+    },
+)
+STORED = Bookmark(Place("00000005/00000002", 3), {"token": {"_data": "82BB"}})
+
+
+class SinkWith:
+    """A sink that says where it is."""
+
+    def __init__(self, bookmark: Bookmark | None) -> None:
+        self._record = Record(bookmark=bookmark, begun=True)
+
+    def records(self, _: str, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Record]:
+        return dict.fromkeys(partitions, self._record)
+
+
+def resumed(folder: Path, collections: str, stored: Bookmark | None, times: int = 1) -> Bookmark:
+    """What is stored after so many starts."""
+    text = f"""
+        backends:
+          - {{type: mongodb, connection: "mongodb://nowhere/shop", collections: "{collections}"}}
+        sink: {{type: memory}}
+        state: {folder}
+    """
+    pipeline = parse_pipeline(text, environment={})
+    backend: Backend = pipeline.backends[0]
+    sink: Any = SinkWith(stored)
+    for _ in range(times):
+        positions = Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint)
+        positions.begin({STREAM: SAVED})
+        resume(backend, positions, sink)
+    return Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint).load()[STREAM]
+
+
+def test_the_same_collections_go_on_after_the_saved_position(tmp_path: Path) -> None:
+    assert resumed(tmp_path, "users", STORED) == SAVED
+
+
+def test_other_collections_are_read_from_there_and_placed_after_what_is_stored(
+    tmp_path: Path,
+) -> None:
+    found = resumed(tmp_path, "users, orders", STORED, times=2)
+    assert found.place == STORED.place
+    assert found.mark == {
+        "token": {"_data": "82AA"},
+        "filter": {"collections": ["orders", "users"]},
+        "replay": [
+            {
+                "filter": {"collections": ["users"]},
+                "until": {"_data": "82BB"},
+                "time": 5 << 32 | 2,
+            }
+        ],
+        "place": "00000005/00000002:3",
+    }
+
+
+def test_a_sink_that_does_not_say_is_given_everything_after_the_saved_position(
+    tmp_path: Path,
+) -> None:
+    found = resumed(tmp_path, "orders", None)
+    assert found.place == SAVED.place
+    assert found.mark == {**(SAVED.mark or {}), "filter": {"collections": ["orders"]}}

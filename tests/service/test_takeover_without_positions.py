@@ -1,0 +1,163 @@
+"""A second instance without the positions of the first, where the stream does not say how far it is
+(delivery `deduplicated`): what it gives again, and where it refuses to guess."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import structlog
+
+from penstock.config import parse_pipeline
+from penstock.errors import SettingsError
+from penstock.feeds import Following
+from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.reading.positions import Positions
+from penstock.reading.roster import openings
+from penstock.service.resuming import resume
+from penstock.service.writer_lease import WriterLease
+from penstock.sinks import ignore
+from penstock.sinks.encoding.message import read_bookmark
+from tests.dynamodb.server import StreamsServer, settings_of
+from tests.mongo import mongodb, shop_on
+from tests.pipeline.running import messages
+from tests.servers import Nats
+
+pytestmark = pytest.mark.live
+
+UNTOLD = "does not say how far it is"
+
+
+class Host:
+    """An instance on a machine of its own: its positions are nobody else's."""
+
+    def __init__(self, nats: Nats, stream: str, backend: dict[str, Any], instance: str) -> None:
+        target = {"url": nats.url, "stream": stream, "subject": f"{stream}.{{collection}}"}
+        document = {
+            "name": "shop",
+            "backends": [{"name": "default", **backend}],
+            "sink": {"type": "jetstream", "delivery": "deduplicated", **target},
+            "positions": "memory:",
+        }
+        self._pipeline = pipeline = parse_pipeline(json.dumps(document))
+        self.lease = WriterLease(pipeline, instance)
+        self.feed, self._sink = pipeline.backends[0].feed(), pipeline.sink.sink()
+        self._positions = Positions.of(pipeline.positions, "shop", "default", pipeline.checkpoint)
+        self._known: dict[PartitionId, Bookmark] = {}
+        self._followings: dict[PartitionId, Following] = {}
+
+    def start(self) -> list[str]:
+        """The warnings of the start; it has the lease."""
+        assert self.lease.attempt(None) is None
+        self._sink.prepare()
+        with structlog.testing.capture_logs() as logs:
+            resume(self._pipeline.backends[0], self._positions, self._sink)
+        self._known = dict(self._positions.load())
+        return [each["event"] for each in logs if each["log_level"] == "warning"]
+
+    def store(self, bookmarks: Bookmarks) -> None:
+        """As `penstock positions import` does."""
+        self._positions.save(bookmarks, force=True)
+
+    def carry(self, count: int) -> int:
+        """Reads this many changes and writes them; how many of them the stream had already."""
+        decoder, read, repeated = self.feed.decoder("json"), 0, 0
+        deadline = time.monotonic() + 60
+        while read < count:
+            assert time.monotonic() < deadline, f"{read} of {count}"
+            self._open()
+            for partition, following in list(self._followings.items()):
+                for page in following.read(0.01):
+                    read += page.count
+                    repeated += self._sink.write(decoder.decode(page), ignore).duplicates
+                if following.drained:
+                    del self._followings[partition]
+                    self._known[partition] = Bookmark(None, {}, ended=True)
+        return repeated
+
+    def _open(self) -> None:
+        listing = self.feed.partitions(self._known)
+        for name, bookmark in openings(listing, self._known, self._followings).ready.items():
+            self._known[name] = bookmark
+            self._followings[name] = self.feed.follow(name, bookmark)
+
+    def leave(self) -> None:
+        for following in self._followings.values():
+            following.close()
+        self.lease.release()
+
+
+@pytest.fixture
+def hosts() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def stored(nats: Nats, stream: str) -> list[str]:
+    return [message.id for message in messages(nats, stream)]
+
+
+def test_dynamodb_is_read_from_its_oldest_record_and_message_ids_drop_what_was_stored(
+    nats: Nats, stream: str, hosts: ExitStack
+) -> None:
+    with StreamsServer() as server:
+        source = server.stream("users")
+        parent = source.shard()
+        backend = settings_of(server, poll=0.001, start="trim_horizon").model_dump(
+            mode="json", include={"table", "endpoint", "region", "poll", "start"}
+        )
+        backend |= {"type": "dynamodb", "access_key": "a", "secret_key": "b"}
+        first, second = (Host(nats, stream, backend, name) for name in ("one", "two"))
+        hosts.callback(first.leave)
+        hosts.callback(second.leave)
+        for number in range(6):
+            source.put(parent, f"k{number}", at=server.now)
+        assert first.start() == []
+        assert first.carry(6) == 0
+        assert second.lease.attempt(None) is not None, "the first writes"
+        first.leave()
+
+        # The shard splits before the takeover, and nobody has read its end.
+        source.put(parent, "k6", at=server.now)
+        parent.closed = True
+        children = [source.shard(parent) for _ in range(2)]
+        for number, child in enumerate(children):
+            source.put(child, f"c{number}", at=server.now)
+        (warning,) = second.start()
+        assert UNTOLD in warning
+        assert second.carry(9) == 6, "all from the beginning, and six of them were there"
+        ids = stored(nats, stream)
+        assert len(ids) == len(set(ids)) == 9
+
+
+def test_mongodb_stands_still_until_a_position_is_set(
+    nats: Nats, stream: str, hosts: ExitStack
+) -> None:
+    """A change stream has no memory of us: now would be a silent hole."""
+    with mongodb() as url, shop_on(url) as shop:
+        backend = {"type": "mongodb", "connection": url, "database": shop.name}
+        first, second = (Host(nats, stream, backend, name) for name in ("one", "two"))
+        hosts.callback(first.leave)
+        hosts.callback(second.leave)
+        assert first.start() == []
+        shop.db.users.insert_many({"_id": number} for number in range(5))
+        assert first.carry(5) == 0
+        first.leave()
+        shop.db.users.insert_one({"_id": 5})
+        (warning,) = second.start()
+        assert UNTOLD in warning
+        with pytest.raises(SettingsError, match="goes on by its resume token") as caught:
+            second.carry(1)
+        assert "set the position with its mark" in str(caught.value.hint)
+        assert len(stored(nats, stream)) == 5
+
+        # The last message's headers are that position, as far as its order can be trusted.
+        found = read_bookmark(messages(nats, stream)[-1].headers)
+        assert found is not None
+        second.store({found[0].partition: found[1]})
+        assert second.start() == []
+        assert second.carry(1) == 0
+        ids = stored(nats, stream)
+        assert len(ids) == len(set(ids)) == 6
