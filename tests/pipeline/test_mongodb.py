@@ -1,6 +1,7 @@
 """`penstock run` from MongoDB into JetStream: real servers, and kill -9 of each."""
 
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import PyMongoError, WriteError
 
+from penstock.ops.source_connections import BACK, LOST
 from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
 from tests.servers import Nats, Secantus
@@ -356,6 +358,9 @@ def test_one_of_two_backends_has_every_trouble_and_the_other_none(
                 proxy.weather = Weather()
                 proxy.reset()
                 eventually(lambda n=round_: f"cut-{n}" in names(nats, stream), run=run)
+                eventually(lambda n=round_: run.log.count(BACK) == n + 1, run=run)
+                assert run.log.count(LOST) == round_ + 1
+                assert re.search(rf'"{BACK}" backend=b1 away=\d', run.log)
             with pymongo.MongoClient(troubled.url) as client:
                 client.shop.users.rename("people")
                 client.shop.people.insert_one({"_id": "renamed"})
