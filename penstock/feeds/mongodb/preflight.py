@@ -29,7 +29,8 @@ def check(settings: MongoSettings) -> list[Finding]:
             findings = [*_server(client, settings), *_identity(client), *_oplog(client)]
     except PenstockError as error:
         return [_failed("server", error)]
-    return [*findings, *_stream(settings), *_start(settings), *_collections(settings)]
+    findings += [*_stream(settings), *_start(settings), *_collections(settings)]
+    return [*findings, *_tenant(settings)]
 
 
 def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
@@ -189,6 +190,22 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
         without = [each for each in found if each not in kept]
         if wanted in ("required", "when_available") and without:
             yield _without_images(key, wanted, without)
+
+
+def _tenant(settings: MongoSettings) -> Iterator[Finding]:
+    """Of an update without images only the document key is known."""
+    if (
+        settings.tenant.startswith("field:")
+        and settings.full_document == "off"
+        and settings.before == "off"
+    ):
+        yield Finding(
+            level="warning",
+            subject="tenant",
+            message=f"{settings.tenant} is null for updates without a document, unless it is part"
+            " of the _id or of the shard key",
+            remedy="set full_document: update_lookup, or before: when_available",
+        )
 
 
 def _with_images(settings: MongoSettings) -> set[tuple[str, str]]:
