@@ -458,7 +458,7 @@ class Recorder:
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         pass
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:

@@ -41,7 +41,7 @@ class Reading:
         self.rows: list[dict[str, Any]] = []
         self.reader = PartitionReader(feed, PARTITION, bookmark, self, clock=lambda: self.now)
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         """See `GapRecorder`."""
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
