@@ -17,7 +17,7 @@ FIELDS = (
 )  # fmt: skip
 # What a route does not determine: the source's partition, and the document's hash partition.
 _JOINTS = re.compile(r"\{(source_partition|partition)\}")
-# What tells the writers of a stream apart: a shard fixes these and leaves the rest open.
+# What distinguishes the writers of a stream: a shard fixes these and leaves the rest open.
 _OWNERS = frozenset({"backend", "source_partition"})
 
 # White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.

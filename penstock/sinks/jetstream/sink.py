@@ -23,7 +23,7 @@ from penstock.sinks.jetstream.replays import Replays
 from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
-from penstock.sinks.jetstream.write import Write
+from penstock.sinks.jetstream.write import WriteRun
 
 
 class JetStreamSink:
@@ -35,7 +35,7 @@ class JetStreamSink:
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
-            return Write(session, progress).run(changes)
+            return WriteRun(session, progress).run(changes)
 
     @property
     def images(self) -> Images:
