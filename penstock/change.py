@@ -113,7 +113,7 @@ def schema(images: Images = "json") -> pa.Schema:
 
 
 def images_of(batch_schema: pa.Schema) -> Images:
-    """How a batch's row images are encoded, told from its schema."""
+    """How a batch's row images are encoded, by its schema."""
     return "msgpack" if pa.types.is_binary(batch_schema.field("after").type) else "json"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.columns import columns
+from penstock.cli.listing import Rows, columns, print_list
 from penstock.cli.tables import set_aside
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import Malformed, Rejected, SettingsError
@@ -40,12 +40,7 @@ def list_(
 ) -> None:
     """List the dead letters of the pipeline in FILE, oldest first."""
     rows = list(_chosen(set_aside(load_pipeline(file)), table, reason, since))
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif not rows:
-        click.echo("no dead letters")
-    else:
-        _table(rows)
+    print_list(rows, as_json=as_json, none="no dead letters", table=_table)
 
 
 @command.command("show")
@@ -132,7 +127,7 @@ def _time(text: str) -> datetime:
 _HEAD = ("id", "stored", "backend", "table", "position", "reason", "bytes")
 
 
-def _table(rows: list[Mapping[str, Any]]) -> None:
+def _table(rows: Rows) -> None:
     cells = [
         (
             str(row["id"]), row["stored_at"][:19], row["backend"], row["table"] or "-",

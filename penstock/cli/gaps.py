@@ -1,6 +1,5 @@
 """`penstock gaps`: what a pipeline's partitions have lost, and that one of them is mended."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.listing import Rows, print_list
 from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import SettingsError
@@ -37,12 +37,7 @@ def command(
         raise click.UsageError("write `mend BACKEND/PARTITION`, or nothing to list the gaps")
     pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
     rows = _rows(pipeline, partition)
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif not rows:
-        click.echo("nothing was ever lost")
-    else:
-        _table(rows)
+    print_list(rows, as_json=as_json, none="nothing was ever lost", table=_table)
 
 
 def _rows(pipeline: Pipeline, mended: str | None) -> list[dict[str, Any]]:
@@ -68,7 +63,7 @@ def _rows(pipeline: Pipeline, mended: str | None) -> list[dict[str, Any]]:
         store.close()
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: Rows) -> None:
     table = Table("backend", "partition", "stale", "cause", "after", "until", "at", box=None)
     for row in rows:
         for gap in row["gaps"]:

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.listing import Rows, print_list
 from penstock.cli.positions_edit import Editing, StoredRow, read_export
 from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
@@ -66,7 +67,9 @@ def command(
         raise SettingsError(f"`{action}` got {len(arguments)} arguments", hint=f"penstock {wanted}")
     pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
     if action == "list":
-        _list(stored(pipeline), as_json)
+        print_list(
+            stored(pipeline), as_json=as_json, none="no positions are stored yet", table=_table
+        )
         return
     with Editing(pipeline) as editing:
         _DO[action](editing, tuple(arguments), yes)
@@ -143,15 +146,6 @@ def _ask(yes: bool, what: str) -> None:
         click.confirm("Go on?", abort=True)
 
 
-def _list(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif not rows:
-        click.echo("no positions are stored yet")
-    else:
-        _table(rows)
-
-
 def _row(row: StoredRow) -> dict[str, Any]:
     backend, _, partition = row.name.partition("/")
     # Written by something else: shown as unreadable.
@@ -165,7 +159,7 @@ def _row(row: StoredRow) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> None:
+def _table(rows: Rows) -> None:
     table = Table("backend", "partition", "place", "revision", box=None)
     for row in rows:
         place = row["place"] or ("unreadable" if row["place"] is None else "nothing yet")

@@ -284,8 +284,8 @@ def _runs(bind: str, port: int, pipeline: str) -> bool:
     connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
     try:
         connection.request("GET", "/")
-        said = json.loads(connection.getresponse().read(_LONGEST))
-        return bool(said["penstock"]) and said["pipeline"] == pipeline
+        answer = json.loads(connection.getresponse().read(_LONGEST))
+        return bool(answer["penstock"]) and answer["pipeline"] == pipeline
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return False
     finally:

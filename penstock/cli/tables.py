@@ -1,13 +1,12 @@
 """`penstock tables`: which tables are followed, which are suspended and why, and resuming them."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.columns import columns
+from penstock.cli.listing import Rows, columns, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import ListsTables
@@ -29,12 +28,7 @@ def command() -> None:
 def list_(*, file: Path, as_json: bool) -> None:
     """List the tables of the pipeline in FILE, each with its state."""
     rows = list(_rows(load_pipeline(file)))
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif not rows:
-        click.echo("no tables")
-    else:
-        _table(rows)
+    print_list(rows, as_json=as_json, none="no tables", table=_table)
 
 
 @command.command("resume")
@@ -94,7 +88,7 @@ _HEAD = ("backend", "table", "state", "since", "reason", "skipped", "from", "to"
 _FIELDS = (*_HEAD[:6], "first_skipped", "last_skipped")
 
 
-def _table(rows: list[Mapping[str, Any]]) -> None:
+def _table(rows: Rows) -> None:
     cells = [[_cell(row.get(name)) for name in _FIELDS] for row in rows]
     click.echo(columns(_HEAD, cells))
     for row in rows:

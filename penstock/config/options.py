@@ -107,7 +107,7 @@ def _value(text: str, shape: _Shape) -> Any:
         return [part.strip() for part in text.split(",")] if text.strip() else []
     if shape.kind is not str:
         return orjson.loads(text)
-    # Only where null is possible must text be told from it: there a JSON string is understood.
+    # Where null is possible, text must be distinguished from it: a JSON string is understood.
     if shape.optional and len(text) > 1 and text[0] == text[-1] == '"':
         return orjson.loads(text)
     return text
@@ -154,8 +154,8 @@ def _revealed(value: Any, dumped: Any) -> Any:
 def _text(value: Any, shape: _Shape) -> str:
     if isinstance(value, str):
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
-        told = shape.optional and (value == "null" or quoted)
-        return orjson.dumps(value).decode() if told else value
+        as_json = shape.optional and (value == "null" or quoted)
+        return orjson.dumps(value).decode() if as_json else value
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         joined = ",".join(value)
         plain = not joined.lstrip().startswith("[")

@@ -64,7 +64,7 @@ Trigger = Annotated[float | Literal["realtime"], BeforeValidator(_trigger)]
 
 
 def state_folder(name: str) -> Path:
-    """Where a pipeline keeps what it must remember, unless told otherwise."""
+    """Where a pipeline keeps what it must remember, unless `state` is set."""
     root = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(root) / "penstock" / name
 

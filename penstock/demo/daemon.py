@@ -59,7 +59,7 @@ class Daemon:
         memory) that the previous run still holds is waited for.
         """
         deadline = time.monotonic() + timeout
-        said = ""
+        output = ""
         while True:
             logged = self._spawn(command, user, env)
             if self._became_ready(ready, deadline):
@@ -67,11 +67,11 @@ class Daemon:
             self.signal(signal.SIGKILL)
             self.wait(10)
             # At the deadline the last try may not have logged anything yet.
-            said = self.log.read_bytes()[logged:].decode(errors="replace").lower() or said
-            if again and time.monotonic() < deadline and any(text in said for text in _NOT_YET):
+            output = self.log.read_bytes()[logged:].decode(errors="replace").lower() or output
+            if again and time.monotonic() < deadline and any(text in output for text in _NOT_YET):
                 time.sleep(0.1)
                 continue
-            kind = PortTaken if any(text in said for text in _PORT_TAKEN) else Unavailable
+            kind = PortTaken if any(text in output for text in _PORT_TAKEN) else Unavailable
             raise kind(f"{self.name} did not start; the end of its log:\n{self.tail(40)}")
 
     def _spawn(

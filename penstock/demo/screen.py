@@ -50,7 +50,7 @@ class Screen(Closes):
         self._quiet = quiet
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._rates: list[float] = []
-        self._said = ("", 0.0)
+        self._printed = ("", 0.0)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._quiet:
@@ -69,9 +69,9 @@ class Screen(Closes):
             self._rates = [*self._rates[-59:], scene.rate]
             self._live.update(draw(scene, self._rates), refresh=True)
             return
-        phase, at = self._said
+        phase, at = self._printed
         if scene.phase != phase or time.monotonic() - at >= _PLAIN_EVERY:
-            self._said = scene.phase, time.monotonic()
+            self._printed = scene.phase, time.monotonic()
             self._console.print(summary(scene), highlight=False, soft_wrap=True)
 
 

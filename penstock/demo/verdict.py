@@ -82,7 +82,7 @@ def _missing(ledger: Ledger, received: Sequence[Received]) -> list[str]:
     for name, changes in ledger.committed.items():
         got = [_written(change) for change in arrived.get(name, ())]
         lost = Counter(changes) - Counter(got)
-        problems += [f"{_said(change)} of transaction {name}" for change in lost.elements()]
+        problems += [f"{_shown(change)} of transaction {name}" for change in lost.elements()]
         if not lost and len(got) == len(changes) and got != list(changes):
             problems.append(f"transaction {name} has its changes in another order")
     return problems
@@ -98,7 +98,7 @@ def _invented(ledger: Ledger, received: Sequence[Received]) -> list[str]:
                 continue
             why = "was rolled back" if name in ledger.rolled_back else "did not write it"
             problems.append(
-                f"{change.event_id} {_said(_written(change))}: transaction {name} {why}"
+                f"{change.event_id} {_shown(_written(change))}: transaction {name} {why}"
             )
     return problems
 
@@ -123,7 +123,7 @@ def _disordered(received: Sequence[Received]) -> list[str]:
         earlier = [keys.get(key) for key in touched]
         earlier.append((truncates if touched else tables).get(change.table))
         if any(place is not None and place > change.place for place in earlier):
-            problems.append(f"{change.event_id} {_said(_written(change))} came too late")
+            problems.append(f"{change.event_id} {_shown(_written(change))} came too late")
         for key in touched:
             keys[key] = max(keys.get(key, change.place), change.place)
         tables[change.table] = max(tables.get(change.table, change.place), change.place)
@@ -146,6 +146,6 @@ def _differences(
     return problems
 
 
-def _said(change: Written) -> str:
+def _shown(change: Written) -> str:
     key = ",".join(str(part) for part in change.key)
     return f"{change.operation} {change.table}({key})"

@@ -49,7 +49,7 @@ class Ticket:
     buffer: int = 0
 
 
-def punch(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
+def ticket_row(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
     """The ticket as a row of TICKETS."""
     return pa.RecordBatch.from_pydict(
         {"decoder": [decoder], "ticket": [pickle.dumps(ticket)]}, schema=TICKETS
@@ -57,9 +57,9 @@ def punch(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
 
 
 def tickets(batch: pa.RecordBatch) -> Iterator[tuple[Ticket, bytes]]:
-    """The inverse of `punch`: each ticket and its pickled decoder."""
+    """The inverse of `ticket_row`: each ticket and its pickled decoder."""
     for row in batch.to_pylist():
-        yield pickle.loads(row["ticket"]), row["decoder"]  # noqa: S301 - made by punch
+        yield pickle.loads(row["ticket"]), row["decoder"]  # noqa: S301 - made by ticket_row
 
 
 def messages_of(page: Page) -> tuple[bytes, ...]:

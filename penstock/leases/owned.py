@@ -104,10 +104,12 @@ class OwnedRows:
         with self.lock:
             return self._read_again(List(self._sent)) if self._sent else []
 
-    def verify(self) -> List[Lease]:
-        """Reads all rows again, and returns those that had changed and are ours."""
+    def verify(self, only: Collection[str] = ()) -> List[Lease]:
+        """Reads all rows again, or those of `only` that are ours, if any; returns those that had
+        changed and are ours."""
         with self.lock:
-            names = {*self._rows, *self._sent}
+            ours = {*self._rows, *self._sent}
+            names = ours.intersection(only) or ours
             return self._read_again(names) if names else []
 
     def _put(self, names: Collection[str], change: Callable[[Lease], Lease]) -> dict[str, Lease]:

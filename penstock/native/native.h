@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_ABI 6
+#define PENSTOCK_ABI 7
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -36,21 +36,21 @@ class Connection:
     def __init__(self, settings: NatsSettings, name: str = "penstock") -> None:
         self._settings, self._name = settings, name
         self._timeout = settings.timeout
-        self._socket: socket.socket | None = None
-        self._parser = Parser()
-        self._messages: deque[Msg] = deque()
-        self._pongs = 0
-        self._pings = 0  # not answered yet
-        self._progress = -1, 0.0
-        self._requests = 0
+        self._socket: socket.socket | None = None  # None: closed
+        self._parser = Parser()  # of this socket: holds the half of a message that came
+        self._messages: deque[Msg] = deque()  # parsed, and not yet given by `receive`
+        self._pongs = 0  # that came over this socket
+        self._pings = 0  # not answered yet: an answer goes between whole messages of ours
+        self._progress = -1, 0.0  # what `expect` was given last, and when that last changed
+        self._requests = 0  # sent so far: each has a reply subject of its own
         self._subscriptions = 1  # the inbox
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
         self.received_at = 0.0  # monotonic time of the last bytes from the server
         # Called while the server keeps us waiting, with the seconds for which it has.
         self.watch: Callable[[float], None] = _nothing
-        self.inbox = f"_INBOX.{secrets.token_hex(11)}"
-        self.info: dict[str, Any] = {}
-        self.address = ""
+        self.inbox = f"_INBOX.{secrets.token_hex(11)}"  # the same over all sockets
+        self.info: dict[str, Any] = {}  # the server's last; kept when the socket is lost
+        self.address = ""  # of the server that was connected to last
 
     @property
     def version(self) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ _TABLES: Mapping[str, tuple[LogLevel, str]] = {
     "resuming": ("info", "a table resumes with its next change"),
     "following": ("info", "a table is followed again"),
 }
-_TOLD = ("backend", "table", "reason", "error", "since", "skipped")
+_SHOWN = ("backend", "table", "reason", "error", "since", "skipped")
 
 
 def set_aside(before: Snapshot, now: Snapshot) -> Iterator[Announcement]:
@@ -32,8 +32,8 @@ def _letters(
     for name, count in fields.items():
         more = count - known.get(name, 0) if name.startswith(LETTERS) else 0
         if more > 0:
-            told = {"sink": sink, "reason": name.removeprefix(LETTERS), "changes": more}
-            yield Announcement("warning", "changes were set aside as dead letters", told)
+            letters = {"sink": sink, "reason": name.removeprefix(LETTERS), "changes": more}
+            yield Announcement("warning", "changes were set aside as dead letters", letters)
 
 
 def _table(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[Announcement]:
@@ -41,4 +41,4 @@ def _table(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[Anno
     # A table that is followed at a start is not logged.
     if state in _TABLES and (known or state != "following"):
         level, event = _TABLES[state]
-        yield Announcement(level, event, {name: fields.get(name) for name in _TOLD})
+        yield Announcement(level, event, {name: fields.get(name) for name in _SHOWN})

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 WINDOW, LEFT = "window_seconds", "window_left_seconds"
+# Seconds: a history that is shorter has just begun, and loses nothing yet.
+_BEGUN = 60.0
 
 
 def shortest(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -26,7 +28,7 @@ def at_risk(fields: Mapping[str, Any], share: float) -> str:
     if own := fields.get("at_risk"):
         return str(own)
     window, left = fields.get(WINDOW), fields.get(LEFT)
-    if window is None or left is None or left >= share * window:
+    if window is None or left is None or window < _BEGUN or left >= share * window:
         return ""
     return (
         f"at_risk: the changes after the stored position leave the source's history in"

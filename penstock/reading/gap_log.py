@@ -48,10 +48,10 @@ class GapLog:
         self._changes = 0
         self._looking: threading.Thread | None = None
 
-    def verify(self) -> None:
-        """Raises LeaseLost if another instance of this pipeline has written the bookmarks."""
+    def verify(self, partition: PartitionId) -> None:
+        """Raises LeaseLost if another instance of this pipeline has written the bookmark."""
         if self._positions is not None:
-            self._positions.verify()
+            self._positions.verify(partition)
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
         """Records a gap after `bookmark`; again with `to` when its end is known.

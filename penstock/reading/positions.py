@@ -219,11 +219,14 @@ class Positions:
         more = [f"{len(late) - most} more"] if len(late) > most else []
         return ", ".join([*late[:most], *more]) or "marks only"
 
-    def verify(self) -> None:
-        """Reads the rows again: this process may have been frozen while another instance wrote
-        them. Raises LeaseLost if one did (`shared`: such rows are `lost`). From any thread."""
+    def verify(self, partition: PartitionId | None = None) -> None:
+        """Reads the rows again (a partition's alone, if it is stored): this process may have been
+        frozen while another instance wrote them. Raises LeaseLost if one did (`shared`: such rows
+        are `lost`). From any thread."""
+        # Whoever takes over claims every row, so that one row says it.
+        names = () if partition is None else (self._name(partition),)
         with self._lock:
-            self._take_over(self._rows.verify())
+            self._take_over(self._rows.verify(names))
 
     def forget(self, partitions: Collection[PartitionId]) -> None:
         """Removes the rows of partitions that are done, and whose children have rows, or that the

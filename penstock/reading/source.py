@@ -27,7 +27,7 @@ from penstock.reading.planned import PlannedReading
 from penstock.reading.positions import Positions
 from penstock.reading.remaining import Remaining
 from penstock.reading.silences import Silences
-from penstock.reading.source_reports import ReaderStatus, SourceReports
+from penstock.reading.source_reports import ReaderStatus, Reported, SourceReports
 
 log = logging.getLogger("penstock")
 
@@ -94,14 +94,15 @@ class Source:
             make = assigned if isinstance(feed, Polled) and feed.polled else buffered
             self._reading = make(feed, options, positions, gaps, reports.report)
         self._remaining = Remaining(feed, lambda: self._reading.durable)
-        reports.show(
-            self._reading.reader,
+        reported = Reported(
+            reader=self._reading.reader,
             gaps=gaps,
             silences=Silences(gaps, options.max_gap),
             remaining=self._remaining,
             source=feed.status,
             durable=lambda: self._reading.durable,
         )
+        reports.show(reported)
 
     @classmethod
     def open(cls, options: Mapping[str, str]) -> "Source":

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.histograms import observed
@@ -46,6 +47,19 @@ class ReaderStatus(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What is reported on. `durable` gives the bookmarks of what is stored; `source` gives the
+    feed's own status."""
+
+    reader: ReaderStatus
+    gaps: GapLog
+    silences: Silences
+    remaining: Remaining
+    durable: Callable[[], Bookmarks]
+    source: Callable[[], Mapping[str, Any]] = dict
+
+
 class SourceReports:
     """Reports on `board`; None: there is no service, and each call returns at once. `show` comes
     before the first `report`. `batches` counts micro-batches; with `stopped`, everything is saved
@@ -61,20 +75,9 @@ class SourceReports:
         self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended
         self._drawn = 0  # changes up to there
 
-    def show(
-        self,
-        reader: ReaderStatus,
-        *,
-        gaps: GapLog,
-        silences: Silences,
-        remaining: Remaining,
-        durable: Callable[[], Bookmarks],
-        source: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        """What is reported on; `source`: the feed's own status."""
-        self._source = source
-        self._reader, self._durable = reader, durable
-        self._gaps, self._silences, self._remaining = gaps, silences, remaining
+    def show(self, reported: Reported) -> None:
+        """What is reported on from now on."""
+        self._on = reported
 
     def saved(self, seconds: float, error: str) -> None:
         """Reports a save of positions: how long it took, and why it failed ("": it did not)."""
@@ -98,7 +101,7 @@ class SourceReports:
         """Reports, once, how many changes the micro-batch had that ended at this offset."""
         if start == self._ended:
             return
-        drawn, self._drawn, self._ended = self._drawn, self._reader.drawn, start
+        drawn, self._drawn, self._ended = self._drawn, self._on.reader.drawn, start
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
@@ -115,28 +118,28 @@ class SourceReports:
             self._reporting.release()
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
-        rows = self._silences.checked(self._rows())
+        rows = self._on.silences.checked(self._rows())
         status = {
-            **with_source(summed(rows), self._source()),
-            **self._reader.counts,
-            "buffer_percent": self._reader.fill,
+            **with_source(summed(rows), self._on.source()),
+            **self._on.reader.counts,
+            "buffer_percent": self._on.reader.fill,
             "batches": self.batches,
             "stopped": self.stopped,
         }
         board.report("source", self._backend, status)
-        board.report_rows("gap", self._backend, self._gaps.rows())
+        board.report_rows("gap", self._backend, self._on.gaps.rows())
         partitions.send(rows)
 
     def _rows(self) -> dict[str, Row]:
-        durable = self._durable()
+        durable = self._on.durable()
         rows: dict[str, Row] = {
             name: {
                 **row,
-                **self._remaining.of(name),
+                **self._on.remaining.of(name),
                 "state": READING if row["connected"] else DISCONNECTED,
                 "place": _place(durable.get(name)),
             }
-            for name, row in self._reader.rows().items()
+            for name, row in self._on.reader.rows().items()
         }
         ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
         return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}

@@ -26,9 +26,9 @@ _GAPS = 5
 class GapRecorder(Protocol):
     """Where a reader records gaps before their policy is applied."""
 
-    def verify(self) -> None:
-        """Called before a connection is made; raises LeaseLost if the stored bookmarks are another
-        instance's by now."""
+    def verify(self, partition: PartitionId) -> None:
+        """Called before a connection is made; raises LeaseLost if the partition's stored bookmark
+        is another instance's by now."""
         ...
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
@@ -218,7 +218,7 @@ class PartitionReader:
 
     def _connect(self, despite: list[Gap]) -> Following:
         """Follows after what was read, despite these gaps, and those that following finds."""
-        self._gaps.verify()
+        self._gaps.verify(self.partition)
         resume = self._resume
         hole = hole_before(resume, self._feed.on_gap)
         if hole is not None and not despite:

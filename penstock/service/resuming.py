@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import structlog
 
 from penstock.config import Backend
-from penstock.feeds import MovesBookmarks
+from penstock.feeds import MovesBookmarks, Polled
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
-from penstock.sinks import Record, ReportsPositions, Sink
+from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
 
 log = structlog.get_logger("penstock")
 
@@ -69,8 +69,14 @@ def _move(
 def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:
     if not isinstance(sink, ReportsPositions):
         return {}
-    partitions = [lineage.partition for lineage in backend.feed().partitions()]
-    return dict(sink.records(backend.name, partitions))
+    feed = backend.feed()
+    partitions = [lineage.partition for lineage in feed.partitions()]
+    found = dict(sink.records(backend.name, partitions))
+    if isinstance(feed, Polled) and not any(each.begun for each in found.values()):
+        # Shards come and go: those of what the sink has may not be listed any more.
+        last = sink.last(backend.name) if isinstance(sink, ReportsLast) else None
+        found |= {} if last is None else dict([last])
+    return found
 
 
 def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> None:

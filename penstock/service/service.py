@@ -166,8 +166,9 @@ def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
 
 def _ownership(pipeline: Pipeline, board: Board) -> Ownership:
     def readers() -> Mapping[str, str]:
-        found = {each.name: board.entry("source", each.name) for each in pipeline.backends}
-        return {name: str(said["reader"]) for name, said in found.items() if said.get("reader")}
+        names = [each.name for each in pipeline.backends]
+        found = {name: board.entry("source", name).get("reader") for name in names}
+        return {name: str(reader) for name, reader in found.items() if reader}
 
     store = open_store(pipeline.positions)
     return Ownership(store, pipeline.name, instance=instance_name(), readers=readers)

@@ -101,7 +101,7 @@ class DescribesStreams(Protocol):
     """A sink whose other side has named streams; the ops server shows them."""
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
-        """The stream as its server tells it; None if there is none. Raises Unavailable."""
+        """The stream as its server describes it; None if there is none. Raises Unavailable."""
         ...
 
 
@@ -197,7 +197,7 @@ class Record:
     """What a sink knows of a partition by what it has stored.
 
     `bookmark`: everything up to its place is stored, and its mark is that of the change there;
-    None if that can't be told. `begun`: something was stored, ever. `emptied`: and nothing is left
+    None if it is unknown. `begun`: something was stored, ever. `emptied`: and nothing is left
     of it (it expired, or was purged).
     """
 
@@ -214,6 +214,16 @@ class ReportsPositions(Protocol):
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
         """As they are now, of all these partitions. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class ReportsLast(Protocol):
+    """A sink that knows of which partition its last change of a backend is: where partitions come
+    and go, those that the source lists may all be newer."""
+
+    def last(self, backend: str) -> tuple[PartitionId, Record] | None:
+        """None if there is none, or if that can't be told. Raises Unavailable, SettingsError."""
         ...
 
 

@@ -120,6 +120,14 @@ class MemorySink:
                     last[partition] = Bookmark(place, orjson.loads(row.get("mark") or "{}"))
         return {name: Record(bookmark=last.get(name), begun=name in last) for name in partitions}
 
+    def last(self, backend: str) -> tuple[PartitionId, Record] | None:
+        """See `ReportsLast`."""
+        with _opened(self.settings) as store:
+            names = [row["partition"] for row in store.changes if row["backend"] == backend]
+        if not names:
+            return None
+        return names[-1], self.records(backend, names[-1:])[names[-1]]
+
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         if self.settings.folder is None:

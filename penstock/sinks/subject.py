@@ -17,7 +17,7 @@ FIELDS = (
 )  # fmt: skip
 # What a route does not determine: the source's partition, and the document's hash partition.
 _JOINTS = re.compile(r"\{(source_partition|partition)\}")
-# What tells the writers of a stream apart: a shard fixes these and leaves the rest open.
+# What distinguishes the writers of a stream: a shard fixes these and leaves the rest open.
 _OWNERS = frozenset({"backend", "source_partition"})
 
 # White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.
@@ -78,6 +78,10 @@ class Template:
     def shard(self, backend: str, partition: str) -> str:
         """The wildcard that covers one partition's changes, as narrow as the template allows."""
         return self._filled({"backend": backend, "source_partition": partition})
+
+    def of_backend(self, backend: str) -> str:
+        """The wildcard that covers a backend's changes, as narrow as the template allows."""
+        return self._filled({"backend": backend})
 
     def render(self, values: Mapping[str, str | None]) -> str:
         """The subject of a change; `operation` in lower case."""

@@ -180,7 +180,7 @@ class Coordinator:
         except PositionLost as error:
             raise RecordsExpired(error.message, hint=_HINT) from error
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         """See `GapRecorder`: tokens are the caller's."""
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:

@@ -224,7 +224,7 @@ class Follower:
 
     # What the reservoir calls: see `GapRecorder`.
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         """The reader process knows whose the bookmarks are, and ends the epoch if need be."""
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:

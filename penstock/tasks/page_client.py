@@ -39,11 +39,8 @@ class Handed:
 
     def note(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches."""
-        kept = [batch for batch in batches if batch.num_rows]
-        last = None
-        if kept:
-            columns = (kept[-1].column(name) for name in ("cursor", "ordinal"))
-            last = Place(*(column[len(column) - 1].as_py() for column in columns))
+        rows = sum(batch.num_rows for batch in batches)
+        last = page.last if rows == page.count else _last_of(batches)
         self._pages.setdefault(page.partition, deque()).append((page.last, last))
 
     def done(self, position: Position) -> dict[PartitionId, Place]:
@@ -77,6 +74,14 @@ class Handed:
     def forget(self, partition: PartitionId) -> None:
         """The partition is no longer this task's."""
         self._pages.pop(partition, None)
+
+
+def _last_of(batches: list[pa.RecordBatch]) -> Place | None:
+    """The last change that a filter left of a page."""
+    kept = [batch for batch in batches if batch.num_rows]
+    if not kept:
+        return None
+    return Place(*(kept[-1].column(name)[-1].as_py() for name in ("cursor", "ordinal")))
 
 
 class PageClient:

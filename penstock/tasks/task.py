@@ -18,7 +18,7 @@ from penstock.change import schema
 from penstock.errors import SettingsError
 from penstock.handover.options import Reports, read_sink, read_source
 from penstock.handover.split import Split, bounded
-from penstock.handover.ticket import TICKETS, Ticket, punch, tickets
+from penstock.handover.ticket import TICKETS, Ticket, ticket_row, tickets
 from penstock.ops.poisoned import report_poison
 from penstock.ops.reporter import Reporter
 from penstock.page import Decoder, Page, fetched
@@ -99,7 +99,7 @@ def read_split(
     freeze_garbage()
     depot = _depot(options, attempt)
     if isinstance(split, Ticket) and depot is None:
-        yield punch(split, pickled)
+        yield ticket_row(split, pickled)
         return
     changes = (
         batch
@@ -236,7 +236,7 @@ def _from_pages(
     for page in tidied(client.pages()):
         changes = list(_decoded(decoder, page, board))
         client.handed_on(page, changes)
-        measures.page(changes)
+        measures.page(page, changes)
         yield from changes
         if not any(batch.num_rows for batch in changes):
             client.stored({})  # the sink never reports a page of which it gets nothing

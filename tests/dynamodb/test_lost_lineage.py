@@ -525,7 +525,7 @@ def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
     put(server, stream, shard, "a", "b")
     stream.trim(shard, 1)
     partition = PartitionId(f"{stream.label}/{shard.id}")
-    server.fail("GetRecords", "LimitExceededException", times=2)
+    server.fail("GetRecords", "LimitExceededException")
     feed = feed_of(server)
     saved = Bookmark(place_of(sequence(shard.sequences[1])), {})
     [found] = feed.check_bookmark(partition, saved)

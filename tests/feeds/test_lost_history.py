@@ -143,7 +143,7 @@ class Recorder:
         self.causes: list[str] = []
         self.ends: list[str] = []
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         pass
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:

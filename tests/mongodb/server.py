@@ -69,8 +69,8 @@ class ScriptedMongod:
         self.split_over = 16 * 2**20
         self.documents: dict[str, list[_Document]] = {}
         """Namespace -> what `find` returns."""
-        self.latency = 0.0
-        """Seconds before each answer."""
+        self.kinds: dict[str, str] = {}
+        """Collections that `listCollections` shows as of this type."""
         self.commands: list[tuple[str, _Document]] = []
         self.answers = threading.Event()
         """Cleared: the server hangs, its monitor's connections too."""
@@ -160,7 +160,6 @@ class ScriptedMongod:
         name = next(iter(command))
         if name.lower() not in ("hello", "ismaster"):
             self.commands.append((name, command))
-        self._stopping.wait(self.latency)
         try:
             for each in self._failures:
                 if each.command == name and each.times:
@@ -303,7 +302,8 @@ class ScriptedMongod:
             for event in entry.events
             if event["ns"]["db"] == command["$db"]
         }
-        found = [{"name": each, "type": "collection", "options": {}} for each in sorted(names)]
+        kinds = {**dict.fromkeys(sorted(names), "collection"), **self.kinds}
+        found = [{"name": each, "type": kind, "options": {}} for each, kind in kinds.items()]
         return _cursor({"$db": command["$db"]}, 0, "firstBatch", found, None)
 
     def _list_databases(self, _: _Document) -> _Document:

@@ -135,6 +135,12 @@ CASES = [
         "ok",
     ),
     Case(
+        "a history that has just begun",
+        [source(0, window_seconds=59, window_left_seconds=0)],
+        1,
+        "ok",
+    ),
+    Case(
         "a history whose length is not known",
         [source(0, window_seconds=None, window_left_seconds=None)],
         1,

@@ -1,6 +1,8 @@
 """`penstock run` from MongoDB into JetStream: real servers, and kill -9 of each."""
 
+import json
 import random
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import PyMongoError, WriteError
 
+from penstock.ops.source_connections import BACK, LOST
 from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
 from tests.servers import Nats, Secantus
@@ -282,6 +285,13 @@ def test_another_list_of_collections_after_a_kill_loses_and_doubles_nothing(
             wait_until_ready(run)
             write(server, 0)
             eventually(lambda: delivered("users") == 6, run=run)
+            eventually(
+                lambda: run.status()["backends"][0]["window_left_seconds"] is not None, run=run
+            )
+            health = json.loads(run.get("/health")[1])
+            (shown,) = health["backends"][0]["partitions"]
+            assert shown["window_left_seconds"] <= shown["window_seconds"]
+            assert "penstock_window_left_seconds{" in run.get("/metrics")[1]
             run.kill()
         write(server, 1)
         backend["collections"] = ["users", "orders"]
@@ -356,6 +366,9 @@ def test_one_of_two_backends_has_every_trouble_and_the_other_none(
                 proxy.weather = Weather()
                 proxy.reset()
                 eventually(lambda n=round_: f"cut-{n}" in names(nats, stream), run=run)
+                eventually(lambda n=round_: run.log.count(BACK) == n + 1, run=run)
+                assert run.log.count(LOST) == round_ + 1
+                assert re.search(rf'"{BACK}" backend=b1 away=\d', run.log)
             with pymongo.MongoClient(troubled.url) as client:
                 client.shop.users.rename("people")
                 client.shop.people.insert_one({"_id": "renamed"})

@@ -149,7 +149,7 @@ class Owner:
         self.durable = dict(self.saved)
         self.readers: dict[PartitionId, PartitionReader] = {}
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         pass
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:

@@ -18,7 +18,7 @@ from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.handover.conversation import END as END_OF_PAGES
 from penstock.handover.conversation import PAGE, RECORDED, FoundGap, Request
 from penstock.handover.split import Range
-from penstock.handover.ticket import Ticket, punch, tickets
+from penstock.handover.ticket import Ticket, ticket_row, tickets
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place, Position
 from penstock.reading.draw import OpenDraw, PlannedDraw
@@ -91,7 +91,7 @@ def count(client: PageClient) -> int:
 
 def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
     ticket = Ticket(address="unix:/x", key=b"secret", ranges=(Range(P0, None, END),))
-    assert list(tickets(punch(ticket, b"decoder"))) == [(ticket, b"decoder")]
+    assert list(tickets(ticket_row(ticket, b"decoder"))) == [(ticket, b"decoder")]
     assert "secret" not in repr(ticket)
 
 

@@ -312,6 +312,46 @@ def test_nothing_is_saved_for_a_lost_partition_even_when_its_owner_is_done() -> 
     assert store.list("") == []
 
 
+class Counting(MemoryStore):
+    """Counts rows that are read."""
+
+    rows = 0
+
+    def list(self, prefix: str) -> list[Lease]:
+        found = super().list(prefix)
+        self.rows += len(found)
+        return found
+
+    def get(self, name: str) -> Lease | None:
+        self.rows += 1
+        return super().get(name)
+
+
+def test_a_thousand_connections_read_a_thousand_rows() -> None:
+    store = Counting()
+    kept = positions(store, Clock())
+    names = [PartitionId(f"p{number}") for number in range(1000)]
+    kept.begin({name: at(None) for name in names})
+    store.rows = 0
+    for name in names:
+        kept.verify(name)
+    assert store.rows == len(names)
+
+
+@pytest.mark.parametrize("partition", [SLOT, OTHER, PartitionId("not stored")])
+def test_a_connection_of_any_partition_finds_another_instance(partition: PartitionId) -> None:
+    store = MemoryStore()
+    ours, theirs = (
+        Positions(store, "shop/default", interval=5.0, event_count=10, clock=Clock(), owner=owner)
+        for owner in ("a", "b")
+    )
+    ours.begin({SLOT: at(FIRST), OTHER: at(FIRST)})
+    ours.verify(partition)
+    theirs.claim()
+    with pytest.raises(LeaseLost):
+        ours.verify(partition)
+
+
 def test_hosts_that_begin_together_begin_at_the_same_bookmarks() -> None:
     class Racing(MemoryStore):
         """Another host begins after this one has seen that there is nothing."""

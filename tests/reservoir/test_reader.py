@@ -27,7 +27,7 @@ class Recorder:
         self.verified = 0
         self.is_lost = False
 
-    def verify(self) -> None:
+    def verify(self, partition: PartitionId) -> None:
         self.verified += 1
         if self.is_lost:
             raise LeaseLost("another instance has it")

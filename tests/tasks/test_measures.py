@@ -10,6 +10,7 @@ from penstock.histograms import histograms
 from penstock.ops.reporter import Reporter
 from penstock.tasks import measures
 from penstock.tasks.measures import Measures
+from tests.tasks.test_task import PAGE
 from tests.work.scenarios import changes
 
 
@@ -33,11 +34,11 @@ def test_every_page_is_counted_once_whenever_it_is_reported(
     board = Board()
     measured = Measures(board)
     for _ in range(5):
-        measured.page([changes(100), changes(300).slice(0, 0)])
+        measured.page(PAGE, [changes(100), changes(300).slice(0, 0)])
         measured.report()
         now += 0.2
     assert board.reports == 2  # at once, and after half a second
-    measured.page([changes(100).slice(0, 0)])  # of which the filter left nothing
+    measured.page(PAGE, [changes(100).slice(0, 0)])  # of which the filter left nothing
     measured.report_now()
     found = histograms(board.counts)
     assert found["batch"]["buckets"]["+Inf"] == found["ingest"]["buckets"]["+Inf"] == 5
@@ -46,6 +47,6 @@ def test_every_page_is_counted_once_whenever_it_is_reported(
 
 def test_nobody_is_told_where_nobody_listens() -> None:
     measured = Measures(None)
-    measured.page([changes(100)])
+    measured.page(PAGE, [changes(100)])
     measured.report()
     measured.report_now()

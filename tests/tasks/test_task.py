@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import Malformed
-from penstock.handover.ticket import Ticket, punch
+from penstock.handover.ticket import Ticket, ticket_row
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.reading.assignments import Assignments
@@ -98,7 +98,7 @@ class Task:
             feed=pickle.dumps(feed) if polled else b"",
             buffer=buffer,
         )
-        self._row = punch(ticket, pickle.dumps(decoder))
+        self._row = ticket_row(ticket, pickle.dumps(decoder))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

@@ -10,7 +10,6 @@ import ormsgpack
 from penstock.change import Images
 from penstock.page import Page
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
-from penstock.wire.pgoutput.frames import XLogData, decode_frame
 from penstock.wire.pgoutput.lsn import format_lsn, message_cursor
 from penstock.wire.pgoutput.messages import (
     UNCHANGED,
@@ -26,6 +25,7 @@ from penstock.wire.pgoutput.messages import (
     decode_message,
 )
 from penstock.wire.pgoutput.values import converter
+from tests.wire.frames import XLogData, decode_frame
 
 
 def image(data: Any, images: Images) -> Any:

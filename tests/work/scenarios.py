@@ -90,7 +90,7 @@ def handing_over(pages: int) -> Callable[[], object]:
             taken = page_from(head, iter(more).__next__)
             meant = list(bounded(taken, batches, None, None))
             handed.note(taken, meant)
-            measures.page(meant)
+            measures.page(taken, meant)
         assert len(handed._pages[page.partition]) == pages
         return measures
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import orjson
 import ormsgpack
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.change import Images, schema
 from penstock.errors import Malformed
@@ -17,18 +16,18 @@ from penstock.feeds.memory.settings import MemoryFeedSettings
 from penstock.page import Page
 
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
-_KINDS = pa.array(_OPERATIONS, pa.string())
-_TIME = pa.timestamp("us", tz="UTC")
+_COMMITTED = int(COMMITTED.timestamp()) * 1_000_000
 
 
 class MemoryDecoder:
-    """The implementation of `page.Decoder`: numbers of changes -> changes, column by column."""
+    """The implementation of `page.Decoder`: numbers of changes -> changes, column by column. A page
+    is to cost no more than its rows: many partitions have small ones."""
 
     def __init__(self, settings: MemoryFeedSettings, images: Images) -> None:
         self._settings = settings
         self._images: Images = images
         self.unknown_types: set[str] = set()
-        self._keys = pa.array([self._image({"id": n}) for n in range(KEYS)], self._image_type)
+        self._keys = [self._image({"id": n}) for n in range(KEYS)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._settings, self._images)
@@ -36,60 +35,56 @@ class MemoryDecoder:
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`."""
         try:
-            numbers = np.array(orjson.loads(page.payload), np.int64)
-        except (orjson.JSONDecodeError, ValueError) as error:
+            numbers = [int(number) for number in orjson.loads(page.payload)]
+        except (orjson.JSONDecodeError, ValueError, TypeError) as error:
             raise Malformed("a page of the memory feed is not JSON") from error
-        rows, unit = len(numbers), self._settings.unit
-        keys = numbers % KEYS
-        kinds = numbers // KEYS % len(_OPERATIONS)
-        cursor = _joined(
-            _scalar(f"{page.partition}-"), pc.utf8_lpad(_text(numbers // unit), 12, "0")
+        rows, partition, settings = len(numbers), page.partition, self._settings
+        unit, name = settings.unit, settings.name
+        keys = [number % KEYS for number in numbers]
+        kinds = [number // KEYS % len(_OPERATIONS) for number in numbers]
+        units = {each: f"{partition}-{each:012d}" for each in {n // unit for n in numbers}}
+        cursors = [units[number // unit] for number in numbers]
+        ordinals = [number % unit for number in numbers]
+        tokens = [token_of(number) for number in numbers] if settings.tokens else None
+        ids = (
+            [f"{name}:{partition}-{token}" for token in tokens]
+            if tokens
+            else list(map(f"{name}:{{}}:{{}}".format, cursors, ordinals))
         )
-        ordinals = numbers % unit
-        key: Any = self._keys.take(pa.array(keys, pa.int64()))
-        deleted = pa.array(kinds == _OPERATIONS.index("DELETE"), pa.bool_())
-        nothing = _nothing(rows, self._image_type)
-        after = pa.array(
-            [self._image({"id": n % KEYS, "number": n, "text": f"change {n}"})
-             for n in numbers.tolist()],
-            self._image_type,
-        )  # fmt: skip
-        identity: tuple[Any, ...] = cursor, _scalar(":"), _text(ordinals)
-        tokens: Any = None
-        if self._settings.tokens:
-            tokens = pa.array([token_of(number) for number in numbers.tolist()], pa.string())
-            identity = _scalar(f"{page.partition}-"), tokens
-        committed = int(COMMITTED.timestamp() * 1e6) + numbers * 1000
-        captured = np.full(rows, page.captured_at, np.int64)
+        named, deletes = [f"{partition}-{key}" for key in range(KEYS)], _OPERATIONS.index("DELETE")
+        column = pa.array(cursors, pa.string())
+        chosen = schema(self._images)
         made: dict[str, Any] = {
-            "backend": _same(self._settings.name, rows),
-            "partition": _same(page.partition, rows),
-            "cursor": cursor,
-            "ordinal": pa.array(ordinals, pa.int64()).cast(pa.int32()),
-            "event_id": _joined(_scalar(f"{self._settings.name}:"), *identity),
-            "operation": _KINDS.take(pa.array(kinds, pa.int64())),
+            "backend": _same(name, rows),
+            "partition": pa.repeat(pa.scalar(partition, pa.string()), rows),
+            "cursor": column,
+            "ordinal": ordinals,
+            "event_id": ids,
+            "operation": [_OPERATIONS[kind] for kind in kinds],
             "namespace": _same("memory", rows),
             "collection": _same("items", rows),
-            "document_id": _joined(_scalar(f"{page.partition}-"), _text(keys)),
-            "key": key,
-            "before": pc.if_else(deleted, key, nothing),
-            "after": pc.if_else(deleted, nothing, after),
-            "unchanged": pa.array([[]] * rows, schema().field("unchanged").type),
-            "transaction": cursor,
-            "committed_at": pa.array(committed, pa.int64()).cast(_TIME),
-            "captured_at": pa.array(captured, pa.int64()).cast(_TIME),
+            "document_id": [named[key] for key in keys],
+            "key": [self._keys[key] for key in keys],
+            "before": [
+                self._keys[key] if kind == deletes else None
+                for kind, key in zip(kinds, keys, strict=True)
+            ],
+            "after": [
+                None if kind == deletes else self._after(number)
+                for kind, number in zip(kinds, numbers, strict=True)
+            ],
+            "unchanged": _unchanged(rows),
+            "transaction": column,
+            "committed_at": [_COMMITTED + 1000 * number for number in numbers],
+            "captured_at": [page.captured_at] * rows,
         }
         if tokens is not None:
-            made["mark"] = _joined(_scalar('{"token":"'), tokens, _scalar('"}'))
-        chosen = schema(self._images)
-        columns = [
-            made[each.name] if each.name in made else _nothing(rows, each.type) for each in chosen
-        ]
+            made["mark"] = [f'{{"token":"{token}"}}' for token in tokens]
+        columns = [_column(made.get(each.name), each.type, rows) for each in chosen]
         return [pa.RecordBatch.from_arrays(columns, schema=chosen)]
 
-    @property
-    def _image_type(self) -> pa.DataType:
-        return pa.string() if self._images == "json" else pa.binary()
+    def _after(self, number: int) -> str | bytes:
+        return self._image({"id": number % KEYS, "number": number, "text": f"change {number}"})
 
     def _image(self, image: dict[str, Any]) -> str | bytes:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
@@ -104,26 +99,25 @@ class FetchingDecoder(MemoryDecoder):
         return replace(page, payload=orjson.dumps(list(range(first, last + 1))))
 
 
-# With their types: to guess one, pyarrow looks for pandas, each time.
-def _text(numbers: Any) -> Any:
-    return pa.array(numbers, pa.int64()).cast(pa.string())
+def _column(values: Any, kind: pa.DataType, rows: int) -> Any:
+    if values is None:
+        return _nothing(rows, kind)
+    # With its type: to guess one, pyarrow looks for pandas, each time.
+    return pa.array(values, kind) if isinstance(values, list) else values
 
 
-def _scalar(text: str) -> Any:
-    return pa.scalar(text, pa.string())
-
-
-def _joined(*parts: Any) -> Any:
-    return pc.binary_join_element_wise(*parts, _EMPTY)
-
-
-_EMPTY = _scalar("")
-
-
+# Of pages of the same number of changes: these columns are the same, and Arrow's never change.
+@lru_cache(32)
 def _nothing(rows: int, kind: pa.DataType) -> Any:
     made: Any = pa.nulls
     return made(rows, kind)
 
 
+@lru_cache(32)
 def _same(text: str, rows: int) -> Any:
     return pa.repeat(pa.scalar(text, pa.string()), rows)
+
+
+@lru_cache(32)
+def _unchanged(rows: int) -> Any:
+    return pa.array([[]] * rows, schema().field("unchanged").type)

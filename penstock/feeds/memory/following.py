@@ -52,7 +52,7 @@ class MemoryFollowing:
             self._connected = False
             raise self._loss
         pages = self._take()
-        if not pages and not self.drained:
+        if timeout and not pages and not self.drained:
             time.sleep(timeout)
         return pages
 

@@ -1,5 +1,6 @@
 """A client for one purpose: its connection, and the one by which the driver watches the server."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ Client = MongoClient[dict[str, Any]]
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 
-class _OneServer:
+class OneServer:
     """Keeps a client at the nearest server of those that it first saw, while that can be used: a
     cursor is known at its server only, and raw commands are not bound to it."""
 
@@ -30,9 +31,13 @@ class _OneServer:
                 return [each]
         if not servers:
             return servers
-        nearest = min(servers, key=lambda each: each.round_trip_time or 0.0)
+        nearest = min(servers, key=_distance)
         self._chosen = nearest.address
         return [nearest]
+
+
+def _distance(server: ServerDescription) -> float:
+    return math.inf if server.round_trip_time is None else server.round_trip_time
 
 
 def connect(settings: MongoSettings, patience: float | None = None) -> Client:
@@ -44,7 +49,7 @@ def connect(settings: MongoSettings, patience: float | None = None) -> Client:
             appname=f"penstock {settings.name}"[:128],
             maxPoolSize=1,
             serverMonitoringMode="poll",
-            server_selector=_OneServer(),
+            server_selector=OneServer(),
             connectTimeoutMS=_milliseconds(settings.connect_timeout),
             serverSelectionTimeoutMS=_milliseconds(settings.connect_timeout),
             socketTimeoutMS=_milliseconds(patience or settings.silence),

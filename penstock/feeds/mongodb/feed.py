@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.backoff import delays
 from penstock.change import Images, OnError
-from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.errors import PenstockError, PositionLost, SettingsError
 from penstock.feeds import (
     At,
     Collection,
@@ -20,6 +20,7 @@ from penstock.feeds import (
     Listing,
     Mark,
 )
+from penstock.feeds.mongodb.catching_up import CatchingUp
 from penstock.feeds.mongodb.cluster import completed, identity
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
@@ -44,7 +45,6 @@ from penstock.wire.eras import next_era
 PARTITION = PartitionId("change-stream")
 # Bytes of a BSON document at most.
 LARGEST = 16 * 2**20
-_TOLD_AFTER = 60  # seconds that a server is waited for without a word
 _CHECKING = 1.0  # seconds
 
 
@@ -55,12 +55,11 @@ class MongoFeed:
         self, settings: MongoSettings, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings = settings
-        self._clock = clock
         self._losses = Losses(settings)
         self._tolerance = Tolerance()
         self._patience = Patience(settings.silence)
         self._batch = settings.page_rows
-        self._behind_since: float | None = None  # on the clock
+        self._catching_up = CatchingUp(clock)
 
     def __repr__(self) -> str:
         return f"MongoFeed({self._settings.database} at {address(self._settings)})"
@@ -147,7 +146,8 @@ class MongoFeed:
             raise self._losses.refused(error, bookmark, "", ()) from error
         with _closing_on_failure(stream):
             found = self._losses.verified(stream.client, bookmark)
-            self._wait_for(stream, time_in_era(bookmark))
+            newest, server = stream.cluster_time, address(self._settings)
+            self._catching_up.expect(time_in_era(bookmark), newest, server)
         era = era_of_bookmark(bookmark.place, bookmark.mark)
         if self.moved(bookmark, None) is not None:
             # Nobody says what is stored after the bookmark: no place may be taken for one of these.
@@ -210,23 +210,6 @@ class MongoFeed:
             patience=self._patience,
         )
 
-    def _wait_for(self, stream: ChangeStream, read: int) -> None:
-        """Raises Unavailable while the server knows of no operation as new as one that we read: a
-        secondary that was cut off, or a clock that was set back. That is no lost history."""
-        newest = stream.cluster_time
-        if newest >= read or not newest:
-            self._behind_since = None
-            return
-        now = self._clock()
-        self._behind_since = now if self._behind_since is None else self._behind_since
-        waited = int(now - self._behind_since)
-        raise Unavailable(
-            f"{address(self._settings)} is at {cursor_of(newest)}, before the saved position"
-            f" {cursor_of(read)}: waiting for it"
-            + (f" for {waited} s so far" if waited >= _TOLD_AFTER else ""),
-            hint="does this member replicate, and is its clock right?",
-        )
-
     def _failed(self, error: PenstockError) -> None:
         """The driver refuses replies of more than 48 MB, which no real server sends: ask for less,
         down to one change."""
@@ -235,12 +218,7 @@ class MongoFeed:
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: a server that stays behind."""
-        since = self._behind_since
-        waited = 0 if since is None else int(self._clock() - since)
-        if waited < _TOLD_AFTER:
-            return {}
-        said = f"the server has been before the saved position for {waited} s"
-        return {"state": "behind", "message": said, "at_risk": ""}
+        return self._catching_up.status()
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""

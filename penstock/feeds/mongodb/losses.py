@@ -18,7 +18,7 @@ from penstock.feeds.mongodb.history import (
 )
 from penstock.feeds.mongodb.oplog import reach
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.position import Bookmark, Place
+from penstock.position import Bookmark
 from penstock.wire.changestream.events import cursor_of
 
 
@@ -36,27 +36,24 @@ class Losses:
             found = identity(client)
             is_replaced = bool(time) and not found.startswith("mongos/") and lacks(client, time)
         if is_another(known, found):
-            raise self.lost(OTHER, bookmark, f"this is {found}, and the position is of {known}")
+            raise self._other(bookmark, f"this is {found}, and the position is of {known}")
         if is_replaced:
             said = f"its oplog has no entry of {cursor_of(time)} any more: its files were restored"
-            raise self.lost(OTHER, bookmark, said)
+            raise self._other(bookmark, said)
         return found
 
-    def lost(
-        self,
-        cause: str,
-        bookmark: Bookmark,
-        detail: str,
-        *,
-        gaps: Sequence[Gap] = (),
-        at: Place | None = None,
+    def _other(self, bookmark: Bookmark, detail: str) -> HistoryLost:
+        where = f"{self.settings.database} at {address(self.settings)}"
+        return self._lost(OTHER, bookmark, f"{where}: {detail}")
+
+    def _lost(
+        self, cause: str, bookmark: Bookmark, detail: str, *, gaps: Sequence[Gap] = ()
     ) -> HistoryLost:
-        """The gap after a bookmark (`at`: after what was read since), found despite `gaps`."""
-        said = f"{self.settings.database} at {address(self.settings)}: {detail}"
-        gap = gap_of(cause, at or bookmark.place, self.settings.on_gap, said)
+        """The gap after a bookmark, found despite `gaps`."""
+        gap = gap_of(cause, bookmark.place, self.settings.on_gap, detail)
         if gap.policy == "continue":
             where = self.after((*gaps, gap), bookmark)[1]
-            gap = replace(gap, detail=f"{said}; it goes on {where}")
+            gap = replace(gap, detail=f"{detail}; it goes on {where}")
         return HistoryLost(gap, hint=HINTS[cause])
 
     def refused(
@@ -64,7 +61,7 @@ class Losses:
     ) -> HistoryLost:
         """The server does not give what comes after the bookmark. `found`: its identity."""
         cause = cause_of(error)
-        lost = self.lost(cause, bookmark, error.message, gaps=gaps)
+        lost = self._lost(cause, bookmark, error.message, gaps=gaps)
         if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):
             return HistoryLost(lost.gap, hint=f"is it another cluster? {lost.hint}")
         return lost

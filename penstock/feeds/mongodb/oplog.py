@@ -28,10 +28,16 @@ def time_of(reply: Mapping[str, Any]) -> int:
     return found.time << 32 | found.inc if isinstance(found, Timestamp) else 0
 
 
+def asked(client: Client, command: str) -> dict[str, Any]:
+    """The answer of the server where the client reads, which needs no primary."""
+    found: dict[str, Any] = client.admin.command(command, read_preference=client.read_preference)
+    return found
+
+
 def operation_time(settings: MongoSettings) -> int:
     """The same, asked for now. Raises Unavailable, SettingsError."""
     with asking(settings) as client:
-        return time_of(client.admin.command("ping"))
+        return time_of(asked(client, "ping"))
 
 
 def reach(settings: MongoSettings) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from penstock.errors import PenstockError, PositionLost, SettingsError
 from penstock.feeds.mongodb.cluster import hello_of, id_namespace, is_sharded, oldest_in, read_id
 from penstock.feeds.mongodb.connect import Client, address
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
-from penstock.feeds.mongodb.oplog import asking, collections, time_of
+from penstock.feeds.mongodb.oplog import asked, asking, collections, time_of
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream, Patience
 from penstock.finding import Finding
@@ -29,7 +29,8 @@ def check(settings: MongoSettings) -> list[Finding]:
             findings = [*_server(client, settings), *_identity(client), *_oplog(client)]
     except PenstockError as error:
         return [_failed("server", error)]
-    return [*findings, *_stream(settings), *_start(settings), *_collections(settings)]
+    findings += [*_stream(settings), *_start(settings), *_collections(settings)]
+    return [*findings, *_tenant(settings)]
 
 
 def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
@@ -39,7 +40,7 @@ def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
 
 
 def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
-    version = client.admin.command("buildInfo")["version"]
+    version = asked(client, "buildInfo")["version"]
     major, where = int(version.split(".")[0]), address(settings)
     message = f"{where} is MongoDB {version}"
     if major < _OLDEST:
@@ -88,7 +89,7 @@ def _oplog(client: Client) -> Iterator[Finding]:
         return
     try:
         with translating("reading the oplog"):
-            oldest, newest = oldest_in(client), time_of(client.admin.command("ping"))
+            oldest, newest = oldest_in(client), time_of(asked(client, "ping"))
     except SettingsError:
         yield Finding(
             level="warning",
@@ -105,7 +106,8 @@ def _oplog(client: Client) -> Iterator[Finding]:
         message=f"it reaches back {_hours(seconds)}: a longer stop of penstock loses changes",
         remedy=""
         if level == "ok"
-        else "db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48}), unless it is new",
+        else "on every member: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48});"
+        " in Atlas the minimum oplog window; or it is new",
     )
 
 
@@ -188,6 +190,22 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
         without = [each for each in found if each not in kept]
         if wanted in ("required", "when_available") and without:
             yield _without_images(key, wanted, without)
+
+
+def _tenant(settings: MongoSettings) -> Iterator[Finding]:
+    """Of an update without images only the document key is known."""
+    if (
+        settings.tenant.startswith("field:")
+        and settings.full_document == "off"
+        and settings.before == "off"
+    ):
+        yield Finding(
+            level="warning",
+            subject="tenant",
+            message=f"{settings.tenant} is null for updates without a document, unless it is part"
+            " of the _id or of the shard key",
+            remedy="set full_document: update_lookup, or before: when_available",
+        )
 
 
 def _with_images(settings: MongoSettings) -> set[tuple[str, str]]:

@@ -11,6 +11,8 @@ from penstock.feeds.mongodb.settings import MongoSettings
 
 # Seconds between two questions: the oldest entry moves slowly, and each one makes a connection.
 EVERY = 30.0
+# So many times rarer where it may not be asked: an operator may grant the right.
+_RARER = 10
 
 
 class OplogWindow(Closes):
@@ -44,4 +46,4 @@ class OplogWindow(Closes):
         while not self._closed.is_set():
             with suppress(PenstockError):  # the reading says what is wrong with the server
                 self.oldest, self.unknown = self._ask(self._settings)
-            self._closed.wait(self._every)
+            self._closed.wait(self._every * (_RARER if self.unknown else 1))

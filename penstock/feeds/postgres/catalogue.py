@@ -6,7 +6,7 @@ of now, the relation perhaps of an hour ago: what no longer fits is left out, an
 
 from collections.abc import Iterable
 
-from penstock.feeds.postgres.connect import Errands
+from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message
@@ -47,8 +47,8 @@ ORDER BY k.position
 class Catalogue:
     """Describes relations; asks only for types that it has not seen, and for keys."""
 
-    def __init__(self, errands: Errands) -> None:
-        self._errands = errands
+    def __init__(self, side: SideConnection) -> None:
+        self._side = side
         self._types: dict[int, TypeEntry] = {}
 
     def describe(self, raw: bytes) -> KnownRelation:
@@ -71,7 +71,7 @@ class Catalogue:
         own = {oid for oid in oids if oid >= _FIRST_OWN}
         unknown = own - self._types.keys()
         if unknown:
-            for oid, name, kind, inner, delimiter in self._errands.rows(
+            for oid, name, kind, inner, delimiter in self._side.rows(
                 _TYPES, sorted(unknown), _FIRST_OWN
             ):
                 self._types[oid] = TypeEntry(
@@ -90,4 +90,4 @@ class Catalogue:
         return entries
 
     def _key(self, oid: int) -> tuple[str, ...]:
-        return tuple(name for (name,) in self._errands.rows(_KEY, oid))
+        return tuple(name for (name,) in self._side.rows(_KEY, oid))

@@ -119,7 +119,7 @@ def database_name(settings: PostgresSettings) -> str:
     return str(given.get("dbname") or given.get("user") or "postgres")
 
 
-class Errands:
+class SideConnection:
     """An ordinary connection for small questions beside the stream: made when first needed, and
     made anew, once, when it was closed meanwhile (by an idle_session_timeout, or a proxy)."""
 

@@ -9,13 +9,13 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
-from penstock.feeds.postgres.connect import Errands, Ordinary
+from penstock.feeds.postgres.connect import Ordinary, SideConnection
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.heartbeat import Heartbeat
 from penstock.feeds.postgres.history import KnownHistory, known_of
+from penstock.feeds.postgres.page_timer import PageTimer
 from penstock.feeds.postgres.progress import LogProgress
-from penstock.feeds.postgres.ripening import Ripening
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
@@ -71,16 +71,17 @@ class PostgresFollowing:
         self._begin = begin
         self._on_server_defect = on_server_defect
         self._diverged = diverged
+        # Set by any thread, and only forwards; `_noted` is what the reading thread has sent of it.
         self._acknowledged: Place | None = None
         self._noted: Place | None = None
-        self._connected = True
-        self._oldest: int | None = None
-        self._pages = 0
+        self._connected = True  # until the first error, or `close`; never again
+        self._oldest: int | None = None  # of the progress, copied for `status`
+        self._pages = 0  # given so far: with the log's end, a text that changes with every event
         self._flow = 0  # looks at the wire in a row that brought bytes
         now = time.monotonic()
-        self._heard_at = now
+        self._heard_at = now  # the last bytes of any kind
         self._asked_at: float | None = None  # the first question since, which has no answer yet
-        self._ripening = Ripening(settings.page_wait, now)
+        self._page_timer = PageTimer(settings.page_wait, now)
         self._progress = LogProgress(
             durable=slot.confirmed,
             after=None if after is None else (after, begin.lsn),
@@ -89,14 +90,14 @@ class PostgresFollowing:
             now=now,
         )
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
-        self._errands = Errands(settings)
-        self._heartbeat = Heartbeat(self._errands, settings.heartbeat, now)
+        self._side = SideConnection(settings)
+        self._heartbeat = Heartbeat(self._side, settings.heartbeat, now)
         self._framer = Framer(
             Collector(
                 partition,
                 after=after,
                 limits=PageLimits(size=settings.page_size, rows=settings.page_rows),
-                describe=Catalogue(self._errands).describe,
+                describe=Catalogue(self._side).describe,
                 relations={},
                 era=begin.known.era,
                 anchored=begin.anchored,
@@ -104,8 +105,8 @@ class PostgresFollowing:
             progress=self._progress,
             streams=self._streams,
         )
-        self._reader = begin.connection.info.backend_pid
-        self._watch = Watch(self._errands, slot, now)
+        self._reader = begin.connection.info.backend_pid  # our name at the server
+        self._watch = Watch(self._side, slot, now)
         command = replication_command(settings, slot, begin.lsn)
         self._transport: Transport = start(begin.connection, command)
 
@@ -126,12 +127,12 @@ class PostgresFollowing:
         while True:
             pages = framer.scan(time.time())
             now = time.monotonic()
-            due = self._ripening.due_in(now, holds=framer.holds, between=framer.between)
+            due = self._page_timer.due_in(now, holds=framer.holds, between=framer.between)
             if not pages and due <= 0:
                 pages = framer.flush(time.time())
             self._report(now)
             if pages:
-                self._ripening.cut(now)
+                self._page_timer.cut(now)
                 self._pages += len(pages)
                 return pages
             if framer.busy:
@@ -298,4 +299,4 @@ class PostgresFollowing:
         self._connected = False
         self._transport.close()
         self._streams.close()
-        self._errands.close()
+        self._side.close()

@@ -51,8 +51,10 @@ class Framer:
         self._streams = streams
         self._native = NativeWalk.create()
         self._walk_rows = rows_ahead if self._native is None else self._native.rows
+        # A streamed transaction that is being given out; nothing is framed until it is done.
         self._delivery: TransactionDelivery | None = None
         self._streaming: int | None = None  # the xid of the Stream Start block that we are in
+        # `_data` from `_position` to `_end` is not framed yet; after it come `_chunks`.
         self._data = PADDING
         self._position = 0
         self._end = 0

@@ -1,14 +1,14 @@
 """A logical message now and then, so that an idle database's slot keeps moving."""
 
-from penstock.feeds.postgres.connect import Errands
+from penstock.feeds.postgres.connect import SideConnection
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 
 
 class Heartbeat:
     """Writes into the WAL every `interval` seconds; never, if that is None."""
 
-    def __init__(self, errands: Errands, interval: float | None, now: float) -> None:
-        self._errands = errands
+    def __init__(self, side: SideConnection, interval: float | None, now: float) -> None:
+        self._side = side
         self._interval = interval
         self._beaten_at = now
 
@@ -17,6 +17,6 @@ class Heartbeat:
         if self._interval is None or now - self._beaten_at < self._interval:
             return
         self._beaten_at = now
-        self._errands.rows(
+        self._side.rows(
             "SELECT pg_catalog.pg_logical_emit_message(false, %s, '')", HEARTBEAT_PREFIX
         )

@@ -16,7 +16,7 @@ from penstock.position import Place
 from penstock.wire.eras import era_of, next_era
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of, parse_lsn
 
-# WAL ends may be told a page apart before and after a restart.
+# WAL ends may be reported a page apart before and after a restart.
 _SLACK = 8192
 
 _ALIGNED = 8  # bytes: where records begin

@@ -43,10 +43,10 @@ class LogProgress:
     LSN up to which the source is not needed any more when that place is durable. Either side may
     take the other for dead after `patience` seconds: a report is due three times in them.
 
-    `allowed` is how far the source may be told at most, None for as far as is durable: whoever
+    `allowed` is how far may be acknowledged at most, None for as far as is durable: whoever
     stores marks raises it when one is stored.
 
-    `settled`, `committed` and `keepalive` are told in the order of the stream; `acknowledged`
+    `settled`, `committed` and `keepalive` are called in the order of the stream; `acknowledged`
     whenever something became durable.
     """
 
@@ -143,7 +143,7 @@ class LogProgress:
         return durable
 
     @property
-    def _tellable(self) -> int:
+    def _reportable(self) -> int:
         return self.durable if self.allowed is None else min(self.durable, self.allowed)
 
     def due(self, now: float) -> bool:
@@ -151,18 +151,18 @@ class LogProgress:
         waited = now - self._reported_at
         return (
             self._asked
-            or (waited >= MOVED and self._tellable > self.reported)
+            or (waited >= MOVED and self._reportable > self.reported)
             or waited >= min(SAME, self._patience / 3)
         )
 
     def next_in(self, now: float) -> float:
         """Seconds until a report may be due, at most one."""
         waited = now - self._reported_at
-        return max(0.0, min(MOVED, MOVED - waited if self._tellable > self.reported else MOVED))
+        return max(0.0, min(MOVED, MOVED - waited if self._reportable > self.reported else MOVED))
 
     def reporting(self, now: float) -> tuple[int, int]:
         """Notes that a report is sent; returns what it says: received and durable."""
         self._asked = False
         self._reported_at = now
-        self.reported = self._tellable
+        self.reported = self._reportable
         return self.received, self.reported

@@ -62,7 +62,7 @@ def start(connection: Ordinary, command: str) -> Transport:
 
 
 class PlainTransport:
-    """The socket itself. libpq keeps its own descriptor and is told nothing."""
+    """The socket itself. libpq keeps its own descriptor and does not know of this one."""
 
     def __init__(self, connection: Ordinary, command: str) -> None:
         self._connection = connection

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.feeds.postgres.connect import Errands
+from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.slot import Slot
 
 INTERVAL = 10.0  # seconds
@@ -24,8 +24,8 @@ _AT_RISK = "so far behind that the server may give its slot up (its wal_status i
 class Watch:
     """`wal_status` and `safe_wal_size` of a slot, as they were within the last seconds."""
 
-    def __init__(self, errands: Errands, slot: Slot, now: float) -> None:
-        self._errands = errands
+    def __init__(self, side: SideConnection, slot: Slot, now: float) -> None:
+        self._side = side
         self._slot = slot.name
         self._wal_status = slot.wal_status
         self._safe: int | None = None
@@ -38,7 +38,7 @@ class Watch:
             return
         self._looked_at = now
         try:
-            rows = self._errands.rows(_QUERY, self._slot)
+            rows = self._side.rows(_QUERY, self._slot)
         except PenstockError:
             return
         for status, safe, newest in rows:

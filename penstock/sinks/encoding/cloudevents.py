@@ -56,8 +56,8 @@ class CloudEventColumns:
         self, columns: Columns, routed: Routed, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """See Columnar."""
-        said = (orjson.dumps(_attributes(route.values)) for route in routed.routes)
-        return {"_attributes": Values([b"," + one[1:-1] for one in said])}
+        shared = (orjson.dumps(_attributes(route.values)) for route in routed.routes)
+        return {"_attributes": Values([b"," + one[1:-1] for one in shared])}
 
 
 def _attributes(route: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The columns that a formatter is run over: a batch's, and some more beside them.
 
-Where the compiled kernel is there, it is told once where their bytes are, for all runs.
+Where the compiled kernel is there, it gets the addresses of their bytes once, for all runs.
 """
 
 import ctypes

@@ -54,9 +54,9 @@ def _by_kernel(column: Column) -> Column | None:
         return None
     given, made = (ctypes.c_byte * ARROW_ARRAY)(), (ctypes.c_byte * ARROW_ARRAY)()
     column._export_to_c(ctypes.addressof(given))
-    said = kernel.penstock_convert(given, made)
+    failed = kernel.penstock_convert(given, made)
     kernel.penstock_rows_release(given)
-    return None if said else pa.Array._import_from_c(ctypes.addressof(made), BINARY)
+    return None if failed else pa.Array._import_from_c(ctypes.addressof(made), BINARY)
 
 
 def _to_msgpack(image: bytes) -> bytes:

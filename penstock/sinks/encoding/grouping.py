@@ -101,6 +101,6 @@ def _parts(kinds: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Sizes]
 
 
 def ends_of(groups: Sequence[Group]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """Behind which messages everything up to their last change has been said."""
-    said = np.cumsum([group.count for group in groups])
-    return np.asarray(said == np.array([group.last + 1 for group in groups]), np.bool_)
+    """Behind which messages everything up to their last change is in a message."""
+    sent = np.cumsum([group.count for group in groups])
+    return np.asarray(sent == np.array([group.last + 1 for group in groups]), np.bool_)

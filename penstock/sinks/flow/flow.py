@@ -119,17 +119,17 @@ class Flow:
         before, self.pressure = self.pressure.state, pressure
         if pressure.state is not before:
             self.pace = pressure.pace
-            self._tell("pressure", pressure.state.value, _WORDS[pressure.state])
+            self._report("pressure", pressure.state.value, _WORDS[pressure.state])
 
     def _broke(self, breaker: Breaker, error: str = "") -> None:
         before, self.breaker = self.breaker.state, breaker
         if breaker.state is not before:
-            self._tell("breaker", breaker.state.value, error)
+            self._report("breaker", breaker.state.value, error)
 
-    def _tell(self, machine: str, state: str, why: str) -> None:
-        told: dict[str, Any] = {machine: state, f"{machine}_reason": why}
+    def _report(self, machine: str, state: str, why: str) -> None:
+        report: dict[str, Any] = {machine: state, f"{machine}_reason": why}
         counts = {f"{machine}_transitions": 1, f"{machine}_entered:{state}": 1}
-        self._listener({**told, "counts": counts})
+        self._listener({**report, "counts": counts})
 
 
 _INTERRUPTIONS = 3  # chains broken by others before we chain no more

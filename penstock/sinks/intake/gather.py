@@ -30,7 +30,7 @@ class Gather:
         return not self._batches or self._batches[0].schema.equals(batch.schema)
 
     def add(self, batch: pa.RecordBatch, now: float) -> None:
-        """Takes a batch that `takes` said yes to."""
+        """Takes a batch that `takes` accepted."""
         if not self._batches:
             self._since = now
         self._batches.append(batch)

@@ -21,7 +21,7 @@ from penstock.sinks.jetstream.stream import TargetStream
 
 # What `/varz` of a monitoring URL says; raises OSError or ValueError.
 Ask = Callable[[str, float], Mapping[str, Any]]
-_TELLS = (2, 10)  # earlier ones do not have it, and cannot sync always
+_SHOWS_SYNC = (2, 10)  # earlier ones do not have it, and cannot sync always
 _REMEDY = (
     "put `sync_interval: always` into the jetstream block of every server of the stream, and name "
     "their monitoring endpoints in the sink's `monitoring`; or, if you know that they sync, set "
@@ -83,10 +83,10 @@ def _answers(
     silent = []
     for url in urls:
         try:
-            told = ask(url, timeout)
-            config = (told.get("jetstream") or {}).get("config") or {}
-            old = version_of(str(told.get("version", "0"))) < _TELLS
-            found[str(told["server_name"])] = None if old else bool(config.get("sync_always"))
+            answer = ask(url, timeout)
+            config = (answer.get("jetstream") or {}).get("config") or {}
+            old = version_of(str(answer.get("version", "0"))) < _SHOWS_SYNC
+            found[str(answer["server_name"])] = None if old else bool(config.get("sync_always"))
         except (OSError, URLError, ValueError, KeyError):
             silent.append(urlsplit(url).netloc.rpartition("@")[2])
     return found, silent

@@ -29,7 +29,7 @@ def owners_subject(stream: str) -> str:
 
 
 def instances(api: JetStream, stream: str) -> str:
-    """Which instances have a lease there, for an error; "" if that cannot be told."""
+    """Which instances have a lease there, for an error; "" if that cannot be read."""
     found, sequence = [], 0
     with suppress(PenstockError, ValueError, KeyError, TypeError):
         while row := api.next(owners_stream(stream), owners_subject(stream), sequence + 1):

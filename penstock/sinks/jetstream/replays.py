@@ -174,11 +174,11 @@ def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
     """Headers that say how far the stream is, and not where their change belongs."""
     if mark is None:
         return headers
-    said = str(mark.place or _NOWHERE).encode()
+    place = str(mark.place or _NOWHERE).encode()
     if mark.mark:
-        said += b"\r\n%b: %b" % (MARK.encode(), orjson.dumps(mark.mark))
+        place += b"\r\n%b: %b" % (MARK.encode(), orjson.dumps(mark.mark))
     own = _MARK.sub(b"", headers, count=1)
-    return _PLACE.sub(lambda found: found[1] + b" " + said, own, count=1)
+    return _PLACE.sub(lambda found: found[1] + b" " + place, own, count=1)
 
 
 def _shown(kept: StoredLetter) -> dict[str, Any]:

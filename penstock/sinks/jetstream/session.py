@@ -47,17 +47,19 @@ class Session:
         self.template: Template = parse_template(settings.subject)
         self.connection = Connection(settings)
         self.api = JetStream(self.connection)
+        self.flow = Flow(settings)  # outlives connections: what was learnt of the server
+        # Why exactly once was given up, for as long as this session lives; "" while it was not.
+        self._stepped_down = ""
+        # From here on: what opening found. Valid while `stream` is not None, which comes last.
         self.stream: TargetStream | None = None
         self.delivery: Delivery = settings.delivery
-        self.reason = ""
-        self.durability_reason = ""
-        self.made = False
-        self.flow = Flow(settings)
-        self._stepped_down = ""
+        self.reason = ""  # for this delivery
+        self.durability_reason = ""  # why what is acknowledged is synced; "" if that is not asked
+        self.made = False  # whether this opening made the stream
         self.chains = False  # whether a chain is as exact as an atomic batch, and cheaper
         self.encoder: Encoder
-        self.unlimited: Encoder  # tells what is too large from what cannot be encoded
-        self.limit = 0
+        self.unlimited: Encoder  # to distinguish what is too large from what cannot be encoded
+        self.limit = 0  # bytes that a message of `encoder` may have
         self.dead_letters: DeadLetters
         self.suspensions: Suspensions
         self.streaks: dict[Table, int] = {}  # changes in a row that were too large

@@ -14,7 +14,7 @@ from penstock.nats.connection import Connection
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
 from penstock.sinks import Progress, Receipt, Record
-from penstock.sinks.encoding.message import Origin
+from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.owners import OwnersStore
@@ -23,7 +23,7 @@ from penstock.sinks.jetstream.replays import Replays
 from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
-from penstock.sinks.jetstream.write import Write
+from penstock.sinks.jetstream.write import WriteRun
 
 
 class JetStreamSink:
@@ -35,7 +35,7 @@ class JetStreamSink:
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
-            return Write(session, progress).run(changes)
+            return WriteRun(session, progress).run(changes)
 
     @property
     def images(self) -> Images:
@@ -93,6 +93,21 @@ class JetStreamSink:
                 for origin, shard in state.shards.items()
             }
             return {**dict.fromkeys(partitions, Record()), **found}
+
+    def last(self, backend: str) -> tuple[PartitionId, Record] | None:
+        """See `ReportsLast`."""
+        with borrowed(self.settings) as session:
+            stream, subject = self.settings.stream, session.template.of_backend(backend)
+            if session.asked(lambda api: api.stream(stream)) is None:
+                return None
+            [last] = session.asked(lambda api: api.last_of_each(stream, [subject], direct=False))
+            found = None if last is None else read_bookmark(last.headers)
+            if found is None or found[0].backend != backend:
+                return None
+            origin, (place, mark, _) = found
+            exact = session.delivery == "exactly-once"
+            bookmark = Bookmark(place, mark or {}) if exact else None
+            return origin.partition, Record(bookmark=bookmark, begun=True)
 
     def leases(self) -> LeaseStore:
         """See `KeepsLeases`."""

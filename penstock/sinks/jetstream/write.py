@@ -14,7 +14,7 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.breaker import BreakerState
 from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order
-from penstock.sinks.intake.pull import Pull
+from penstock.sinks.intake.prefetch import Prefetch
 from penstock.sinks.jetstream.latency import PublishLatency
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import POLL, Publisher, Tally
@@ -29,31 +29,32 @@ _PROGRESS = 0.05
 _STORED = 1 << 20  # bytes stored that are reported at once: a small part of the buffer
 
 
-class Write:
+class WriteRun:
     """One call of `write`."""
 
     def __init__(self, session: Session, progress: Progress) -> None:
         self._session, self._progress = session, progress
-        self._tally = Tally()
+        self._tally = Tally()  # what is durable; every report and the receipt are made of it
         self._collects = session.settings.messages == "batch"
         self._order = Order(_LARGE_PART) if self._collects else Order()
         self._poison = Quarantine(session, progress.report)
         self._connected: Connection | None = None  # what the publisher publishes over
-        self._publisher: Publisher
+        self._publisher: Publisher  # there as soon as `_connected` was set once
         self._flow = session.flow
         self._flow.listen(progress.report)
+        # What was ordered and may wait for more; everything older is with the publisher.
         self._gather = Gather(session.settings.batch)
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
         self._reported = self._size = 0  # of the tally, at the last report
         self._latency = PublishLatency()
-        self._slowest: dict[str, float] = {}
+        self._slowest: dict[str, float] = {}  # of the latencies, since the last report
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `JetStreamSink.write`."""
-        with Pull(changes) as pull:
+        with Prefetch(changes) as prefetch:
             while True:
                 try:
-                    batches = pull.take(*self._until())
+                    batches = prefetch.take(*self._until())
                 except StopIteration:
                     break
                 self._go_on(batches)
@@ -79,7 +80,7 @@ class Write:
         """Seconds until what was stored is to be reported."""
         if self._tally.stored == self._reported:
             return _IDLE
-        return max(0.0, self._told + _PROGRESS - time.monotonic())
+        return max(0.0, self._reported_at + _PROGRESS - time.monotonic())
 
     @property
     def _is_idle(self) -> bool:
@@ -167,9 +168,9 @@ class Write:
         if self._is_idle:
             self._pass()
         tally = self._tally
-        is_due = now - self._told >= _PROGRESS or tally.size - self._size >= _STORED
+        is_due = now - self._reported_at >= _PROGRESS or tally.size - self._size >= _STORED
         if is_due and tally.stored != self._reported:
-            self._told, self._reported, self._size = now, tally.stored, tally.size
+            self._reported_at, self._reported, self._size = now, tally.stored, tally.size
             self._latency.stored()
             fresh, tally.fresh = tally.fresh, {}
             self._progress.stored(fresh)
@@ -203,8 +204,8 @@ class Write:
         except Rejected as error:
             if self._session.settings.on_error == "stop":
                 raise
-            # The stream takes less than it said when we looked: a new session looks again, and
-            # then what is too large is set aside.
+            # The stream takes less than it did when the session opened: a new session asks again,
+            # and then what is too large is set aside.
             raise Unavailable(error.message, hint=error.hint) from error
 
     def _step_down(self, error: OtherWriters) -> None:
@@ -221,7 +222,7 @@ class Write:
         self._repeated(lambda: released.extend(old.release(session.api)))
         for messages in released:
             self._publisher.add(messages)
-        self._tell()
+        self._report_session()
 
     def _repeated(self, step: Callable[[], None]) -> None:
         """Does a step over an open session, again and again until it succeeds."""
@@ -275,13 +276,13 @@ class Write:
         session = self._session
         if not session.is_open:
             session.open()
-            self._tell()
+            self._report_session()
         if self._connected is None:
             self._publisher = session.publisher(self._tally)
         self._publisher.resume(session.connection, session.api)
         self._connected = session.connection
 
-    def _tell(self) -> None:
+    def _report_session(self) -> None:
         session = self._session
         self._progress.report({
             "connected": True,

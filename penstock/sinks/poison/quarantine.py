@@ -216,7 +216,7 @@ class Quarantine:
             return suspended.skip(letter.partition, [letter.place])
 
         self._session.streaks[table] = 0
-        self._tell(self._session.suspensions.change(table, step))
+        self._report_table(self._session.suspensions.change(table, step))
 
     def _hide(self, batch: pa.RecordBatch) -> tuple[set[int], dict[int, Suspension]]:
         """The rows that are not published because their table is suspended; those of them that a
@@ -262,7 +262,7 @@ class Quarantine:
                 return counted.after(Event.CHANGE if asked else Event.MENDED, now())
 
             record = self._session.suspensions.change(record.table, step)
-            self._tell(record)
+            self._report_table(record)
         return {
             row: record if record.begins(partition, place) else None
             for row, place in places.items()
@@ -281,7 +281,7 @@ class Quarantine:
         (values,) = batch.slice(row, 1).to_pylist()
         return faults.is_mended(record, values, self._session.limit)
 
-    def _tell(self, record: Suspension) -> None:
+    def _report_table(self, record: Suspension) -> None:
         self._notify({"tables": [summary(record)]})
 
 

@@ -33,5 +33,5 @@ def not_started(error: Exception, master: str) -> PenstockError:
 def _reason(text: str) -> str:
     """The line with Java's exception, without its class."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    return said.rpartition("Exception: ")[2][:300]
+    found = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return found.rpartition("Exception: ")[2][:300]

@@ -152,21 +152,27 @@ class Reader:
         return self.pack({"to": {"database": to.get("db"), "collection": to.get("coll")}})
 
 
+def name_rule(rule: str) -> Callable[[str | None, str | None], str | None] | None:
+    """`tenant_rule` of database and collection; None for a rule that looks into documents."""
+    if rule == "none":
+        return lambda _database, _collection: None
+    if rule == "database":
+        return lambda database, _collection: database
+    return _prefix if rule == "collection_prefix" else None
+
+
 def tenant_rule(rule: str) -> TenantRule:
     """`none`, `database`, `collection_prefix` (of the name, up to its first underscore) or
     `field:PATH` (of the document after the change, else before it, else of its key)."""
-    if rule == "none":
-        return lambda _: None
-    if rule == "database":
-        return lambda sides: sides.database
-    if rule == "collection_prefix":
-        return _prefix
+    names = name_rule(rule)
+    if names is not None:
+        return lambda sides: names(sides.database, sides.collection)
     path = rule.removeprefix("field:").split(".")
     return lambda sides: _at(path, sides)
 
 
-def _prefix(sides: _Sides) -> str | None:
-    prefix, underscore, _ = (sides.collection or "").partition("_")
+def _prefix(_database: str | None, collection: str | None) -> str | None:
+    prefix, underscore, _ = (collection or "").partition("_")
     return prefix if underscore and prefix else None
 
 

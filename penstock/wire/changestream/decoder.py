@@ -17,8 +17,9 @@ from penstock.change import Images, OnError, schema
 from penstock.errors import Malformed
 from penstock.page import Page
 from penstock.position import Place
-from penstock.wire.changestream.changes import BROKEN, Read, Reader, tenant_rule
+from penstock.wire.changestream.changes import BROKEN, Read, Reader, name_rule, tenant_rule
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, element, events
+from penstock.wire.changestream.kernel import Kernel
 from penstock.wire.changestream.tokens import hash_of, mark_ending, mark_text
 from penstock.wire.changestream.values import CODEC
 from penstock.wire.eras import era_of
@@ -53,6 +54,8 @@ class ChangeStreamDecoder:
         self.settings = settings
         self.unknown_types: set[str] = set()
         self._reader = Reader(settings.images, tenant_rule(settings.tenant), settings.flatten)
+        names = name_rule(settings.tenant)
+        self._kernel = Kernel.of(settings.images, names, flatten=settings.flatten)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ChangeStreamDecoder, (self.settings,)
@@ -71,7 +74,7 @@ class ChangeStreamDecoder:
         for said, row in (page.first, rows[0]), (page.last, rows[-1]):
             if said != Place(row.cursor, row.ordinal):
                 raise Malformed(f"a page says it has the change {said}, but it is another one")
-        reads = [self._read(event, page) for event in run.events]
+        reads = self._reads(run.events, page)
         return [self._batch(page, rows, reads)]
 
     def _placed(
@@ -86,6 +89,16 @@ class ChangeStreamDecoder:
             f"{self.settings.backend}:{era}{own}:{name}",
             mark_text(event.token, ending),
         )
+
+    def _reads(self, found: Sequence[ChangeEvent], page: Page) -> list[Read]:
+        if self._kernel is None:
+            return [self._read(event, page) for event in found]
+        # One that the server split has several documents, and only Python joins them.
+        documents = [event.documents[0] for event in found]
+        return [
+            self._read(event, page) if read is None or len(event.documents) > 1 else read
+            for event, read in zip(found, self._kernel.read(page.payload, documents), strict=True)
+        ]
 
     def _read(self, event: ChangeEvent, page: Page) -> Read:
         documents = _documents(event, page.payload)

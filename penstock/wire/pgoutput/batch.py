@@ -89,10 +89,10 @@ def assemble(
 def _verify(page: Page, rows: list[tuple[Any, ...]], constants: Constants) -> None:
     if len(rows) != page.count:
         raise Malformed(f"a page at {page.first} says {page.count} changes and has {len(rows)}")
-    for said, row in ((page.first, rows[0]), (page.last, rows[-1])) if rows else ():
+    for stated, row in ((page.first, rows[0]), (page.last, rows[-1])) if rows else ():
         found = Place(constants.cursors[row[0]], row[2])
-        if found != said:
-            raise Malformed(f"a page says it has the change {said}, but it is {found}")
+        if found != stated:
+            raise Malformed(f"a page says it has the change {stated}, but it is {found}")
 
 
 def _batch(

@@ -91,10 +91,10 @@ class Scan:
         self._pack = pack
         self._text_images = text_images
         self._poison = poison
-        self._layouts: dict[int, tuple[int, RowLayout]] = {}
+        self._layouts: dict[int, tuple[int, RowLayout]] = {}  # the last of each relation
         self._unit = -1  # outside of a transaction
-        self._commit_lsn = 0
-        self._ordinal = 0
+        self._commit_lsn = 0  # of the transaction that `_unit` is; the end must repeat it
+        self._ordinal = 0  # of the next change of the transaction
         for raw in context.relations:
             self._announce(raw)
         if context.commit_lsn:

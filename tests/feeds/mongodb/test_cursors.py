@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from pymongo.server_description import ServerDescription
 
 from penstock.errors import SettingsError, Unavailable
-from penstock.feeds.mongodb.connect import connect
+from penstock.feeds.mongodb.connect import OneServer
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.pipeline import stages
 from penstock.feeds.mongodb.stream import Patience
 from penstock.leases import Lease
 from penstock.leases.mongodb import MongoStore
-from tests.mongo import eventually
 from tests.mongodb.cursors import matches
 from tests.mongodb.history import History, inserted
 from tests.mongodb.reading import Read, feed_of, settings_of
@@ -133,23 +133,23 @@ def test_everything_of_a_following_goes_to_one_secondary(reading: Read) -> None:
             primary.history.insert(number)
         there.read(5)
         there.close()
-        # The driver ends its sessions at the primary.
-        asked = [{name for name, _ in each.commands} - {"endSessions"} for each in servers]
-        assert not asked[0]
-        assert sorted(map(len, asked)) == [0, 0, 2], asked
+        of_cursors = {"getMore", "killCursors"}
+        asked = [{name for name, _ in each.commands} & of_cursors for each in servers]
+        assert asked[0] == set()
+        assert sorted(asked[1:], key=len) == [set(), of_cursors]
         assert not any(each.cursors for each in servers)
 
 
-def test_the_nearest_server_is_chosen(reading: Read) -> None:
-    with members("secondary", "secondary") as (one, two):
-        for far, near in ((one, two), (two, one)):
-            far.latency, near.latency = 0.1, 0.0
-            url = f"{one.url}&readPreference=secondary&localThresholdMS=1000"
-            with connect(settings_of(one, connection=url)) as client:
-                eventually(lambda client=client: len(client.secondaries) == 2)
-                counts = len(near.commands)
-                client.admin.command("ping", read_preference=client.read_preference)
-                assert len(near.commands) == counts + 1
+def test_the_nearest_server_is_chosen_and_kept() -> None:
+    choose = OneServer()
+    near = ServerDescription(("near", 1), round_trip_time=0.01)
+    far = ServerDescription(("far", 1), round_trip_time=0.2)
+    unknown = ServerDescription(("unknown", 1))
+    assert choose([]) == []
+    assert choose([unknown, far, near]) == [near]
+    nearer = ServerDescription(("nearer", 1), round_trip_time=0.001)
+    assert choose([nearer, far, near]) == [near], "its cursor is there"
+    assert choose([far, nearer]) == [nearer], "it is gone"
 
 
 def test_leases_are_read_from_the_primary() -> None:

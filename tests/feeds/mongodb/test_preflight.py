@@ -5,6 +5,8 @@ import pytest
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.finding import Finding
 from tests.mongo import REAL, Shop
+from tests.mongodb.reading import feed_of
+from tests.mongodb.server import ScriptedMongod
 from tests.servers import Secantus
 
 
@@ -76,3 +78,21 @@ def test_views_are_not_followed(shop: Shop) -> None:
     shop.db.users.insert_one({})
     shop.db.command({"create": "some", "viewOn": "users", "pipeline": []})
     assert shop.feed().tables() == [(shop.name, "users")]
+
+
+def test_a_tenant_that_updates_do_not_have_is_a_warning(shop: Shop) -> None:
+    found = said(shop.feed(tenant="field:team", full_document="off").check())
+    assert [each.level for each in found["tenant"]] == ["warning"]
+    for fine in ({"full_document": "off", "before": "when_available"}, {}, {"tenant": "none"}):
+        assert "tenant" not in said(shop.feed(**{"tenant": "field:team", **fine}).check())
+
+
+@pytest.mark.skipif(bool(REAL), reason="shows what the listing says, not what a server has")
+def test_time_series_are_not_followed(server: ScriptedMongod) -> None:
+    """`listCollections` says `type: timeseries`, and its events are of `system.buckets.*`:
+    src/mongo/db/timeseries/README.md."""
+    server.kinds = {"users": "collection", "weather": "timeseries", "v": "view"}
+    assert feed_of(server).tables() == [("shop", "users")]
+    found = said(feed_of(server, collections=["users", "weather"]).check())["collections"]
+    assert [each.level for each in found] == ["ok", "warning"]
+    assert "weather does not exist yet, or is a view or a time series" in found[1].message

@@ -15,7 +15,7 @@ from penstock.errors import SettingsError
 from penstock.sinks.flow.pressure import Pace
 from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order
-from penstock.sinks.intake.pull import Pull
+from penstock.sinks.intake.prefetch import Prefetch
 from penstock.sinks.settings import BatchSettings
 
 LIMITS = BatchSettings(max_size=10, max_wait=1.0, max_bytes=1 << 30)
@@ -106,7 +106,7 @@ def test_batches_of_two_encodings_do_not_mix(batch_of: Any) -> None:
 @pytest.mark.parametrize("make", [list, iter])
 def test_pulling_gives_everything_and_ends(make: Any, batch_of: Any) -> None:
     batches = [batch_of(1, n) for n in range(1, 20)]
-    with Pull(make(batches)) as pull:
+    with Prefetch(make(batches)) as pull:
         found: list[pa.RecordBatch] = []
         while len(found) < len(batches):
             found += pull.take(10)
@@ -122,7 +122,7 @@ def test_a_source_that_is_silent_is_not_waited_for(batch_of: Any) -> None:
         assert go_on.wait(10)
         yield batch_of(1)
 
-    with Pull(silent()) as pull:
+    with Prefetch(silent()) as pull:
         assert pull.take(0.01) == []
         go_on.set()
         assert pull.take(None)
@@ -136,7 +136,7 @@ def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -
         assert go_on.wait(10)
         yield batch_of(1)
 
-    with ours, theirs, Pull(silent()) as pull:
+    with ours, theirs, Prefetch(silent()) as pull:
         theirs.send(b"an answer")
         assert pull.take(None, ours.fileno()) == []
         ours.recv(100)
@@ -145,7 +145,7 @@ def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -
 
 
 def test_nothing_stays_open_when_the_source_has_ended(batch_of: Any) -> None:
-    with Pull(iter([batch_of(1)])) as pull:
+    with Prefetch(iter([batch_of(1)])) as pull:
         assert pull.take(10)
     pull._thread.join(10)
     ends = (pull._filled, pull._filling)
@@ -161,7 +161,7 @@ def test_what_the_source_raises_is_raised() -> None:
         yield from ()
         raise KeyError("from the source")
 
-    with Pull(broken()) as pull, pytest.raises(KeyError, match="from the source"):
+    with Prefetch(broken()) as pull, pytest.raises(KeyError, match="from the source"):
         pull.take(10)
 
 
@@ -173,7 +173,7 @@ def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> N
         for taken in range(1, 41):
             yield batch_of(400, taken)
 
-    with Pull(counted()) as pull:
+    with Prefetch(counted()) as pull:
         found = []
         for _ in range(40):
             deadline = time.monotonic() + 0.02
@@ -196,7 +196,7 @@ def test_small_batches_that_are_there_are_taken_together(batch_of: Any, ids_of: 
                 waiting.set()
             yield batch
 
-    with Pull(source()) as pull:
+    with Prefetch(source()) as pull:
         assert waiting.wait(10)
         found: list[list[pa.RecordBatch]] = []
         while sum(map(len, found)) < len(batches):
@@ -212,7 +212,7 @@ def test_the_thread_ends_when_nobody_wants_more(batch_of: Any) -> None:
         while True:
             yield batch_of(1)
 
-    with Pull(endless()) as pull:
+    with Prefetch(endless()) as pull:
         pull.take(10)
     pull._thread.join(10)
     assert not pull._thread.is_alive()

@@ -3,15 +3,9 @@ import struct
 import pytest
 
 from penstock.errors import Malformed
-from penstock.wire.pgoutput.frames import (
-    PrimaryKeepalive,
-    XLogData,
-    decode_frame,
-    from_pg_time,
-    standby_status,
-    to_pg_time,
-)
+from penstock.wire.pgoutput.frames import from_pg_time, standby_status, to_pg_time
 from penstock.wire.pgoutput.messages import Begin, decode_message
+from tests.wire.frames import PrimaryKeepalive, XLogData, decode_frame
 from tests.wire.golden import parts
 
 FILES = ["pg15-frames", "pg16-frames", "pg18-frames"]

@@ -65,10 +65,10 @@ class Atomic:
     ) -> None:
         self._tally, self._flow, self._chains = tally, flow, chains
         self._limits = limits or FlightLimits()
-        self._connection: Connection | None = None
-        self._queue = Queue()
-        self._flight: deque[FlightBatch] = deque()
-        self._state = Sending.UNREAD
+        self._connection: Connection | None = None  # None: `resume` must give one
+        self._queue = Queue()  # added, and in no batch; after all that is in flight
+        self._flight: deque[FlightBatch] = deque()  # sent, in the order of their numbers
+        self._state = Sending.UNREAD  # changes by TABLE only
         self._fence = Fence(
             template,
             sole=exclusive and template.shard("a", "b") == template.wildcard,
@@ -80,7 +80,7 @@ class Atomic:
         self._refusal = 0  # the error code of the first refusal since a batch was stored
         self._answered = 0  # how many of those in flight were answered since
         self._refusals = 0  # in a row
-        self._numbers = 0
+        self._numbers = 0  # of batches made: an answer names its batch's
         self._name = secrets.token_urlsafe(8).encode()
 
     def fresh(self, part: Part) -> Part | None:

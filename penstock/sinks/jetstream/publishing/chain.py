@@ -15,11 +15,11 @@ from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.pieces import Behind, Edge
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
-# `said` by fours: where the answer goes, what is expected, the end; and then the id before.
+# `edges` by fours: where the answer goes, what is expected, the end; and then the id before.
 _FRAMES = framing(
-    [Edge("said")],
-    [Edge("said", 4), Behind("ids", "said", 12), Edge("said", 8)],
-    ("ids", "said"),
+    [Edge("edges")],
+    [Edge("edges", 4), Behind("ids", "edges", 12), Edge("edges", 8)],
+    ("ids", "edges"),
 )
 _SEQUENCE = b"Nats-Expected-Last-Sequence: %d\r\n"
 _ID = b"Nats-Expected-Last-Msg-Id: "
@@ -43,12 +43,12 @@ def chain_frames(
     parts, last = [], len(pieces) - 1
     for number, piece in enumerate(pieces):
         begins, ends = number == 0, number == last
-        said = (
+        values = (
             *edges(b"", opening, reply, reply, begins=begins, ends=ends),
             *edges(_ID, first, _ID, first, begins=begins, ends=ends),
             *edges(_END, end, _END, end, begins=begins, ends=ends),
             (before or "").encode(),
         )
-        parts.append(framed(piece, _FRAMES, ids=piece.ids, said=Values(said)))
+        parts.append(framed(piece, _FRAMES, ids=piece.ids, edges=Values(values)))
         before = piece.ids[len(piece) - 1].as_py() if number < last else None
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -28,14 +28,14 @@ from penstock.sinks.encoding.pieces import Behind, Count, Edge, Piece
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Tally, awaited, framed, framing
 
-_INBOX: tuple[Piece | bytes, ...] = (Edge("said"), Count(), b" ")
-_FRAMES = framing(_INBOX, [b"\r\n"], ("said",))
-# The same after a message that is to be the stream's last, if we know which one that is. `said` by
+_INBOX: tuple[Piece | bytes, ...] = (Edge("edges"), Count(), b" ")
+_FRAMES = framing(_INBOX, [b"\r\n"], ("edges",))
+# The same after a message that is to be the stream's last, if we know which one that is. `edges` by
 # fours: the inbox, the header line, the end; and then the id before.
 _LINKED = framing(
     _INBOX,
-    [Edge("said", 4), Behind("ids", "said", 12), Edge("said", 8)],
-    ("ids", "said"),
+    [Edge("edges", 4), Behind("ids", "edges", 12), Edge("edges", 8)],
+    ("ids", "edges"),
 )
 _LINE, _END = b"Nats-Expected-Last-Msg-Id: ", b"\r\n\r\n"
 _BROKEN = b'"err_code":10070,'  # the stream's last message is another one
@@ -52,16 +52,17 @@ class Individual:
     ) -> None:
         self._tally, self._flow = tally, flow
         self._chained = chained
-        self._refused: set[int] = set()
+        self._refused: set[int] = set()  # in flight, and not stored because their chain was broken
         self._last_id: bytes | None = None  # of the message sent last over this connection
         self._window, self._window_bytes = window, window_bytes
         self._connection: Connection | None = None
         self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
+        # Numbers before which all are: acknowledged <= sent <= added.
         self._added = self._sent = self._acknowledged = 0
         self._flight: deque[tuple[int, int]] = deque()  # (number after its last, bytes)
-        self._flying = 0
-        self._early: set[int] = set()
-        self._careful = False
+        self._flying = 0  # bytes of `_flight`
+        self._early: set[int] = set()  # acknowledged before one that was sent before them
+        self._careful = False  # after a loss or a refusal: one at a time, until one is stored
 
     def fresh(self, part: Part) -> Part | None:
         """See Publisher: all of it, for all that we know."""
@@ -174,12 +175,12 @@ class Individual:
         """Ready to be sent; in a chain each says which message is to be the stream's last."""
         inbox = [connection.inbox.encode() + b"."] * 4
         if not (self._chained and self._flow.is_only_writer):
-            return framed(piece, _FRAMES, first, said=Values(inbox))
+            return framed(piece, _FRAMES, first, edges=Values(inbox))
         before = None if self._careful else self._last_id
         line, end = (b"", b"\r\n") if before is None else (_LINE, _END)
         self._last_id = piece.ids[len(piece) - 1].as_py().encode()
-        said = (*inbox, _LINE, line, _LINE, line, _END, end, _END, end, before or b"")
-        return framed(piece, _LINKED, first, ids=piece.ids, said=Values(said))
+        values = (*inbox, _LINE, line, _LINE, line, _END, end, _END, end, before or b"")
+        return framed(piece, _LINKED, first, ids=piece.ids, edges=Values(values))
 
     def _next_piece(self) -> Messages | None:
         """What to send next, if the window has room for it."""
@@ -213,7 +214,7 @@ class Individual:
             self._careful = self._careful and not taken
             if taken:
                 self._flow.answered(connection.quiet_at, more=self.flying > 0)
-            self._settle()
+            self._drop_acknowledged()
             self._mend()
 
     def _mend(self) -> None:
@@ -263,7 +264,7 @@ class Individual:
         first, messages = self._chunk_of(number)
         return 1 if messages.counts is None else int(messages.counts[number - first])
 
-    def _settle(self) -> None:
+    def _drop_acknowledged(self) -> None:
         """Forgets what is acknowledged."""
         while self._flight and self._flight[0][0] <= self._acknowledged:
             self._flying -= self._flight.popleft()[1]

@@ -13,19 +13,19 @@ from penstock.sinks.encoding.pieces import Count, Edge, RawPiece
 from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.publishing.publisher import edges, framed, framing
 
-# `said` by fours: where the answer goes, and the batch's own header lines.
+# `edges` by fours: where the answer goes, and the batch's own header lines.
 _FRAMES = framing(
-    [Edge("said")],
-    [b"Nats-Batch-Sequence: ", Count(), Edge("said", 4)],
-    ("said",),
+    [Edge("edges")],
+    [b"Nats-Batch-Sequence: ", Count(), Edge("edges", 4)],
+    ("edges",),
 )
 
 
 # The same for messages of which any may have header lines of its own: `lines`.
 _FENCED = framing(
-    [Edge("said")],
-    [RawPiece("lines"), b"Nats-Batch-Sequence: ", Count(), Edge("said", 4)],
-    ("said", "lines"),
+    [Edge("edges")],
+    [RawPiece("lines"), b"Nats-Batch-Sequence: ", Count(), Edge("edges", 4)],
+    ("edges", "lines"),
 )
 
 
@@ -42,13 +42,13 @@ def whole_frames(
     for number, messages in enumerate(pieces):
         begins, ends = number == 0, number == last
         replies = edges(b"", b"", reply, reply, begins=begins, ends=ends)
-        said = Values((*replies, *edges(*tail, begins=begins, ends=ends)))
+        values = Values((*replies, *edges(*tail, begins=begins, ends=ends)))
         if len(fences) > 1:
             lines = [fences.get(row, b"") for row in range(count - 1, count - 1 + len(messages))]
             column = pa.array(lines, pa.binary())
-            parts.append(framed(messages, _FENCED, count, said=said, lines=column))
+            parts.append(framed(messages, _FENCED, count, edges=values, lines=column))
         else:
-            parts.append(framed(messages, _FRAMES, count, said=said))
+            parts.append(framed(messages, _FRAMES, count, edges=values))
         count += len(messages)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

@@ -40,7 +40,7 @@ class _Pulled:
         return True
 
 
-class Pull(Closes):
+class Prefetch(Closes):
     """`take` gives the batches that are there, and raises StopIteration at the end. A list or tuple
     is given as it is: it never blocks."""
 
@@ -61,7 +61,7 @@ class Pull(Closes):
             weakref.finalize(self, os.close, end)  # when the thread has ended, too
         self._unwanted = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, args=(iter(changes),), name="penstock-pull", daemon=True
+            target=self._run, args=(iter(changes),), name="penstock-prefetch", daemon=True
         )
         self._thread.start()
 

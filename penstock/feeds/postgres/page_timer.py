@@ -5,7 +5,7 @@ import math
 _REST = 0.005  # seconds that a page waits for the rest of its transaction
 
 
-class Ripening:
+class PageTimer:
     """A page is cut when its transactions are over, but at least `spacing` seconds after the one
     before it, so that a trickle of single rows does not make a page of each; and when the rest of
     a transaction keeps us waiting. (A wal sender sends row by row: a page of what is there would
