@@ -43,6 +43,9 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
     help="Where changes come from; drain and latency know all.",
 )
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows of a backlog.")
+@click.option(
+    "--page", default=1000, show_default=True, help="Changes a page, with --source memory."
+)
 @click.option("--per-transaction", default=1000, show_default=True, help="Rows a transaction.")
 @click.option(
     "--load",
@@ -123,7 +126,7 @@ def _measured(
 
     def drained_source() -> Drain:
         rows = options["rows"]
-        with open_source(options["source"], rows) as source:
+        with open_source(options["source"], rows, options["page"]) as source:
             return drain_source(fresh(), source, rows=rows, extra=extra)
 
     def waited(load: Load) -> Latency:

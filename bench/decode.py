@@ -1,19 +1,26 @@
 """What decoding costs: `python -m bench.decode`, in microseconds of CPU a row.
 
-From a page of pgoutput to a batch of changes, with the native kernel and without, in one go:
-compare the two halves, not figures of two runs. The best of many runs counts.
+From a page of pgoutput, or of MongoDB's change events, to a batch of changes, with the native
+kernel and without, in one go: compare the two halves, not figures of two runs. The best of many
+runs counts.
 """
 
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
-from penstock.page import Page
+from penstock.change import Images
+from penstock.page import Decoder, Page
+from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from tests.wire.changestream.made import page as events_page
 from tests.wire.pages import begin, commit, insert, page_of, relation
+from tests.work.scenarios import inserted
 
+IMAGES: tuple[Images, ...] = ("msgpack", "json")
 # The table of the other benchmarks: ten columns.
 _TEN: dict[str, tuple[int, object]] = {
     "id": (20, 1_000_000), "name": (25, "customer 1000000"),
@@ -34,9 +41,17 @@ def page(columns: int, rows: int, lsn: int = 255) -> Page:
     return page_of([begin(lsn), *changes, commit(lsn)], context=Context(relations=(table,)))
 
 
-def cost(work: Page, images: str) -> float:
+def _postgres(images: Images) -> Decoder:
+    return PgoutputDecoder(DecoderSettings(backend="b", database="d", images=images))
+
+
+def _mongodb(images: Images) -> Decoder:
+    return ChangeStreamDecoder(ChangeStreamDecoding(backend="b", images=images))
+
+
+def cost(work: Page, images: Images, decoding: Callable[[Images], Decoder] = _postgres) -> float:
     """Microseconds of CPU a row."""
-    decoder = PgoutputDecoder(DecoderSettings(backend="b", database="d", images=images))  # type: ignore[arg-type]
+    decoder = decoding(images)
     repeat = max(1, 2000 // work.count)
     best = float("inf")
     for _ in range(15):
@@ -50,8 +65,14 @@ def cost(work: Page, images: str) -> float:
 def measure() -> None:
     for columns, rows in ((10, 1000), (10, 100), (10, 1), (5, 1000), (20, 1000), (100, 1000)):
         work = page(columns, rows)
-        figures = " ".join(f"{cost(work, images):8.2f}" for images in ("msgpack", "json"))
+        figures = " ".join(f"{cost(work, images):8.2f}" for images in IMAGES)
         sys.stdout.write(f"{figures}   {columns:3} columns, {rows:4} rows a page\n")
+    for rows in (1000, 100):
+        events = events_page(*(inserted(number) for number in range(rows)))
+        each = (cost(events, images, _mongodb) for images in IMAGES)
+        figures = " ".join(f"{microseconds:8.2f}" for microseconds in each)
+        size = len(events.payload) // rows
+        sys.stdout.write(f"{figures}   MongoDB's events of {size} bytes, {rows:4} a page\n")
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ class Memory(Closes):
 
     baseline = "the memory feed read and decoded by one process"
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, page: int = 1000) -> None:
         if rows % _PARTITIONS:
             raise ValueError(f"--rows must be a multiple of {_PARTITIONS}, the partitions")
         changes = rows // _PARTITIONS
-        self._settings = {"partitions": _PARTITIONS, "changes": changes, "page": 1000}
+        self._settings = {"partitions": _PARTITIONS, "changes": changes, "page": page}
 
     def __enter__(self) -> Self:
         return self

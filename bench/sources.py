@@ -70,6 +70,9 @@ _OPENED: Mapping[str, Callable[[int], AbstractContextManager[Source]]] = {
 SOURCES = ("postgres", *_OPENED)
 
 
-def open_source(kind: str, rows: int) -> AbstractContextManager[Source]:
-    """The source of a kind other than PostgreSQL, with room for a log of so many changes."""
+def open_source(kind: str, rows: int, page: int = 1000) -> AbstractContextManager[Source]:
+    """The source of a kind other than PostgreSQL, with room for a log of so many changes; `page`:
+    the changes of a page, where the source is made up."""
+    if kind == "memory":
+        return Memory(rows, page)
     return _OPENED[kind](rows)

@@ -366,8 +366,9 @@ def test_one_of_two_backends_has_every_trouble_and_the_other_none(
                 proxy.weather = Weather()
                 proxy.reset()
                 eventually(lambda n=round_: f"cut-{n}" in names(nats, stream), run=run)
-                eventually(lambda n=round_: run.log.count(BACK) == n + 1, run=run)
-                assert run.log.count(LOST) == round_ + 1
+                # A reset may find the connection that was just made.
+                eventually(lambda n=round_: run.log.count(BACK) > n, run=run)
+                eventually(lambda: run.log.count(BACK) == run.log.count(LOST), run=run)
                 assert re.search(rf'"{BACK}" backend=b1 away=\d', run.log)
             with pymongo.MongoClient(troubled.url) as client:
                 client.shop.users.rename("people")

@@ -10,6 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+from bson.datetime_ms import DatetimeMS
+from bson.int64 import Int64
+from bson.objectid import ObjectId
 
 from penstock.change import Images
 from penstock.feeds.postgres.collecting import Collector, PageLimits
@@ -34,7 +37,10 @@ from penstock.tasks.late import Attempt
 from penstock.tasks.late.depot import Depot
 from penstock.tasks.measures import Measures
 from penstock.tasks.page_client import Handed
+from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from tests.wire.changestream.made import event
+from tests.wire.changestream.made import page as events_page
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
 
 Make = Callable[[int], Callable[[], object]]
@@ -51,7 +57,13 @@ _TRANSACTION = 100
 
 def scenarios() -> Mapping[str, Make]:
     """Those that need no server."""
-    return {"frame": framing, "hand over": handing_over, "decode": decoding, "late": detour}
+    return {
+        "frame": framing,
+        "hand over": handing_over,
+        "decode": decoding,
+        "late": detour,
+        "change events": change_events,
+    }
 
 
 def framing(rows: int) -> Callable[[], object]:
@@ -108,6 +120,31 @@ def decoding(rows: int) -> Callable[[], object]:
         return batches
 
     return job
+
+
+def change_events(rows: int) -> Callable[[], object]:
+    """A task: a page of MongoDB's change events into batches of changes."""
+    page = events_page(*(inserted(number) for number in range(rows)))
+    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="default", images="msgpack"))
+
+    def job() -> object:
+        batches = decoder.decode(page)
+        assert sum(map(len, batches)) == rows
+        return batches
+
+    return job
+
+
+def inserted(number: int) -> dict[str, Any]:
+    """A change event with a document of about 1 KB."""
+    items = [{"sku": f"sku-{n}", "price": 12.5 * n, "count": n} for n in range(5)]
+    document = {
+        "_id": ObjectId(number.to_bytes(12, "big")), "name": f"name {number}", "number": number,
+        "big": Int64(2**40 + number), "price": number / 4, "active": number % 2 == 0,
+        "tags": ["a", "b"], "nested": {"a": 1, "b": None}, "items": items,
+        "created": DatetimeMS(1_790_000_000_000 + number), "note": "a usual note " * 32,
+    }  # fmt: skip
+    return event(number, documentKey={"_id": document["_id"]}, fullDocument=document)
 
 
 def detour(rows: int) -> Callable[[], object]:

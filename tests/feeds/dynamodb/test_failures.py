@@ -23,9 +23,9 @@ OURS = [
 _NETWORK = (boto.ConnectionError, boto.HTTPClientError)
 
 
-def refusal(code: str, status: int = 400) -> ClientError:
+def refusal(code: str, status: int = 400, message: str = "m") -> ClientError:
     answer: Any = {
-        "Error": {"Code": code, "Message": "m"},
+        "Error": {"Code": code, "Message": message},
         "ResponseMetadata": {"HTTPStatusCode": status},
     }
     return ClientError(answer, "GetRecords")
@@ -55,6 +55,31 @@ def test_every_error_of_the_service_model_is_known() -> None:
 def test_an_unknown_error_goes_by_its_status() -> None:
     assert isinstance(failure(refusal("New", 503), "reading"), Unavailable)
     assert isinstance(failure(refusal("New"), "reading"), SettingsError)
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (refusal("ExpiredTokenException"), "sso login"),
+        (refusal("ExpiredToken", 403), "sso login"),
+        (refusal("RequestExpired"), "NTP"),
+        # SigV4's two messages for a time that is wrong.
+        (refusal("InvalidSignatureException", 400, "Signature expired: 1 is now earlier"), "NTP"),
+        (refusal("InvalidSignatureException", 400, "Signature not yet current: 1"), "NTP"),
+        (refusal("New", 408), "by itself"),
+        (refusal("New", 429), "by itself"),
+    ],
+)
+def test_what_passes_by_itself_is_unavailable(error: ClientError, hint: str) -> None:
+    found = failure(error, "reading")
+    assert isinstance(found, Unavailable)
+    assert hint in found.hint
+
+
+def test_a_wrong_secret_is_a_setting() -> None:
+    text = "The request signature we calculated does not match the signature you provided."
+    found = failure(refusal("InvalidSignatureException", 400, text), "reading")
+    assert isinstance(found, SettingsError)
 
 
 def test_throttling_is_unavailable_and_pickles() -> None:

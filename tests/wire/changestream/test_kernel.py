@@ -191,7 +191,7 @@ def test_many_names_are_no_limit() -> None:
             "updatedFields": {"a": DatetimeMS(1)}, "removedFields": ["b"], "truncatedArrays": [],
         }),
         event(3, "delete", lsid=SESSION, txnNumber=Int64(7)),
-        event(4, "delete", documentKey={"region": "eu", "n": 5, "_id": Binary.from_uuid(UUID(int=7))}),
+        event(4, "delete", documentKey={"region": "eu", "n": 5, "_id": SESSION["id"]}),
         event(4, "replace", fullDocument={"_id": 4}, fullDocumentBeforeChange={"_id": 4}),
     ],
     ids=["insert", "update", "delete", "sharded", "replace"],
