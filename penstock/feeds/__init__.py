@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
+    AnnouncesSchemas,
     BoundsDocuments,
     ChecksBookmarks,
     Collection,
@@ -33,6 +34,7 @@ from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Pla
 from penstock.settings import Settings
 
 __all__ = [
+    "AnnouncesSchemas",
     "At",
     "BoundsDocuments",
     "ChecksBookmarks",

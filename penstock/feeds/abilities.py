@@ -7,6 +7,7 @@ from penstock.change import OnError
 from penstock.finding import Finding
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
+from penstock.table_schema import TableSchema
 
 
 @runtime_checkable
@@ -94,6 +95,22 @@ class ListsTables(Protocol):
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class AnnouncesSchemas(Protocol):
+    """A feed whose source announces the schema of a table before its changes."""
+
+    def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
+        """From now on followings call `record`, in the thread that reads, for each schema that the
+        source announces, and return pages with changes of it only afterwards. What it raises, their
+        `read` raises. A pickled copy calls nothing."""
+        ...
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """Those of all followed tables, as they are now. Does I/O; raises Unavailable,
+        SettingsError."""
         ...
 
 

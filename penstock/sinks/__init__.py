@@ -1,6 +1,6 @@
 """Sinks: where changes go. The contract is here; each implementation has its own folder."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -12,6 +12,7 @@ from penstock.leases import LeaseStore
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Position
 from penstock.settings import Settings
+from penstock.table_schema import TableName, TableSchema
 
 if TYPE_CHECKING:
     from penstock.tail.reader import TailReader
@@ -189,6 +190,32 @@ class KeepsLeases(Protocol):
     def leases(self) -> LeaseStore:
         """Shared by all who write to this sink, and made on demand; no I/O. Its methods raise
         SettingsError where this is not permitted: then nothing is found."""
+        ...
+
+
+class SchemaStore(Protocol):
+    """Where the schemas of tables are kept for consumers. Its methods do I/O; they raise
+    Unavailable, SettingsError. Owned by one thread."""
+
+    def put(self, schema: TableSchema) -> None:
+        """Stores the schema, unless the last one of its table has the same version."""
+        ...
+
+    def keep(self, tables: Collection[TableName]) -> None:
+        """Deletes the schemas of all other tables."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection."""
+        ...
+
+
+@runtime_checkable
+class KeepsSchemas(Protocol):
+    """A sink whose other side keeps the schemas of tables."""
+
+    def schemas(self, prefix: TableName = ()) -> SchemaStore:
+        """Of tables whose names begin with `prefix`; no I/O."""
         ...
 
 

@@ -90,7 +90,7 @@ def batches(draw: Any, images: Literal["msgpack", "json"]) -> pa.RecordBatch:
         "operation": st.sampled_from(["INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE"]),
         "tenant": maybe(WORD), "database": maybe(st.just("shop")), "namespace": maybe(WORD),
         "collection": maybe(st.sampled_from(["a", "b.c", "ü*"])), "document_id": maybe(TEXT),
-        "relation_id": maybe(st.integers(-5, 2**40)), "key": image, "before": image,
+        "relation_id": maybe(st.integers(-5, 2**40)), "schema_version": maybe(WORD), "key": image, "before": image,
         "after": image, "unchanged": maybe(st.lists(TEXT, max_size=20)),
         "transaction": maybe(TEXT), "committed_at": maybe(TIMES), "captured_at": maybe(TIMES),
         "event_id": WORD.filter(_plain), "delta": image, "mark": maybe(st.just('{"token":"ü"}')),
