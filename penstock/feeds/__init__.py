@@ -27,6 +27,8 @@ from penstock.feeds.abilities import (
     Polled,
     ReadsCollections,
     RecordReader,
+    TableSnapshot,
+    TakesSnapshots,
 )
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
@@ -60,6 +62,8 @@ __all__ = [
     "Polled",
     "ReadsCollections",
     "RecordReader",
+    "TableSnapshot",
+    "TakesSnapshots",
 ]
 
 # Where to begin: the moment of the call, as far back as the source goes, a time (with a zone), a

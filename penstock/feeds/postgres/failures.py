@@ -45,6 +45,10 @@ _TABLE: dict[str, _Row] = {
     "53400": (SettingsError, "raise max_replication_slots and max_wal_senders at the server"),
     "54": (Unavailable, "the server met one of its limits"),
     "55000": (SettingsError, "the server's configuration forbids it; `penstock check` says how"),
+    "55P03": (
+        Unavailable,
+        "a lock was not given in time: wait for the transaction that holds it, or end that",
+    ),
     "55006": (Unavailable, "the slot has one reader at a time: stop the other one"),
     "57": (Unavailable, "the server was stopped by its operator; " + _LATER),
     "57014": (

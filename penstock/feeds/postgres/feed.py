@@ -60,6 +60,7 @@ from penstock.feeds.postgres.slot import (
     refuse_foreign,
     refuse_unusable,
 )
+from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.tables import followed_tables
 from penstock.finding import Finding
 from penstock.page import Decoder
@@ -348,6 +349,14 @@ class PostgresFeed:
                 relation_of(errands.rows, settings.publication, *table) for table in self.tables()
             ]
             return [schema_of(errands.rows, settings, raw) for raw in raws if raw]
+
+    def snapshot(
+        self, schema: str, table: str, known: Bookmarks, *, patience: float
+    ) -> PostgresSnapshot:
+        """See `feeds.TakesSnapshots`."""
+        saved = known.get(PartitionId(self._settings.slot), START)
+        era = known_of(saved.mark, saved.place).era
+        return PostgresSnapshot(self._settings, schema, table, era=era, patience=patience)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
