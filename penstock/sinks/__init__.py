@@ -1,6 +1,6 @@
 """Sinks: where changes go. The contract is here; each implementation has its own folder."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -201,8 +201,8 @@ class SchemaStore(Protocol):
         """Stores the schema, unless the last one of its table has the same version."""
         ...
 
-    def keep(self, tables: Collection[TableName]) -> None:
-        """Deletes the schemas of all other tables."""
+    def remove(self, name: TableName) -> None:
+        """The table is gone: deletes its schema."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The bucket `schemas`: the schema of each followed table, under the table's name."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -39,15 +39,12 @@ class SchemaBucket:
                 bucket.put(key, self._dialect.value(schema.document(datetime.now(UTC))))
         self._stored[key] = schema.version
 
-    def keep(self, tables: Collection[TableName]) -> None:
+    def remove(self, name: TableName) -> None:
         """See `sinks.SchemaStore`."""
-        kept = {key_of((*self._prefix, *name)) for name in tables}
-        start = f"{key_of(self._prefix)}." if self._prefix else ""
+        key = key_of((*self._prefix, *name))
+        self._stored.pop(key, None)
         with self._bucket() as bucket:
-            for entry in bucket.scan():
-                if entry.key.startswith(start) and entry.key not in kept:
-                    bucket.delete(entry.key, entry.revision)
-                    self._stored.pop(entry.key, None)
+            bucket.delete(key)
 
     def close(self) -> None:
         """See `sinks.SchemaStore`."""

@@ -56,7 +56,7 @@ def test_a_table_that_is_gone_is_deleted(nats: Nats) -> None:
     for one in (store, other):
         one.put(schema("kept", "v"))
         one.put(schema("töte.x", "v"))
-    store.keep([("kept",)])
+    store.remove(("töte.x",))
     connection = Connection(settings)
     connection.open()
     bucket = Bucket(connection, BUCKET)
