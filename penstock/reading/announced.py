@@ -19,11 +19,12 @@ class Announced:
         self._is_refused = False
 
     def __call__(self, schema: TableSchema) -> None:
+        if self._is_refused:
+            return
         try:
             self._store.put(schema)
         except SettingsError as error:
-            if not self._is_refused:
-                log.warning("schemas of tables are not stored: %s", error)
+            log.warning("schemas of tables are not stored: %s", error)
             self._is_refused = True
         except PenstockError as error:
             raise Unavailable(

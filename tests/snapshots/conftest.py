@@ -33,6 +33,9 @@ class World:
                 create_publication=True,
             )
         )  # fmt: skip
+        self.reconnect()
+
+    def reconnect(self) -> None:
         self.connection = Connection(self.sink)
         self.connection.open()
         self.api = JetStream(self.connection)

@@ -1,15 +1,18 @@
 """One snapshot, on real servers: chunks, then the meta; or nothing."""
 
 import threading
+import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from penstock.config import SnapshotSettings
-from penstock.errors import Rejected, SettingsError
+from penstock.errors import Rejected, SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.run import Cancelled, SnapshotRun
+from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 
 pytestmark = pytest.mark.live
@@ -116,6 +119,46 @@ def test_a_cancelled_run_leaves_nothing(world: World) -> None:
     assert len(failed) == 1
     assert run.progress.chunks < 400
     assert world.chunks(run) == []
+
+
+def test_a_lost_connection_ends_the_run_and_leaves_nothing(world: World) -> None:
+    table = table_of(world, 20_000)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        while not running.done() and run.progress.chunks < 3:
+            time.sleep(0.01)
+        # Readers of the table, and whoever holds the snapshot.
+        world.database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+            " current_database() AND application_name = 'penstock' AND backend_type ="
+            " 'client backend'"
+        )
+        with pytest.raises(Unavailable):
+            running.result(60)
+    assert world.chunks(run) == []
+    assert world.api.last("INIT", f"init.meta.{table}") is None
+
+
+def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
+    database: Database, own_nats: Callable[..., Nats]
+) -> None:
+    server = own_nats()
+    world = World(database, server)
+    table = table_of(world, 20_000)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        while not running.done() and run.progress.chunks < 3:
+            time.sleep(0.01)
+        server.kill()
+        server.start()
+        running.result(120)
+    world.reconnect()
+    rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
+    world.connection.close()
+    assert sorted(rows) == list(range(1, 20_001))
+    assert run.progress.rows == 20_000
 
 
 def test_an_unknown_table_is_refused(world: World) -> None:
