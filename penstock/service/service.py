@@ -99,7 +99,9 @@ class Service:
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 with (
                     closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
-                    Snapshots(pipeline, ownership.instance) as snapshots,
+                    Snapshots(
+                        pipeline, ownership.instance, is_ours=lambda: not standby.lost
+                    ) as snapshots,
                 ):
                     beginnings.start()
                     snapshots.start()

@@ -6,7 +6,7 @@ only the instance that holds the lease does. A server that is away is waited for
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -39,13 +39,16 @@ log = structlog.get_logger("penstock")
 class Snapshots(Closes):
     """Listens from `start` until `close`, if the sink has streams and a source has snapshots."""
 
-    def __init__(self, pipeline: Pipeline, instance: str) -> None:
-        self._pipeline, self._instance = pipeline, instance
+    def __init__(
+        self, pipeline: Pipeline, instance: str, *, is_ours: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._pipeline, self._instance, self._is_ours = pipeline, instance, is_ours
         self._sources = sources(pipeline)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         self._tables: dict[str, list[Known]] = {}  # backend -> its tables
         self._refresh_at = 0.0  # monotonic seconds
+        self._has_resumed = False
         self._said = ""
 
     def start(self) -> None:
@@ -62,17 +65,13 @@ class Snapshots(Closes):
     def _run(self) -> None:
         sink = self._pipeline.sink.settings
         assert isinstance(sink, JetStreamSettings)
-        settings, waits, resumed = self._pipeline.snapshot, delays(limit=10.0), False
+        settings, waits = self._pipeline.snapshot, delays(limit=10.0)
         with (
             InitStream(sink, settings.stream) as stream,
             closing(Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks)) as desk,
         ):
-            while not self._over.is_set():
+            while self._goes_on:
                 try:
-                    self._refresh(sink)
-                    if not resumed:
-                        desk.resume(self._followed)
-                        resumed = True
                     self._serve(desk, sink)
                 except Exception as error:
                     self._warn("snapshots cannot be asked for now", error)
@@ -80,16 +79,28 @@ class Snapshots(Closes):
                     self._over.wait(next(waits))
 
     def _serve(self, desk: Desk, sink: JetStreamSettings) -> None:
-        """Until `close`, or an error."""
+        """Until `close`, an error, or the loss of the lease."""
+        self._look(desk, sink)
         with InitStream(sink, self._pipeline.snapshot.stream) as listening:
             responder = Responder(listening.connection, SUBJECTS, partial(self._answer, desk))
             responder.start()
             self._said = ""
-            while not self._over.is_set():
+            while self._goes_on:
                 responder.serve(_TICK)
                 desk.tick()
                 if time.monotonic() > self._refresh_at:
-                    self._refresh(sink)
+                    self._look(desk, sink)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._is_ours() and not self._over.is_set()
+
+    def _look(self, desk: Desk, sink: JetStreamSettings) -> None:
+        """At the tables; and, once all are known, at what an instance before this one left."""
+        self._refresh(sink)
+        if not self._has_resumed and not self._unknown:
+            desk.resume(self._followed)
+            self._has_resumed = True
 
     def _answer(self, desk: Desk, message: Msg) -> bytes | None:
         """To `snapshot.request.TABLE` and `snapshot.cancel.ID`; None: for another pipeline."""
@@ -116,7 +127,17 @@ class Snapshots(Closes):
             sink = self._pipeline.sink.settings
             assert isinstance(sink, JetStreamSettings)
             self._refresh(sink)  # it may be new
+            if self._unknown:
+                raise SettingsError(
+                    f"the tables of {', '.join(self._unknown)} are not known now",
+                    hint="its source is away, or refuses us: the log says which; ask again",
+                ) from None
             return desk.request(name, self._followed)
+
+    @property
+    def _unknown(self) -> list[str]:
+        """The backends whose tables nobody could look at yet."""
+        return [each.backend for each in self._sources if each.backend not in self._tables]
 
     @property
     def _followed(self) -> list[Known]:
