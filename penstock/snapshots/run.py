@@ -20,6 +20,8 @@ from penstock.snapshots.chunks import ChunkForm, cut, images_for
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.table_schema import TableName
 
+_PAGE = 4  # chunks that are read at a time
+_RANGE = 16  # and that a range has, about
 _VERSION = b"1"  # of the bodies' format
 
 
@@ -101,7 +103,7 @@ class SnapshotRun:
         finally:
             schemas.close()
         size = min(settings.chunk_bytes, stream.room)
-        ranges = taken.plan(settings.chunk_rows, size)
+        ranges = taken.plan(_RANGE * settings.chunk_rows, _RANGE * size)
         progress.ranges = len(ranges)
         left = iter(ranges)
         with ThreadPoolExecutor(settings.slots, "snapshot") as pool:
@@ -124,7 +126,8 @@ class SnapshotRun:
                         part = next(left, None)
                     if part is None:
                         return
-                    for page in pages(part, self._settings.chunk_rows, size):
+                    # Of several chunks: what is left at the end of a page is a small one.
+                    for page in pages(part, _PAGE * self._settings.chunk_rows, _PAGE * size):
                         for batch in decoder.decode(page):
                             self._publish(stream, taken, batch.column("after"), size)
                         if self._stopped.is_set():

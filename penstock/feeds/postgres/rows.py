@@ -20,6 +20,8 @@ _ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 # CopyData `d` and its length, XLogData `w` and 24 bytes of LSNs and time.
 _FRAME = struct.Struct(">cIc24x")
 _LENGTH = struct.Struct(">cI")
+_HEADS = [_LENGTH.pack(b"t", size) for size in range(256)]
+_SPLIT = 1 << 16  # bytes that are split into rows at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +75,17 @@ class RowPages:
 
 def _lines(data: Iterable[bytes]) -> Iterator[bytes]:
     """Rows without their line ends. A line break in a value is escaped."""
-    rest = b""
+    pieces: list[bytes] = []
+    size = 0
     for piece in data:
-        lines = (rest + bytes(piece)).split(b"\n")
-        rest = lines.pop()
-        yield from lines
+        pieces.append(piece)
+        size += len(piece)
+        if size >= _SPLIT:
+            lines = b"".join(pieces).split(b"\n")
+            pieces = [lines.pop()]
+            size = len(pieces[0])
+            yield from lines
+    yield from b"".join(pieces).split(b"\n")[:-1]
 
 
 def _cells(line: bytes) -> bytes:
@@ -88,7 +96,8 @@ def _cells(line: bytes) -> bytes:
             continue
         if b"\\" in value:
             value = _ESCAPE.sub(_unescaped, value)  # noqa: PLW2901
-        parts += [_LENGTH.pack(b"t", len(value)), value]
+        size = len(value)
+        parts += [_HEADS[size] if size < len(_HEADS) else _LENGTH.pack(b"t", size), value]
     return b"".join(parts)
 
 

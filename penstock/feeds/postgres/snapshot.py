@@ -38,9 +38,6 @@ from penstock.table_schema import TableSchema
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 from penstock.wire.pgoutput.messages import Relation, decode_message
 
-# A range without a key is of so many chunks: it is cut by pages, whose rows are not counted.
-_CHUNKS = 8
-
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
 _TABLE = """
@@ -187,7 +184,7 @@ class PostgresSnapshot:
         leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
                   self._ask(_LEAVES, *[self._oid] * 3)]  # fmt: skip
         if not table.key:
-            return list(page_ranges(leaves, size * _CHUNKS))
+            return list(page_ranges(leaves, size))
         with translating(what):
             counted = self._holder.execute(count_query(table)).fetchone()
             assert counted is not None
