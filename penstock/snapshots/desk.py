@@ -162,6 +162,7 @@ class Desk:
             found: PenstockError = Unavailable("it was cancelled", hint="ask again")
         else:
             found = PenstockError.of(error, "the snapshot")
+        self._stream.purge(record.name, record.snapshot_id)  # the server may have been away
         self.refuse(record.name, found, record.snapshot_id)
         log.warning(
             "a snapshot ended early", table=".".join(record.name), snapshot=record.snapshot_id,

@@ -3,7 +3,7 @@
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -103,24 +103,28 @@ class SnapshotRun:
         finally:
             schemas.close()
         size = min(settings.chunk_bytes, stream.room)
-        ranges = taken.plan(_RANGE * settings.chunk_rows, _RANGE * size)
-        progress.ranges = len(ranges)
-        left = iter(ranges)
+        planned = Future[Iterator[Any]]()
         with ThreadPoolExecutor(settings.slots, "snapshot") as pool:
-            workers = [
-                pool.submit(self._work, taken, left, size)
-                for _ in range(min(settings.slots, len(ranges)))
-            ]
+            # They connect first: what wants to rewrite the table waits for all of them.
+            workers = [pool.submit(self._work, taken, planned, size) for _ in range(settings.slots)]
+            try:
+                ranges = taken.plan(_RANGE * settings.chunk_rows, _RANGE * size)
+                progress.ranges = len(ranges)
+                planned.set_result(iter(ranges))
+            except BaseException as error:
+                planned.set_exception(error)
+                raise
         for worker in workers:
             worker.result()
         if self._cancelled:
             raise Cancelled
 
-    def _work(self, taken: TableSnapshot, left: Iterator[Any], size: int) -> None:
+    def _work(self, taken: TableSnapshot, planned: Future[Iterator[Any]], size: int) -> None:
         """Ranges, one after the other, until none is left."""
         try:
             with self._stream() as stream, taken.source.opened() as pages:
                 decoder = self.job.feed.decoder(images_for(self._sink.encoding))
+                left = planned.result()
                 while not self._stopped.is_set():
                     with self._lock:
                         part = next(left, None)

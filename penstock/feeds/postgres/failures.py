@@ -64,6 +64,16 @@ _TABLE: dict[str, _Row] = {
 
 # (SQLSTATE prefix, part of the message) -> row; before the table.
 _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
+    (
+        "42501",
+        "permission denied for table",
+        (SettingsError, "as its owner: GRANT SELECT ON <table> TO <role>; on the whole table"),
+    ),
+    (
+        "42501",
+        "row-level security",
+        (SettingsError, "ALTER ROLE <role> BYPASSRLS; or leave the table out"),
+    ),
     ("55000", "wal_level", (SettingsError, "ALTER SYSTEM SET wal_level = logical; and restart")),
     ("55000", "max_replication_slots", _TABLE["53400"]),
     ("55000", "can no longer", (PositionLost, "drop the slot, and copy the tables anew")),

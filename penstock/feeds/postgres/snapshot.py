@@ -72,16 +72,21 @@ class RowSource:
 
     settings: PostgresSettings
     snapshot: str  # the exported one's name
+    patience: float  # seconds for the table's lock
     table: Published
     rows: RowPages
 
     @contextmanager
     def opened(self) -> Iterator[Callable[[Range, int, int], Iterator[Page]]]:
         """A connection that has imported the snapshot, as a function: the pages of a range, of at
-        most so many rows and about so many bytes. Raises Unavailable, SettingsError."""
+        most so many rows and about so many bytes. Raises Unavailable, SettingsError.
+
+        It takes the table's lock at once, and not for ever: behind an ALTER TABLE that waits for
+        whoever holds the snapshot, it would wait for an end that waits for it."""
         with closing(connect_reading(self.settings)) as connection:
+            _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
-                _begin(connection, self.snapshot)
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
 
             def pages(part: Range, rows: int, size: int) -> Iterator[Page]:
                 query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
@@ -117,13 +122,7 @@ class PostgresSnapshot:
     def _enter(self) -> None:
         settings = self._settings
         self._holder = self._open.enter_context(closing(connect_reading(settings)))
-        where = sql.Identifier(self._schema, self._table)
-        what = f"locking {self._schema}.{self._table} against rewrites"
-        with translating(what):
-            milliseconds = sql.Literal(f"{round(self._patience * 1000)}ms")
-            self._holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            self._holder.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(milliseconds))
-            self._holder.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(where))
+        _lock(self._holder, self._schema, self._table, self._patience)
         with closing(connect_exporting(settings, self._patience)) as exporting:
             with translating("making a temporary slot for a snapshot"):
                 name = sql.Identifier(f"penstock_snap_{secrets.token_hex(8)}")
@@ -175,7 +174,10 @@ class PostgresSnapshot:
             lsn=lsn,
             taken_at=round(time.time() * 1_000_000),
         )
-        self.source = RowSource(settings=settings, snapshot=snapshot, table=published, rows=rows)
+        self.source = RowSource(
+            settings=settings, snapshot=snapshot, patience=self._patience, table=published,
+            rows=rows,
+        )  # fmt: skip
 
     def plan(self, rows: int, size: int) -> Sequence[Range]:
         """See `feeds.TableSnapshot`. Of a table with a key one pass over its index counts."""
@@ -198,6 +200,11 @@ class PostgresSnapshot:
             return self._holder.execute(query.encode(), parameters).fetchall()
 
 
-def _begin(connection: Ordinary, snapshot: str) -> None:
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot))
+def _lock(connection: Ordinary, schema: str, table: str, patience: float) -> None:
+    """Begins a transaction that can still import a snapshot, and locks the table in it."""
+    milliseconds = sql.Literal(f"{round(patience * 1000)}ms")
+    where = sql.Identifier(schema, table)
+    with translating(f"locking {schema}.{table} against rewrites"):
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(milliseconds))
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(where))

@@ -2,7 +2,9 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -231,6 +233,32 @@ def test_the_table_cannot_be_rewritten_meanwhile(reader: Reader) -> None:
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'penstock_snap%%'"
     assert reader.database.execute(slots) == [(0,)]
     reader.database.execute("SET lock_timeout = '20s'; TRUNCATE t")
+
+
+def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    reader.prepare()
+    waiting = (
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock' AND database"
+        " = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    with (
+        ThreadPoolExecutor() as pool,
+        snapshot_of(reader, "t", patience=2) as snapshot,
+        snapshot.source.opened() as pages,
+    ):
+        rewrite = pool.submit(reader.database.execute, "TRUNCATE t")
+        deadline = time.monotonic() + 60
+        while reader.database.execute(waiting) == [(0,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        # Who is late would wait for the rewrite, which waits for the snapshot's end.
+        with pytest.raises(Unavailable, match="lock"), snapshot.source.opened():
+            raise AssertionError
+        (part,) = snapshot.plan(10, 1000)
+        assert [row["after"] for row in reader.decode(list(pages(part, 10, 1000)))] == [{"id": 1}]
+        assert not rewrite.done()
+    rewrite.result(60)
 
 
 def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
