@@ -239,8 +239,8 @@ def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> Non
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     reader.prepare()
     waiting = (
-        "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock' AND database"
-        " = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     )
     with (
         ThreadPoolExecutor() as pool,
