@@ -25,7 +25,7 @@ from penstock.reading.positions import Positions
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import unescape
-from penstock.snapshots.catalog import Known, Source, sources, tables_of
+from penstock.snapshots.catalog import Known, SnapshotSource, sources, tables_of
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
 
@@ -157,7 +157,7 @@ class Snapshots(Closes):
             self._store(sink, source, found, before)
 
     def _store(
-        self, sink: JetStreamSettings, source: Source, found: list[Known], before: Any
+        self, sink: JetStreamSettings, source: SnapshotSource, found: list[Known], before: Any
     ) -> None:
         gone = {each.schema.name for each in before} - {each.schema.name for each in found}
         with closing(SchemaBucket(sink, source.prefix)) as schemas:

@@ -10,7 +10,7 @@ from penstock.table_schema import TableName, TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SnapshotSource:
     """A backend that has snapshots. `prefix`: what its tables' names begin with."""
 
     backend: str
@@ -22,7 +22,7 @@ class Source:
 class Known:
     """A followed table."""
 
-    source: Source
+    source: SnapshotSource
     schema: TableSchema
 
     @property
@@ -38,17 +38,17 @@ class Known:
         return self.name, whole[2:], whole[1:], whole, (whole[0], whole[2])
 
 
-def sources(pipeline: Pipeline) -> list[Source]:
+def sources(pipeline: Pipeline) -> list[SnapshotSource]:
     """The backends whose tables snapshots can be taken of; does no I/O."""
     several = len(pipeline.backends) > 1
     return [
-        Source(backend=each.name, feed=feed, prefix=(each.name,) if several else ())
+        SnapshotSource(backend=each.name, feed=feed, prefix=(each.name,) if several else ())
         for each in pipeline.backends
         if isinstance(feed := each.feed(), TakesSnapshots)
     ]
 
 
-def tables_of(source: Source) -> list[Known]:
+def tables_of(source: SnapshotSource) -> list[Known]:
     """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
     feed = source.feed
     found = feed.schemas() if isinstance(feed, AnnouncesSchemas) else ()

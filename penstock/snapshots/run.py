@@ -44,7 +44,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Progress:
+class RunProgress:
     """How far a run is. `ranges` is 0 until the table was cut."""
 
     position: str = ""
@@ -61,7 +61,7 @@ class SnapshotRun:
 
     def __init__(self, job: Job, sink: JetStreamSettings, settings: SnapshotSettings) -> None:
         self.job = job
-        self.progress = Progress()
+        self.progress = RunProgress()
         self._sink, self._settings = sink, settings
         self._stopped = threading.Event()  # a worker failed, or it was cancelled
         self._cancelled = False

@@ -15,7 +15,7 @@ _BLOCK = 8192  # what servers are built with, unless told otherwise; ranges need
 _LEAST_ROWS = 100  # of a range: a statement for each row would cost more than it saves
 
 
-class Range(TypedDict, total=False):
+class TableRange(TypedDict, total=False):
     """A part of a table, as JSON. By key: the rows `after` one key and up to and including `to`
     another. By pages: those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
     What is left out is open."""
@@ -71,31 +71,31 @@ def bounds_query(table: Published, rows: int) -> sql.Composed:
     )
 
 
-def key_ranges(bounds: Sequence[Sequence[str]]) -> list[Range]:
+def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:
     """The ranges between the bounds; what comes after the last one is a range, too."""
-    found: list[Range] = []
+    found: list[TableRange] = []
     for number, bound in enumerate([*bounds, None]):
-        one: Range = {"after": list(bounds[number - 1])} if number else {}
+        one: TableRange = {"after": list(bounds[number - 1])} if number else {}
         if bound is not None:
             one["to"] = list(bound)
         found.append(one)
     return found
 
 
-def page_ranges(leaves: Sequence[tuple[str, int, int]], size: int) -> Iterator[Range]:
+def page_ranges(leaves: Sequence[tuple[str, int, int]], size: int) -> Iterator[TableRange]:
     """Of leaves (name, bytes of the heap, bytes with TOAST): about `size` bytes each. The last one
     of a leaf is open: pages may have come since."""
     for leaf, heap, weight in leaves:
         pages = heap // _BLOCK
         step = max(1, size * heap // max(1, weight) // _BLOCK)
         for first in range(0, pages, step):
-            one: Range = {"leaf": leaf, "first": first}
+            one: TableRange = {"leaf": leaf, "first": first}
             if first + step < pages:
                 one["stop"] = first + step
             yield one
 
 
-def range_query(table: Published, part: Range) -> sql.Composed:
+def range_query(table: Published, part: TableRange) -> sql.Composed:
     """The rows of a range, with the columns that the publication sends, in their order."""
     columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
     if "leaf" in part:

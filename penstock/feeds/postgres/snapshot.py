@@ -20,7 +20,7 @@ from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.connect import Errands, Ordinary, connect_exporting, connect_reading
 from penstock.feeds.postgres.cutting import (
     Published,
-    Range,
+    TableRange,
     bounds_query,
     count_query,
     key_ranges,
@@ -67,7 +67,7 @@ FROM (SELECT relid AS leaf FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowSource:
+class PostgresRowSource:
     """Reads ranges of one snapshot, in any process that reaches the server. Pickles."""
 
     settings: PostgresSettings
@@ -77,7 +77,7 @@ class RowSource:
     rows: RowPages
 
     @contextmanager
-    def opened(self) -> Iterator[Callable[[Range, int, int], Iterator[Page]]]:
+    def opened(self) -> Iterator[Callable[[TableRange, int, int], Iterator[Page]]]:
         """A connection that has imported the snapshot, as a function: the pages of a range, of at
         most so many rows and about so many bytes. Raises Unavailable, SettingsError.
 
@@ -88,7 +88,7 @@ class RowSource:
             with translating("importing a snapshot"):
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
 
-            def pages(part: Range, rows: int, size: int) -> Iterator[Page]:
+            def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
                 query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
                 what = f"reading rows of {self.table.schema}.{self.table.table}"
                 with translating(what), connection.cursor() as cursor, cursor.copy(query) as copy:
@@ -174,12 +174,12 @@ class PostgresSnapshot:
             lsn=lsn,
             taken_at=round(time.time() * 1_000_000),
         )
-        self.source = RowSource(
+        self.source = PostgresRowSource(
             settings=settings, snapshot=snapshot, patience=self._patience, table=published,
             rows=rows,
         )  # fmt: skip
 
-    def plan(self, rows: int, size: int) -> Sequence[Range]:
+    def plan(self, rows: int, size: int) -> Sequence[TableRange]:
         """See `feeds.TableSnapshot`. Of a table with a key one pass over its index counts."""
         table = self.source.table
         what = f"cutting {table.schema}.{table.table} into ranges"
