@@ -1,4 +1,4 @@
-"""The schema of a table as a value: what consumers get to know of it beside its changes."""
+"""The schema of a table as a value: what is published of it beside its changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -111,7 +111,7 @@ def _watch(stream: InitStream, pipeline: Pipeline, ids: list[str], *, shown: boo
                     seen[one] = record, time.monotonic()
                 if record is None or time.monotonic() - seen[one][1] > _SILENT:
                     raise Unavailable(
-                        f"the service says nothing of {one} any more",
+                        f"the record of {one} has not changed for {_SILENT:.0f} s",
                         hint="it takes the snapshot up when it is started again",
                     )
                 if record.state == "replaced":

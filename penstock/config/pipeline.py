@@ -156,7 +156,7 @@ class Ops(Settings):
 
 
 class SnapshotSettings(Settings):
-    """Snapshots of tables, taken when somebody asks for one."""
+    """Snapshots of tables, taken on request."""
 
     stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
     max_concurrent: int = Field(default=3, ge=1)  # tables at a time

@@ -1,7 +1,7 @@
 """The part of the service that answers requests for snapshots, and keeps the bucket of schemas.
 
-A thread with a connection of its own, while the pipeline is ours: whoever listens gets requests, so
-only the instance that holds the lease does. A server that is away is waited for.
+A thread with a connection of its own, while the pipeline is ours: every subscriber gets requests,
+so only the instance that holds the lease subscribes. A server that is away is waited for.
 """
 
 import threading
@@ -136,7 +136,7 @@ class Snapshots(Closes):
 
     @property
     def _unknown(self) -> list[str]:
-        """The backends whose tables nobody could look at yet."""
+        """The backends whose tables are not known yet."""
         return [each.backend for each in self._sources if each.backend not in self._tables]
 
     @property

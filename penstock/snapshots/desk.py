@@ -1,4 +1,4 @@
-"""Requests for snapshots: which one is meant, who shares a run, and how each one ends.
+"""Requests for snapshots: which table is meant, which requests share a run, and how runs end.
 
 Used by one thread; runs have threads of their own, and the desk looks after them in `tick`.
 """
@@ -95,7 +95,7 @@ class Desk:
             present = self._present(snapshot_id)
             if future.done():
                 present = self._ended(present, future)
-            # Again after a while, so that whoever watches can tell a slow run from a dead service.
+            # Again after a while, so that a slow run differs from a dead service.
             if present != record or time.time() - record.changed_at > ALIVE:
                 present = self._put(present)
                 self._runs[snapshot_id] = (present, *self._runs[snapshot_id][1:])
@@ -103,7 +103,7 @@ class Desk:
                 del self._runs[snapshot_id]
 
     def close(self) -> None:
-        """Cancels the runs and waits for them. Their records stay, for whoever takes them up."""
+        """Cancels the runs and waits for them. Their records stay: the next owner takes them up."""
         for _, run, future in self._runs.values():
             run.cancel()
             future.cancel()

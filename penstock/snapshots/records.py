@@ -1,4 +1,4 @@
-"""The bucket `snapshots`: one document for each run, which whoever asked watches."""
+"""The bucket `snapshots`: one document for each run, for the programs that asked."""
 
 import re
 import secrets
@@ -65,7 +65,7 @@ def is_id(text: str) -> bool:
 
 
 class Records:
-    """The records of one pipeline, over an open connection, which it shares with nobody else.
+    """The records of one pipeline, over an open connection.
     Everything raises Unavailable, SettingsError."""
 
     def __init__(self, connection: Connection, pipeline: str) -> None:

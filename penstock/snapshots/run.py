@@ -26,7 +26,7 @@ _VERSION = b"1"  # of the bodies' format
 
 
 class Cancelled(Exception):
-    """Somebody asked to end the snapshot."""
+    """An operator ended the snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

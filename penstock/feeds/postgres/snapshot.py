@@ -81,8 +81,8 @@ class PostgresRowSource:
         """A connection that has imported the snapshot, as a function: the pages of a range, of at
         most so many rows and about so many bytes. Raises Unavailable, SettingsError.
 
-        It takes the table's lock at once, and not for ever: behind an ALTER TABLE that waits for
-        whoever holds the snapshot, it would wait for an end that waits for it."""
+        It takes the table's lock first, and waits for it only so long: an ALTER TABLE may be queued
+        before it that waits for the end of the snapshot, which waits for this."""
         with closing(connect_reading(self.settings)) as connection:
             _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
