@@ -23,8 +23,8 @@ from penstock.feeds import (
 )
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
-    Errands,
     Ordinary,
+    SideConnection,
     address,
     connect_ordinary,
     connect_replication,
@@ -344,11 +344,9 @@ class PostgresFeed:
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.AnnouncesSchemas`."""
         settings = self._settings
-        with closing(Errands(settings)) as errands:
-            raws = [
-                relation_of(errands.rows, settings.publication, *table) for table in self.tables()
-            ]
-            return [schema_of(errands.rows, settings, raw) for raw in raws if raw]
+        with closing(SideConnection(settings)) as side:
+            raws = [relation_of(side.rows, settings.publication, *table) for table in self.tables()]
+            return [schema_of(side.rows, settings, raw) for raw in raws if raw]
 
     def snapshot(
         self, schema: str, table: str, known: Bookmarks, *, patience: float

@@ -17,7 +17,12 @@ from psycopg import sql
 
 from penstock.errors import SettingsError
 from penstock.feeds.postgres.catalogue import Catalogue
-from penstock.feeds.postgres.connect import Errands, Ordinary, connect_exporting, connect_reading
+from penstock.feeds.postgres.connect import (
+    Ordinary,
+    SideConnection,
+    connect_exporting,
+    connect_reading,
+)
 from penstock.feeds.postgres.cutting import (
     Published,
     TableRange,
@@ -162,8 +167,8 @@ class PostgresSnapshot:
             relation=raw,
         )
         self.schema: TableSchema = schema_of(self._ask, settings, raw)
-        with closing(Errands(settings)) as errands:
-            known = Catalogue(errands).describe(raw)
+        with closing(SideConnection(settings)) as side:
+            known = Catalogue(side).describe(raw)
         rows = RowPages(
             partition=PartitionId(settings.slot),
             place=Place(self._era + format_lsn(lsn), 0),
