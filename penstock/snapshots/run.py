@@ -68,6 +68,7 @@ class SnapshotRun:
         self._lock = threading.Lock()  # over `progress`, `_chunks` and numbers
         self._chunks: list[dict[str, Any]] = []
         self._number = 0
+        self._room = 0  # bytes that a body may have
 
     def cancel(self) -> None:
         """Ends it as soon as possible."""
@@ -102,7 +103,8 @@ class SnapshotRun:
             schemas.put(taken.schema)
         finally:
             schemas.close()
-        size = min(settings.chunk_bytes, stream.room)
+        self._room = stream.room  # asked once: a worker's first connection may find no server
+        size = min(settings.chunk_bytes, self._room)
         planned = Future[Iterator[Any]]()
         with ThreadPoolExecutor(settings.slots, "snapshot") as pool:
             # They connect first: what wants to rewrite the table waits for all of them.
@@ -148,10 +150,10 @@ class SnapshotRun:
             with self._lock:
                 chunk, self._number = self._number, self._number + 1
             body = form.body(some, chunk)
-            if len(body) > stream.room:
+            if len(body) > self._room:
                 raise Rejected(
                     f"a row of {taken.schema.schema}.{taken.schema.table} takes {len(body)} bytes;"
-                    f" the server takes {stream.room}",
+                    f" the server takes {self._room}",
                     hint="raise max_payload of nats-server, or leave the large column out of the"
                     " publication",
                 )
@@ -193,7 +195,7 @@ class SnapshotRun:
         }
         say = dialect("json" if self._sink.encoding == "json" else "msgpack")
         body = say.value(meta)
-        if len(body) > stream.room:
+        if len(body) > self._room:
             # What is left says how many there are, and the subject says which.
             body = say.value(meta | {"chunks": None})
         name = token(self.job.name)
