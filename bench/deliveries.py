@@ -188,6 +188,7 @@ def _batch(commit: int, size: int) -> pa.RecordBatch:
         "namespace": ["public"] * size,
         "collection": ["bench"] * size,
         "relation_id": [16385] * size,
+        "schema_version": ["0123456789abcdef"] * size,
         "document_id": [f'["{number}"]' for number in range(size)],
         "key": [ormsgpack.packb({"id": number}) for number in range(size)],
         "before": [None] * size,

@@ -59,7 +59,8 @@ def changes(count: int, images: Images) -> pa.RecordBatch:
     values: dict[str, Any] = {
         "backend": "default", "partition": "bench", "cursor": cursor, "operation": "INSERT",
         "tenant": None, "database": "postgres", "namespace": "public", "collection": "bench",
-        "relation_id": 16385, "document_id": "1000", "key": pack({"id": 1000}), "before": None,
+        "relation_id": 16385, "schema_version": "0123456789abcdef", "document_id": "1000",
+        "key": pack({"id": 1000}), "before": None,
         "after": pack(ROW), "unchanged": [], "transaction": "7461", "committed_at": now,
         "captured_at": now, "delta": None, "mark": None, "route": None,
     }  # fmt: skip

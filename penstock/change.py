@@ -71,6 +71,7 @@ def _columns(image: pa.DataType) -> list["pa.Field[Any]"]:
         pa.field("namespace", pa.string()),
         pa.field("collection", pa.string()),
         pa.field("relation_id", pa.int64()),
+        pa.field("schema_version", pa.string()),
         pa.field("document_id", pa.string()),
         pa.field("key", image),
         pa.field("before", image),
@@ -102,6 +103,8 @@ def schema(images: Images = "json") -> pa.Schema:
     `key`, `before` and `after` are one map each (column name -> value), or null for "no image".
     `unchanged` lists columns that the source did not send: absent is not null. `namespace` is the
     schema (PostgreSQL) or the database (MongoDB). `relation_id` is PostgreSQL's table OID.
+    `schema_version` names the table's schema that the change was decoded with, from sources that
+    announce schemas; the document of the schema has it, too.
     `event_id` is unique in its backend and the same on every replay; its form is the feed's.
 
     `delta` is what an update changed, from sources that say so: an image `{"updated": {path:

@@ -19,6 +19,7 @@ _COMMANDS = {
     "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
+    "snapshot": ("penstock.cli.snapshot:command", "Take snapshots of tables."),
     "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
     "gaps": ("penstock.cli.gaps:command", "Show what was lost, and mark it as mended."),
     "compare": ("penstock.cli.compare:command", "Compare a stream with a table or collection."),

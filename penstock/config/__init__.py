@@ -12,6 +12,7 @@ from penstock.config.pipeline import (
     Ops,
     Pipeline,
     SinkChoice,
+    SnapshotSettings,
     Spark,
     Transform,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Ops",
     "Pipeline",
     "SinkChoice",
+    "SnapshotSettings",
     "Spark",
     "Transform",
     "build_pipeline",

@@ -155,6 +155,19 @@ class Ops(Settings):
     at_risk: float = Field(default=0.25, ge=0, lt=1)
 
 
+class SnapshotSettings(Settings):
+    """Snapshots of tables, taken on request."""
+
+    stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
+    max_concurrent: int = Field(default=3, ge=1)  # tables at a time
+    slots: int = Field(default=2, ge=1)  # connections that read a table
+    # Of one message; whichever is reached first.
+    chunk_rows: int = Field(default=10_000, ge=1)
+    chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
+    # Seconds for which a table's lock and older transactions are waited for.
+    patience: Duration = Field(default=60.0, gt=0)
+
+
 class Spark(Settings):
     """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done,
     which stays open for `epoch` if no transform needs rows; `realtime` insists on that."""
@@ -197,6 +210,7 @@ class Pipeline(Settings):
     )
     checkpoint: Checkpoint = Checkpoint()
     ops: Ops = Ops()
+    snapshot: SnapshotSettings = SnapshotSettings()
     spark: Spark = Spark()
 
     def hash_partitions(self, backend: Backend) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
+    AnnouncesSchemas,
     BoundsDocuments,
     ChecksBookmarks,
     Collection,
@@ -26,6 +27,8 @@ from penstock.feeds.abilities import (
     Polled,
     ReadsCollections,
     RecordReader,
+    TableSnapshot,
+    TakesSnapshots,
 )
 from penstock.finding import Finding
 from penstock.page import Decoder, Page
@@ -33,6 +36,7 @@ from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Pla
 from penstock.settings import Settings
 
 __all__ = [
+    "AnnouncesSchemas",
     "At",
     "BoundsDocuments",
     "ChecksBookmarks",
@@ -58,6 +62,8 @@ __all__ = [
     "Polled",
     "ReadsCollections",
     "RecordReader",
+    "TableSnapshot",
+    "TakesSnapshots",
 ]
 
 # Where to begin: the moment of the call, as far back as the source goes, a time (with a zone), a

@@ -1,12 +1,14 @@
 """What a feed may do beyond the contract: protocols that other parts of penstock look for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.change import OnError
 from penstock.finding import Finding
 from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.table_schema import TableSchema
 
 
 @runtime_checkable
@@ -94,6 +96,75 @@ class ListsTables(Protocol):
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class AnnouncesSchemas(Protocol):
+    """A feed whose source announces the schema of a table before its changes."""
+
+    def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
+        """From now on followings call `record`, in the thread that reads, for each schema that the
+        source announces, and return pages with changes of it only afterwards. What it raises, their
+        `read` raises. A pickled copy calls nothing."""
+        ...
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """Those of all followed tables, as they are now. Does I/O; raises Unavailable,
+        SettingsError."""
+        ...
+
+
+class RowSource(Protocol):
+    """Reads the ranges of a snapshot. Pickles: any process that reaches the source may use it, as
+    long as the snapshot is open."""
+
+    def opened(self) -> AbstractContextManager[Callable[[Any, int, int], Iterator[Page]]]:
+        """A connection, as a function: the pages of a range, of at most so many rows and about so
+        many bytes. Does I/O; both raise Unavailable, SettingsError."""
+        ...
+
+
+class TableSnapshot(Protocol):
+    """A table's rows at one point of the log. Opened by `with`, which does I/O, and keeps what it
+    needs at the source until its end."""
+
+    @property
+    def schema(self) -> TableSchema:
+        """The table, as it is at the point."""
+        ...
+
+    @property
+    def lsn(self) -> str:
+        """The point in the source's own terms."""
+        ...
+
+    @property
+    def position(self) -> str:
+        """A place, as text: a change is contained if and only if its place is before it."""
+        ...
+
+    @property
+    def source(self) -> RowSource:
+        """Reads its ranges."""
+        ...
+
+    def plan(self, rows: int, size: int) -> Sequence[Any]:
+        """Ranges (plain JSON) that are together the table: of at most `rows` rows or about `size`
+        bytes each, where the source can tell. Does I/O."""
+        ...
+
+
+@runtime_checkable
+class TakesSnapshots(Protocol):
+    """A feed that can give a table's rows as they are at a point of its log."""
+
+    def snapshot(
+        self, schema: str, table: str, known: Bookmarks, *, patience: float
+    ) -> AbstractContextManager[TableSnapshot]:
+        """Of a followed table; `known` are the saved bookmarks (of which history places are).
+        Waits at most `patience` seconds for locks and older transactions. Entering it raises
+        Unavailable, and SettingsError for a table that can't be read."""
         ...
 
 

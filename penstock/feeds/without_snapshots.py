@@ -1,4 +1,4 @@
-"""The gap policy of a feed that takes no snapshots."""
+"""The gap policy of a feed that takes no snapshots by itself."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,8 +8,8 @@ from pydantic import BeforeValidator
 def _refuse(value: Any) -> Any:
     if value == "resnapshot":
         raise ValueError(
-            "`resnapshot` needs snapshots, which penstock does not take of this source yet; write"
-            " `fail`, or `continue` and load the data anew yourself"
+            "`resnapshot` is not supported yet; write `fail`, or `continue` and load the data anew"
+            " yourself (tables of PostgreSQL: with `penstock snapshot`)"
         )
     return value
 

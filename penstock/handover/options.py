@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 from pydantic import Field, SecretStr
 
 from penstock.change import Images, OnError
@@ -17,7 +18,7 @@ from penstock.handover.run_folder import BOARD, read_task_slots
 from penstock.ops.reporter import Reporter
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size
-from penstock.sinks import Sink
+from penstock.sinks import KeepsSchemas, SchemaStore, Sink, SinkPlugin
 
 Mode = Literal["rows", "realtime"]
 
@@ -43,6 +44,26 @@ class Reports(Settings):
         if self.address:
             return Reporter(self.address, bytes.fromhex(self.token.get_secret_value()))
         return Reporter(Path(runtime) / BOARD) if runtime else None
+
+
+class SchemasOptions(Settings):
+    """Where a reader stores the schemas that its source announces: the sink's type, and its options
+    as JSON. Spark redacts options with this name (spark.redaction.regex). `prefix`: what tables'
+    names begin with."""
+
+    sink: str = ""
+    secret: SecretStr = SecretStr("")
+    prefix: str = ""
+
+    def store(self) -> SchemaStore | None:
+        """None where the sink keeps no schemas."""
+        if not self.sink:
+            return None
+        plug_in: SinkPlugin = plugin("sinks", self.sink)
+        options = orjson.loads(self.secret.get_secret_value())
+        sink = plug_in.build(settings_from_options(plug_in.settings, options))
+        prefix = (self.prefix,) if self.prefix else ()
+        return sink.schemas(prefix) if isinstance(sink, KeepsSchemas) else None
 
 
 class SourceOptions(Settings):
@@ -88,6 +109,7 @@ class SourceOptions(Settings):
     runtime: str | None = None
     # Where tasks on other hosts report to.
     reports: Reports = Reports()
+    schemas: SchemasOptions = SchemasOptions()
     # The folder through which changes that cannot be decoded go around the JVM, and the columns
     # that do so, too, with commas.
     depot: str = ""

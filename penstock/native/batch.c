@@ -10,7 +10,7 @@
 
 EXPORT int32_t penstock_page_export(struct page *page, struct ArrowArray *out);
 
-enum { COLUMNS = 22, CURSOR = 17 };
+enum { COLUMNS = 23, CURSOR = 17 };
 
 /* Everything that a batch consists of; freed when the last of its arrays is. */
 struct holder {
@@ -105,6 +105,11 @@ static struct text operation(const struct build *b, int64_t row, uint8_t *space)
 static struct text namespace(const struct build *b, int64_t row, uint8_t *space) {
     const struct plan *plan = plan_of(b, row);
     return (void)space, plan ? plan->namespace : (struct text){0};
+}
+
+static struct text version(const struct build *b, int64_t row, uint8_t *space) {
+    const struct plan *plan = plan_of(b, row);
+    return (void)space, plan ? plan->version : (struct text){0};
 }
 
 static struct text collection(const struct build *b, int64_t row, uint8_t *space) {
@@ -276,6 +281,7 @@ static void columns(struct build *b) {
     texts(b, namespace, nothing);
     texts(b, collection, nothing);
     numbers(b, relation_id);
+    texts(b, version, nothing);
     written(b, &p->document_id);
     written(b, &p->key);
     written(b, &p->before);

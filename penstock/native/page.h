@@ -13,7 +13,7 @@
 #define NO_UNIT (-1)
 
 struct plan {
-    struct text namespace, name;
+    struct text namespace, name, version;
     int64_t oid;
     int32_t columns, keys; /* how many; columns < 0: no row of it can be decoded here */
     int32_t tenant;        /* the column with the tenant, or -1 */

@@ -110,6 +110,10 @@ class JetStream:
         """STREAM.UPDATE."""
         return self._call(f"STREAM.UPDATE.{config['name']}", config)
 
+    def purge(self, stream: str, subject: str) -> None:
+        """Deletes all messages under `subject` (may have wildcards); none is no error."""
+        self._maybe(f"STREAM.PURGE.{stream}", {"filter": subject})
+
     def names(self, subject: str) -> list[str]:
         """Streams that have subjects in common with `subject`."""
         return list(self._call("STREAM.NAMES", {"subject": subject}).get("streams") or ())

@@ -4,6 +4,7 @@ The same buckets as every other NATS client's (ADR-8): `nats kv get BUCKET KEY` 
 is as durable as the server's streams are: a server syncs its disk by its `sync_interval`.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,18 @@ from penstock.nats.swap import WRONG_SEQUENCE
 
 _OPERATION = "KV-Operation"
 _TOGETHER = 500  # requests that are waited for at a time
+
+
+# What a key may have besides dots, which separate its parts.
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9/_-]")
+
+
+def key_of(parts: Sequence[str]) -> str:
+    """A key of several names: what a key may not have is =XX for each byte of its UTF-8."""
+    return ".".join(
+        _NOT_PLAIN.sub(lambda m: "".join(f"={byte:02X}" for byte in m[0].encode()), part) or "="
+        for part in parts
+    )
 
 
 class WrongRevision(Exception):

@@ -24,10 +24,14 @@ def asked(
 
 class Responder:
     """Answers the requests under a subject (may have wildcards), over a connection that it alone
-    receives from. `answer` makes the answer's payload."""
+    receives from. `answer` makes the answer's payload; None: the request is not for us."""
 
     def __init__(
-        self, connection: Connection, subject: str, answer: Callable[[Msg], bytes], queue: str = ""
+        self,
+        connection: Connection,
+        subject: str,
+        answer: Callable[[Msg], bytes | None],
+        queue: str = "",
     ) -> None:
         self._connection, self._subject, self._answer = connection, subject, answer
         self._queue = queue
@@ -44,8 +48,10 @@ class Responder:
         for message in self._connection.receive(timeout):
             if message.reply and covers(self._subject, message.subject.decode()):
                 answer = self._answer(message)
-                self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
                 served += 1
+                if answer is None:
+                    continue
+                self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
         return served
 
     def stop(self) -> None:

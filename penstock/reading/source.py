@@ -14,13 +14,14 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from penstock.errors import Unavailable
-from penstock.feeds import Feed, Polled
+from penstock.feeds import AnnouncesSchemas, Feed, Polled
 from penstock.handover.options import SourceOptions, read_source
 from penstock.handover.run_folder import BOARD, is_stopping, read_owner
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
 from penstock.ops.reporter import Reporter
 from penstock.position import Bookmarks
+from penstock.reading.announced import Announced
 from penstock.reading.gap_log import GapLog
 from penstock.reading.open import assigned, buffered
 from penstock.reading.planned import PlannedReading
@@ -109,6 +110,9 @@ class Source:
         """Reads the options and opens the positions store, if one is named."""
         sys.excepthook = _ended_quietly
         settings, feed = read_source(options)
+        store = settings.schemas.store()
+        if store is not None and isinstance(feed, AnnouncesSchemas):
+            feed.announce_schemas(Announced(store))
         if settings.positions is None:
             return cls(settings, feed, None)
         positions = Positions.of(

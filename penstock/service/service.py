@@ -25,6 +25,7 @@ from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
 from penstock.service.ownership import Ownership
+from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
 from penstock.spark.queries.engine import Engine
@@ -96,8 +97,14 @@ class Service:
 
             while standby.wait(meanwhile):
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
-                with closing(Beginnings(pipeline, board, ownership.instance)) as beginnings:
+                with (
+                    closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
+                    Snapshots(
+                        pipeline, ownership.instance, is_ours=lambda: not standby.lost
+                    ) as snapshots,
+                ):
                     beginnings.start()
+                    snapshots.start()
                     supervision = Supervision(pipeline, queries, beginnings, board)
                     self._own(engine, supervision, board, run, standby)
                 self._stop.wait(AGAIN)

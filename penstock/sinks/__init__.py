@@ -12,6 +12,7 @@ from penstock.leases import LeaseStore
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Position
 from penstock.settings import Settings
+from penstock.table_schema import TableName, TableSchema
 
 if TYPE_CHECKING:
     from penstock.tail.reader import TailReader
@@ -189,6 +190,32 @@ class KeepsLeases(Protocol):
     def leases(self) -> LeaseStore:
         """Shared by all who write to this sink, and made on demand; no I/O. Its methods raise
         SettingsError where this is not permitted: then nothing is found."""
+        ...
+
+
+class SchemaStore(Protocol):
+    """Where the schemas of tables are kept for consumers. Its methods do I/O; they raise
+    Unavailable, SettingsError. Owned by one thread."""
+
+    def put(self, schema: TableSchema) -> None:
+        """Stores the schema, unless the last one of its table has the same version."""
+        ...
+
+    def remove(self, name: TableName) -> None:
+        """The table is gone: deletes its schema."""
+        ...
+
+    def close(self) -> None:
+        """Closes the connection."""
+        ...
+
+
+@runtime_checkable
+class KeepsSchemas(Protocol):
+    """A sink whose other side keeps the schemas of tables."""
+
+    def schemas(self, prefix: TableName = ()) -> SchemaStore:
+        """Of tables whose names begin with `prefix`; no I/O."""
         ...
 
 

@@ -17,7 +17,10 @@ from penstock.plugins import plugin
 
 _KNOWN = ("event_id", "operation", "backend")
 _ARROW = "application/vnd.apache.arrow.stream"
-_SHARED = ("backend", "tenant", "database", "schema", "collection", "operation", "relation_id")
+_SHARED = (
+    "backend", "tenant", "database", "schema", "collection", "operation", "relation_id",
+    "schema_version",
+)  # fmt: skip
 
 
 def changes_of(headers: Mapping[str, str], data: bytes) -> list[Mapping[str, Any]]:

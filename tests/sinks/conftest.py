@@ -68,6 +68,7 @@ def batch_of() -> MakeBatch:
             "namespace": "public",
             "collection": "items",
             "relation_id": 16385,
+            "schema_version": None,
             "document_id": [f'["{place.ordinal}"]' for place in places],
             "key": [pack({"id": place.ordinal}) for place in places],
             "before": None,

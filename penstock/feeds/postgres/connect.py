@@ -28,6 +28,9 @@ _SESSION = {
 _STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
 _LATE = 10.0  # seconds that a server may be late with ending a statement that took too long
 
+_READING = 3600.0  # seconds until a table's next rows count as not coming
+_TRANSACTION_TIMEOUT_SINCE = 170_000
+
 Result = TypeVar("Result")
 
 
@@ -78,6 +81,27 @@ def connect_replication(settings: PostgresSettings) -> Ordinary:
     parameters = _parameters(settings, _SESSION) | {"replication": "database"}
     with translating(f"connecting to {address(settings)} for replication"):
         return _connected(parameters, settings.connect_timeout)
+
+
+def connect_exporting(settings: PostgresSettings, patience: float) -> Ordinary:
+    """As `connect_replication`, to make a slot: that waits for older transactions, for at most
+    `patience` seconds."""
+    session = _SESSION | {"lock_timeout": str(round(patience * 1000))}
+    parameters = _parameters(settings, session) | {"replication": "database"}
+    with translating(f"connecting to {address(settings)} for replication"):
+        return _connected(parameters, patience + _LATE)
+
+
+def connect_reading(settings: PostgresSettings) -> Ordinary:
+    """An autocommit connection for reading tables: values are text as in the log, statements may
+    take long, and row security is an error instead of a filter."""
+    session = {"idle_in_transaction_session_timeout": "0", "row_security": "off"}
+    parameters = _parameters(settings, _SESSION | session)
+    with translating(f"connecting to {address(settings)}"):
+        connection = _connected(parameters, _READING)
+        if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+            connection.execute("SET transaction_timeout = 0")
+        return connection
 
 
 def _connected(parameters: dict[str, Any], patience: float) -> Ordinary:

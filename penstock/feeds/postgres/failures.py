@@ -45,6 +45,10 @@ _TABLE: dict[str, _Row] = {
     "53400": (SettingsError, "raise max_replication_slots and max_wal_senders at the server"),
     "54": (Unavailable, "the server met one of its limits"),
     "55000": (SettingsError, "the server's configuration forbids it; `penstock check` says how"),
+    "55P03": (
+        Unavailable,
+        "a lock was not given in time: wait for the transaction that holds it, or end that",
+    ),
     "55006": (Unavailable, "the slot has one reader at a time: stop the other one"),
     "57": (Unavailable, "the server was stopped by its operator; " + _LATER),
     "57014": (
@@ -60,6 +64,16 @@ _TABLE: dict[str, _Row] = {
 
 # (SQLSTATE prefix, part of the message) -> row; before the table.
 _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
+    (
+        "42501",
+        "permission denied for table",
+        (SettingsError, "as its owner: GRANT SELECT ON <table> TO <role>; on the whole table"),
+    ),
+    (
+        "42501",
+        "row-level security",
+        (SettingsError, "ALTER ROLE <role> BYPASSRLS; or leave the table out"),
+    ),
     ("55000", "wal_level", (SettingsError, "ALTER SYSTEM SET wal_level = logical; and restart")),
     ("55000", "max_replication_slots", _TABLE["53400"]),
     ("55000", "can no longer", (PositionLost, "drop the slot, and copy the tables anew")),

@@ -1,6 +1,6 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from penstock.feeds import (
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
+    SideConnection,
     address,
     connect_ordinary,
     connect_replication,
@@ -44,6 +45,7 @@ from penstock.feeds.postgres.history import (
 )
 from penstock.feeds.postgres.preflight import check
 from penstock.feeds.postgres.publication import ensure_publication
+from penstock.feeds.postgres.schemas import relation_of, schema_of
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.feeds.postgres.slot import (
     Slot,
@@ -58,10 +60,12 @@ from penstock.feeds.postgres.slot import (
     refuse_foreign,
     refuse_unusable,
 )
+from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.tables import followed_tables
 from penstock.finding import Finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.table_schema import TableSchema
 from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
@@ -75,6 +79,7 @@ class PostgresFeed:
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
         self._streaming = settings.streaming
+        self._announce: Callable[[TableSchema], None] | None = None
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -174,6 +179,7 @@ class PostgresFeed:
                 begin,
                 on_server_defect=self._do_not_stream,
                 diverged=partial(self._diverged, known_of(mark, after), after),
+                announce=self._announce,
             )
         except BaseException:
             replication.close()
@@ -330,6 +336,25 @@ class PostgresFeed:
         """See `feeds.ListsTables`: what the publication covers, narrowed by our settings."""
         with connect_ordinary(self._settings) as connection, translating("reading the tables"):
             return followed_tables(connection, self._settings)
+
+    def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
+        """See `feeds.AnnouncesSchemas`."""
+        self._announce = record
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """See `feeds.AnnouncesSchemas`."""
+        settings = self._settings
+        with closing(SideConnection(settings)) as side:
+            raws = [relation_of(side.rows, settings.publication, *table) for table in self.tables()]
+            return [schema_of(side.rows, settings, raw) for raw in raws if raw]
+
+    def snapshot(
+        self, schema: str, table: str, known: Bookmarks, *, patience: float
+    ) -> PostgresSnapshot:
+        """See `feeds.TakesSnapshots`."""
+        saved = known.get(PartitionId(self._settings.slot), START)
+        era = known_of(saved.mark, saved.place).era
+        return PostgresSnapshot(self._settings, schema, table, era=era, patience=patience)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""

@@ -46,7 +46,7 @@ class Framer:
 
     def __init__(self, collector: Collector, *, progress: LogProgress, streams: Streams) -> None:
         self.transactions = 0
-        self._collector = collector
+        self.collector = collector
         self._progress = progress
         self._streams = streams
         self._native = NativeWalk.create()
@@ -65,12 +65,12 @@ class Framer:
     @property
     def holds(self) -> bool:
         """Whether `flush` would return a page."""
-        return self._collector.page.count > 0
+        return self.collector.page.count > 0
 
     @property
     def between(self) -> bool:
         """Whether the last transaction that began is over."""
-        return self._collector.transaction is BETWEEN
+        return self.collector.transaction is BETWEEN
 
     @property
     def busy(self) -> bool:
@@ -85,7 +85,7 @@ class Framer:
 
     def flush(self, now: float) -> list[Page]:
         """The page in the making, if it has a change; `now` in seconds since 1970."""
-        return self._collector.flush(now)
+        return self.collector.flush(now)
 
     def scan(self, now: float) -> list[Page]:
         """The pages that are complete now; `now` in seconds since 1970.
@@ -104,7 +104,7 @@ class Framer:
         while self._delivery is None:
             self._take_transactions()
             self._take_rows()
-            if self._collector.full:
+            if self.collector.full:
                 pages += self.flush(now)
                 continue
             piece = self._next()
@@ -136,7 +136,7 @@ class Framer:
 
     def _take_transactions(self) -> None:
         """All whole transactions of nothing but rows that come next, up to the page's limits."""
-        native, collector = self._native, self._collector
+        native, collector = self._native, self.collector
         if native is None or self._streaming is not None or not collector.is_past:
             return
         page, limits, start = collector.page, collector.limits, self._position
@@ -166,7 +166,7 @@ class Framer:
 
     def _take_rows(self) -> None:
         """All row messages that come next, up to the page's limits."""
-        collector, start = self._collector, self._position
+        collector, start = self.collector, self._position
         if self._streaming is not None:
             self._rows_ahead(ENDLESS, ENDLESS, set())
             self._streams.append(self._streaming, self._data[start : self._position])
@@ -224,22 +224,22 @@ class Framer:
         elif tag == b"B" and len(piece) == MESSAGE + 1 + _BEGIN.size:
             lsn, committed_at, xid = _BEGIN.unpack_from(piece, MESSAGE + 1)
             transaction = Transaction(lsn, from_pg_time(committed_at), xid)
-            self._collector.start(transaction, transaction.cursor)
-            self._collector.keep(piece)
+            self.collector.start(transaction, transaction.cursor)
+            self.collector.keep(piece)
         elif tag == b"C" and len(piece) == MESSAGE + 9 + _COMMIT.size:
             self._ended(_COMMIT.unpack_from(piece, MESSAGE + 1)[1])
-            self._collector.keep(piece)
+            self.collector.keep(piece)
         else:
             return self._other(piece, now)
         return []
 
     def _ended(self, end: int) -> None:
-        last = self._collector.end()
+        last = self.collector.end()
         self.transactions += last is not None
         self._progress.committed(last, end)
 
     def _other(self, piece: bytes, now: float) -> list[Page]:
-        collector = self._collector
+        collector = self.collector
         # A name that is not UTF-8 is for the decoder to judge.
         match message := decode_message(piece[MESSAGE:], lenient=True):
             case Relation():
@@ -271,17 +271,17 @@ class Framer:
 
     def _logical(self, message: LogicalMessage, piece: bytes) -> None:
         if message.transactional:
-            self._progress.opened(self._collector.transaction.committed_at)
-            self._collector.logical(message, piece)
+            self._progress.opened(self.collector.transaction.committed_at)
+            self.collector.logical(message, piece)
         elif message.prefix == HEARTBEAT_PREFIX:
             self._progress.committed(None, message.lsn)
         else:
-            self._collector.start(BETWEEN, message_cursor(message.lsn))
-            self._collector.logical(message, piece)
+            self.collector.start(BETWEEN, message_cursor(message.lsn))
+            self.collector.logical(message, piece)
             self._ended(message.lsn)
 
     def _stream_commit(self, message: StreamCommit) -> None:
-        collector = self._collector
+        collector = self.collector
         transaction = Transaction(message.commit_lsn, message.committed_at, message.xid, True)
         collector.start(transaction, transaction.cursor)
         stream = self._streams.take(message.xid)

@@ -122,7 +122,8 @@ class PostgresSettings(Settings):
     def _is_possible(cls, value: Any) -> Any:
         if value == "beginning":
             raise ValueError(
-                "`beginning` needs snapshots of the tables, which penstock does not take yet;"
-                " write `slot`: resume, or from now at the first start"
+                "`beginning` needs snapshots of all tables, which a first start does not take yet;"
+                " write `slot`: resume, or from now at the first start, and ask for snapshots with"
+                " `penstock snapshot`"
             )
         return value

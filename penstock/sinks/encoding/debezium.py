@@ -190,6 +190,7 @@ def _change(body: Mapping[str, Any]) -> Mapping[str, Any]:
         "collection": source["table"] or None,
         "operation": _OPERATIONS.get(body["op"], "MESSAGE"),
         "relation_id": None,
+        "schema_version": None,
         "document_id": None,
         "key": None,
         "data": data and {name: data[name] for name in data if name not in unchanged},

@@ -69,7 +69,9 @@ class Singles:
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
         batch, columns = part.batch, part.columns
-        headers, routed = self._headers.of(part.runs, columns), self._bodies.routes.of(columns)
+        routed = self._bodies.routes.of(columns)
+        schemas = None if routed.schema_lines is None else (routed.kinds, routed.schema_lines)
+        headers = self._headers.of(part.runs, columns, schemas)
         bodies = self._bodies.of(columns, routed)
         messages = Messages(
             part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),

@@ -23,7 +23,10 @@ from penstock.sinks.encoding.pieces import (
 from penstock.sinks.encoding.routes import Routed
 
 # What changes of one route have in common, and what each has of its own.
-SHARED = ("backend", "tenant", "database", "schema", "collection", "operation", "relation_id")
+SHARED = (
+    "backend", "tenant", "database", "schema", "collection", "operation", "relation_id",
+    "schema_version",
+)  # fmt: skip
 EACH = (
     "event_id", "document_id", "key", "data", "before", "unchanged", "position", "transaction",
     "committed_at", "captured_at", "delta",
@@ -117,7 +120,9 @@ class Penstock(Layout):
         """See Layout."""
         if not isinstance(body, dict) or "changes" not in body:
             return body if isinstance(body, list) else [body]
-        shared = {name: body[name] for name in SHARED}
+        # Older messages lack the version.
+        given = {"schema_version": None} | body
+        shared = {name: given[name] for name in SHARED}
         names = body["fields"]
         return [shared | dict(zip(names, one, strict=True)) for one in body["changes"]]
 

@@ -3,7 +3,8 @@
 The headers are the event id (under the name that the sink's `Framing` has for it),
 `Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in subjects: what
 a restarted sink reads back), `Penstock-Mark` (of a change that has a mark: with the position a
-bookmark), `Penstock-Schema` and `Content-Type`.
+bookmark), `Penstock-Table-Schema` (the version of the table's schema, where the source announces
+schemas), `Penstock-Schema` (the version of the body's format) and `Content-Type`.
 """
 
 import re
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import Malformed, Rejected
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.sinks.encoding.columns import Column, Columns, Values
+from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.plain import LineBreak
@@ -231,11 +232,14 @@ class Headers:
             content_type,
         )
         self._counted = counted
-        self._formatters: dict[tuple[Origin | None, bool], Formatter] = {}
+        self._formatters: dict[tuple[Origin | None, bool, bool], Formatter] = {}
         self._names: dict[Origin, bytes] = {}
 
-    def of(self, runs: Sequence[OriginRun], columns: Columns) -> Column:
-        """The headers of all rows, which have these origins. Raises Rejected."""
+    def of(
+        self, runs: Sequence[OriginRun], columns: Columns, schemas: tuple[Numbers, Values] | None
+    ) -> Column:
+        """The headers of all rows, which have these origins. `schemas`: which of the lines that
+        name a table's schema each row has. Raises Rejected."""
         origin = runs[0].origin if len(runs) == 1 else None
         extras = {} if origin is not None else self._owners(runs)
         marks = columns["mark"]
@@ -243,7 +247,9 @@ class Headers:
         try:
             if marked:
                 extras["mark_line"] = _mark_lines(marks)
-            formatter = self._formatter(origin, marked=marked)
+            if schemas is not None:
+                extras |= {"schema": schemas[0], "schema_lines": schemas[1]}
+            formatter = self._formatter(origin, marked=marked, named=schemas is not None)
             return formatter.run(columns.with_extras(**extras) if extras else columns)
         except LineBreak:
             raise Rejected(
@@ -267,17 +273,18 @@ class Headers:
             known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
         return known
 
-    def _formatter(self, origin: Origin | None, *, marked: bool) -> Formatter:
+    def _formatter(self, origin: Origin | None, *, marked: bool, named: bool) -> Formatter:
         """For rows of one origin, which most batches have: its name is a constant. None: of
         several."""
-        formatter = self._formatters.get((origin, marked))
+        key = origin, marked, named
+        formatter = self._formatters.get(key)
         if formatter is None:
             if len(self._formatters) >= _CACHED:
                 self._formatters.clear()
-            formatter = self._formatters[origin, marked] = self._made(origin, marked=marked)
+            formatter = self._formatters[key] = self._made(*key)
         return formatter
 
-    def _made(self, origin: Origin | None, *, marked: bool) -> Formatter:
+    def _made(self, origin: Origin | None, marked: bool, named: bool) -> Formatter:
         owner = Pick("owner", "owners") if origin is None else self._owner(origin)
         pieces: list[Piece | bytes] = [
             self._start,
@@ -289,6 +296,9 @@ class Headers:
         if marked:
             pieces.append(RawPiece("mark_line"))
             names = (*names, "mark_line")
+        if named:
+            pieces.append(Pick("schema", "schema_lines"))
+            names = (*names, "schema", "schema_lines")
         if not self._counted:
             return Formatter([*pieces, self._rest], names)
         names = (*_OF_GROUPS, *names)

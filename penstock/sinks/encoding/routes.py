@@ -18,14 +18,16 @@ from penstock.sinks.encoding.columns import (
     address,
     slot,
 )
-from penstock.sinks.subject import Template
+from penstock.sinks.subject import Template, escape
 
 ROUTE = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
+    "schema_version",
 )  # fmt: skip
 _OF_NO_ROW = frozenset({
     "MESSAGE", "TRUNCATE", "SUSPEND", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE",
 })  # fmt: skip
+TABLE_SCHEMA = b"Penstock-Table-Schema"
 _CACHED = 10_000
 _KEPT_SETS = 1000
 _KEY_BYTES = 1 << 16
@@ -36,22 +38,29 @@ _WIDTHS = (ctypes.c_int32 * len(ROUTE))(*(8 if name == "relation_id" else 0 for 
 class Route(NamedTuple):
     """What all changes of a route have in common. `subject` is what it determines of the subject:
     the parts before, between and after the partitions' names. `table` is equal for routes of one
-    table, and None where changes belong to none."""
+    table, and None where changes belong to none. `schema_line` is the header that names the version
+    of the table's schema; empty where there is none."""
 
     subject: tuple[bytes, ...]
     fields: bytes
     table: tuple[Any, ...] | None
     values: Mapping[str, Any]
+    schema_line: bytes
 
 
 class Routed(NamedTuple):
     """The routes of some rows: `kinds` is the number of each row's route. `subjects` are the first
-    parts of the routes' subjects, then the second ones, and so on."""
+    parts of the routes' subjects, then the second ones, and so on. `schema_lines`: None where all
+    are empty."""
 
     kinds: Numbers
     routes: tuple[Route, ...]
     subjects: tuple[Values, ...]
     fields: Values
+    schema_lines: Values | None
+
+
+_Described = tuple[tuple[Route, ...], tuple[Values, ...], Values, Values | None]
 
 
 class Routes:
@@ -63,7 +72,7 @@ class Routes:
     ) -> None:
         self._subjects, self._shared = subjects, shared
         self._known: dict[tuple[Any, ...], Route] = {}
-        self._sets: dict[bytes, tuple[tuple[Route, ...], tuple[Values, ...], Values]] = {}
+        self._sets: dict[bytes, _Described] = {}
         self._key = ctypes.create_string_buffer(_KEY_BYTES)
 
     def of(self, columns: Columns) -> Routed:
@@ -92,12 +101,11 @@ class Routes:
         )  # fmt: skip
         return ctypes.string_at(self._key, max(size, 0))
 
-    def _described(
-        self, keys: Iterable[tuple[Any, ...]]
-    ) -> tuple[tuple[Route, ...], tuple[Values, ...], Values]:
+    def _described(self, keys: Iterable[tuple[Any, ...]]) -> _Described:
         routes = tuple(self._known.get(key) or self._new(key) for key in keys)
         parts = zip(*(route.subject for route in routes), strict=True)
-        return routes, tuple(map(Values, parts)), Values([route.fields for route in routes])
+        fields = Values([route.fields for route in routes])
+        return routes, tuple(map(Values, parts)), fields, schema_lines(routes)
 
     def _new(self, key: tuple[Any, ...]) -> Route:
         if len(self._known) >= _CACHED:
@@ -111,9 +119,25 @@ class Routes:
         # whole table concerns all of its hash partitions.
         is_moment = values["operation"] in _OF_NO_ROW or values["collection"] is None
         self._known[key] = route = Route(
-            subject, self._shared(values), None if is_moment else table, values
+            subject,
+            self._shared(values),
+            None if is_moment else table,
+            values,
+            _schema_line(values),
         )
         return route
+
+
+def schema_lines(routes: Sequence[Route]) -> Values | None:
+    """The headers of routes that name schemas; None where all are empty."""
+    lines = [route.schema_line for route in routes]
+    return Values(lines) if any(lines) else None
+
+
+def _schema_line(values: Mapping[str, Any]) -> bytes:
+    version = values["schema_version"]
+    # What a transform may have made of it must not end the header.
+    return b"" if not version else b"\r\n%b: %b" % (TABLE_SCHEMA, escape(version).encode())
 
 
 def is_document(route: Mapping[str, Any]) -> bool:

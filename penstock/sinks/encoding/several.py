@@ -15,7 +15,7 @@ from penstock.sinks.encoding.grouping import Group, ends_of, grouped, lined_up
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.routes import Route
+from penstock.sinks.encoding.routes import Route, schema_lines
 from penstock.sinks.subject import Template
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
@@ -96,12 +96,14 @@ def collected(
         for name in ("event_id", "cursor", "ordinal", "mark")
     )
     count = pa.array([b"%d" % group.count for group in groups], BINARY)
+    lines = schema_lines(where.routes)
     runs = tuple(_runs(groups, where, cursor, ordinal))
     formatted = headers.of(
         runs,
         Columns(
             len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
         ),
+        None if lines is None else (np.array([one.kind for one in groups], np.int32), lines),
     )
     messages = Messages(
         runs, cursor, ordinal, event_id,

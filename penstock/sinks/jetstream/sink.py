@@ -20,10 +20,12 @@ from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.replays import Replays
+from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.jetstream.write import WriteRun
+from penstock.table_schema import TableName
 
 
 class JetStreamSink:
@@ -112,6 +114,10 @@ class JetStreamSink:
     def leases(self) -> LeaseStore:
         """See `KeepsLeases`."""
         return OwnersStore(self.settings)
+
+    def schemas(self, prefix: TableName = ()) -> SchemaBucket:
+        """See `KeepsSchemas`."""
+        return SchemaBucket(self.settings, prefix)
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `DescribesStreams`; raises Unavailable."""

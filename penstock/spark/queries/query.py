@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 
+import orjson
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,7 +20,7 @@ from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode
 from penstock.plugins import plugin
-from penstock.sinks import SetsAside, images_of
+from penstock.sinks import KeepsSchemas, SetsAside, images_of
 from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
@@ -120,7 +121,19 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "on_error": backend.on_error,
         **({} if backend.max_gap is None else {"max_gap": f"{backend.max_gap}s"}),
         "hash_partitions": str(pipeline.hash_partitions(backend)),
+        **_schemas(pipeline, backend),
     }
+
+
+def _schemas(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
+    """Where the reader stores the schemas of its tables, if the sink keeps any."""
+    sink = pipeline.sink
+    if not isinstance(sink.sink(), KeepsSchemas):
+        return {}
+    secret = orjson.dumps(options_from_settings(sink.settings)).decode()
+    found = {"schemas.sink": sink.type, "schemas.secret": secret}
+    several = len(pipeline.backends) > 1
+    return found | ({"schemas.prefix": backend.name} if several else {})
 
 
 def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:

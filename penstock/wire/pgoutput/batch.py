@@ -124,6 +124,7 @@ def _batch(
         _gather([layout and layout.namespace for layout in layouts], relation, text),
         collection,
         _gather([layout and layout.oid for layout in layouts], relation, pa.int64()),
+        _gather([layout and layout.version for layout in layouts], relation, text),
         pa.array(columns["document_id"], text),
         pa.array(columns["key"], image),
         pa.array(columns["before"], image),

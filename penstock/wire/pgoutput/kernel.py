@@ -33,8 +33,8 @@ _INT64 = range(-(2**63), 2**63)
 # What batch.c writes, in this order.
 _WRITTEN = (
     "backend", "partition", "cursor", "ordinal", "event_id", "operation", "tenant", "database",
-    "namespace", "collection", "relation_id", "document_id", "key", "before", "after", "unchanged",
-    "transaction", "committed_at", "captured_at", "delta", "mark", "route",
+    "namespace", "collection", "relation_id", "schema_version", "document_id", "key", "before",
+    "after", "unchanged", "transaction", "committed_at", "captured_at", "delta", "mark", "route",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.images import Pack, key_text, packer
 from penstock.wire.pgoutput.messages import Relation, decode_message
 from penstock.wire.pgoutput.reader import ByteReader
+from penstock.wire.pgoutput.schema import schema_version
 from penstock.wire.pgoutput.values import Converter, Types, converter
 from penstock.wire.pgoutput.values.kinds import ValueKind, kind_of
 
@@ -19,12 +20,13 @@ class RowLayout:
     `columns` are (name, converter) in the order of the wire; `key` names the columns that identify
     a row, () if nothing does; `kept` is whether the table passes the filter; `unknown` are types
     delivered as text because they are unknown.
-    `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message.
+    `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message,
+    and `version` that message's hash.
     """
 
     __slots__ = (
         "_keys", "_single", "_types", "columns", "fault", "kept", "key",
-        "kinds", "name", "namespace", "oid", "old_key", "pack", "plan", "raw", "unknown",
+        "kinds", "name", "namespace", "oid", "old_key", "pack", "plan", "raw", "unknown", "version",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +39,7 @@ class RowLayout:
         tables: Collection[tuple[str, str]] | None,
     ) -> None:
         self.raw = b""
+        self.version = ""
         self.fault: Malformed | None = None
         self.oid = relation.oid
         self.namespace = relation.namespace
@@ -81,7 +84,7 @@ class RowLayout:
             raise Malformed(f"a page's context has {type(relation).__name__} among its relations")
         names = keys.get(relation.oid)
         layout = cls(relation, types=types, keys=names, images=images, tables=tables)
-        layout.raw = raw
+        layout.raw, layout.version = raw, schema_version(raw)
         return layout
 
     @classmethod
@@ -107,7 +110,7 @@ class RowLayout:
             xid=None, oid=oid, namespace=namespace, name=name, replica_identity="n", columns=()
         )
         layout = cls(relation, types={}, keys=keys.get(oid), images=images, tables=tables)
-        layout.raw, layout.fault = raw, fault
+        layout.raw, layout.fault, layout.version = raw, fault, schema_version(raw)
         return layout
 
     def holds(self, types: Types, keys: dict[int, tuple[str, ...]]) -> bool:

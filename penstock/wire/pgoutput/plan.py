@@ -30,7 +30,7 @@ class Plan(ctypes.Structure):
     """How the rows of one relation are decoded; `columns` is -1 if the kernel can't."""
 
     _fields_ = (
-        ("namespace", Text), ("name", Text), ("oid", ctypes.c_int64),
+        ("namespace", Text), ("name", Text), ("version", Text), ("oid", ctypes.c_int64),
         ("columns", ctypes.c_int32), ("keys", ctypes.c_int32), ("tenant", ctypes.c_int32),
         ("reserved", ctypes.c_int32), ("column", ctypes.POINTER(_Column)),
         ("key", ctypes.POINTER(ctypes.c_int32)),
@@ -94,8 +94,8 @@ def plan_of(layout: RowLayout, images: Images, tenant: str | None) -> Plan:
     places = [names.index(name) for name in layout.key]
     owner = names.index(tenant) if tenant in names else -1
     plan = Plan(
-        namespace=text(layout.namespace), name=text(layout.name), oid=layout.oid,
-        columns=_NOT_HERE, keys=len(places), tenant=owner,
+        namespace=text(layout.namespace), name=text(layout.name), version=text(layout.version),
+        oid=layout.oid, columns=_NOT_HERE, keys=len(places), tenant=owner,
     )  # fmt: skip
     if _possible(layout, names, [*places, *([owner] if owner >= 0 else [])]):
         plan.columns = len(names)

@@ -28,6 +28,7 @@ from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.publisher import framed, framing
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
+from penstock.tail.bodies import changes_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 Encoding = Literal["msgpack", "json"]
@@ -43,8 +44,20 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def encoder(encoding: Encoding = "msgpack", *, ids: bool = True, limit: int = 1 << 20) -> Encoder:
-    settings = JetStreamSettings(url="nats://h", encoding=encoding)
+# One change a message, or several; the Arrow writer has messages of several only.
+FORMS = (
+    {"encoding": "msgpack"},
+    {"encoding": "json", "messages": "batch"},
+    {"encoding": "arrow", "messages": "batch"},
+)
+
+
+def encoder(
+    encoding: str = "msgpack", *, ids: bool = True, limit: int = 1 << 20, messages: str = "change"
+) -> Encoder:
+    settings = JetStreamSettings.model_validate(
+        {"url": "nats://h", "encoding": encoding, "messages": messages}
+    )
     return encoders.encoder(settings, TEMPLATE, nats_framing(ids=ids, limit=limit))
 
 
@@ -83,6 +96,7 @@ def test_a_message_has_every_field_of_the_change(encoding: Encoding, batch_of: A
         "collection": "items",
         "operation": "INSERT",
         "relation_id": 16385,
+        "schema_version": None,
         "document_id": '["1"]',
         "key": {"id": 1},
         "data": {"id": 1, "name": "n00000000/016B3748:1"},
@@ -106,6 +120,26 @@ def test_the_headers_carry_id_position_and_content_type(batch_of: Any) -> None:
         "Content-Type": "application/msgpack",
     }
     assert headers(encoder("json").encode(Part.of(batch)))["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_header_names_the_version_of_the_tables_schema(form: Any, batch_of: Any) -> None:
+    batch = batch_of(4, 7, schema_version=["v1", "v1", None, "v2"])
+    messages = encoder(**form).encode(Part.of(batch))
+    found = [headers(messages, row) for row in range(len(messages))]
+    versions = [one.get("Penstock-Table-Schema") for one in found]
+    assert versions == (["v1", "v1", None, "v2"] if len(found) == 4 else ["v1", None, "v2"])
+    said = [
+        change["schema_version"]
+        for one, body in zip(found, messages.bodies.to_pylist(), strict=True)
+        for change in changes_of(one, body)
+    ]
+    assert said == ["v1", "v1", None, "v2"]
+
+
+def test_a_header_of_a_version_stays_one_line(batch_of: Any) -> None:
+    found = headers(encoder().encode(Part.of(batch_of(1, 7, schema_version="a\r\nb: c"))))
+    assert found["Penstock-Table-Schema"] == "a%0D%0Ab:%20c"
 
 
 def test_without_ids_the_event_id_is_in_a_header_of_ours(batch_of: Any) -> None:

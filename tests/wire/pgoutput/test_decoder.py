@@ -13,6 +13,7 @@ from penstock.errors import Malformed, SettingsError
 from penstock.page import Decoder, Page
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from penstock.wire.pgoutput.schema import schema_version
 from tests.wire.pages import (
     begin,
     commit,
@@ -28,6 +29,7 @@ from tests.wire.pages import (
 
 LSN = 0x1_0000_00FF
 TABLE = relation(1, {"id": 23, "v": 25}, key=["id"])
+VERSION = schema_version(TABLE)
 Row = dict[str, Any]
 
 
@@ -62,6 +64,7 @@ def test_an_insert_is_a_whole_change() -> None:
             "namespace": "public",
             "collection": "t",
             "relation_id": 1,
+            "schema_version": VERSION,
             "document_id": "1",
             "key": '{"id":1}',
             "before": None,

@@ -1,0 +1,163 @@
+"""`penstock snapshot`: asks the running service for snapshots, and watches them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from penstock.cli.listing import columns
+from penstock.cli.run import state_option
+from penstock.config import Pipeline, load_pipeline
+from penstock.errors import SettingsError, Unavailable
+from penstock.nats.services import asked
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.subject import escape
+from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.records import Records, RunRecord, is_id
+
+_EVERY = 0.3  # seconds
+_SILENT = 60.0  # seconds without a change of a record until the service counts as gone
+_TIMEOUT = 90.0  # seconds for an answer
+
+
+@click.command("snapshot")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("words", metavar="[list | cancel ID | TABLE...]", nargs=-1)
+@click.option("--no-wait", is_flag=True, help="Return when the snapshots are accepted.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, one line for each snapshot.")
+@state_option
+def command(
+    *, file: Path, words: Sequence[str], no_wait: bool, as_json: bool, state: Path | None
+) -> None:
+    """Take snapshots of tables of the running pipeline in FILE.
+
+    \b
+    penstock snapshot FILE TABLE...    take one of each, and wait for their ends
+    penstock snapshot FILE list        those of the last seven days
+    penstock snapshot FILE cancel ID
+
+    A TABLE is `table`, `schema.table` or `backend.schema.table`. Its rows become chunks in the
+    stream INIT, and a meta that says from where on changes are to be applied.
+    """
+    overrides = {"state": str(state)} if state else {}
+    pipeline = load_pipeline(file, overrides=overrides)
+    if not isinstance(pipeline.sink.settings, JetStreamSettings):
+        raise SettingsError(
+            f"the sink {pipeline.sink.type} takes no snapshots",
+            hint="they are chunks in a stream of NATS: use sink.type: jetstream",
+        )
+    with InitStream(pipeline.sink.settings, pipeline.snapshot.stream) as stream:
+        match words:
+            case () | ("list",):
+                _list(Records(stream.connection, pipeline.name).all(), as_json=as_json)
+            case ("cancel", snapshot_id):
+                _cancel(stream, pipeline, snapshot_id)
+            case _:
+                ids = [_request(stream, pipeline, table) for table in words]
+                if not no_wait:
+                    _watch(stream, pipeline, ids, shown=not as_json)
+                records = Records(stream.connection, pipeline.name)
+                _report([record for one in ids if (record := records.get(one))], as_json=as_json)
+
+
+def _request(stream: InitStream, pipeline: Pipeline, table: str) -> str:
+    subject = "snapshot.request." + ".".join(map(escape, table.split(".")))
+    return str(_asked(stream, pipeline, subject)["snapshot_id"])
+
+
+def _cancel(stream: InitStream, pipeline: Pipeline, snapshot_id: str) -> None:
+    if not is_id(snapshot_id):
+        raise SettingsError(
+            f"{snapshot_id} is no id of a snapshot", hint="`penstock snapshot FILE list` has them"
+        )
+    _asked(stream, pipeline, f"snapshot.cancel.{snapshot_id}")
+    click.echo(f"{snapshot_id} is being cancelled")
+
+
+def _asked(stream: InitStream, pipeline: Pipeline, subject: str) -> Any:
+    try:
+        answer = asked(
+            stream.connection, subject, orjson.dumps({"pipeline": pipeline.name}), _TIMEOUT
+        )
+    except Unavailable as error:
+        raise Unavailable(
+            f"{error.message}", hint=f"is the pipeline {pipeline.name} running? start it first"
+        ) from None
+    found = orjson.loads(answer.payload)
+    if "error" in found:
+        raise SettingsError(found["error"], hint=found.get("hint", ""))
+    return found
+
+
+def _watch(stream: InitStream, pipeline: Pipeline, ids: list[str], *, shown: bool) -> None:
+    """Until all have ended; an id whose run was taken up by another service becomes its id."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rows]:,} rows"),
+        TimeElapsedColumn(), console=Console(stderr=True), disable=not shown,
+    )  # fmt: skip
+    with bar:
+        lines = [bar.add_task(one, total=None, rows=0) for one in ids]
+        seen: dict[str, tuple[RunRecord | None, float]] = {}
+        while True:
+            records, ended = Records(stream.connection, pipeline.name), 0
+            for number, one in enumerate(ids):
+                record = records.get(one)
+                if record is None or record != seen.get(one, (None, 0.0))[0]:
+                    seen[one] = record, time.monotonic()
+                if record is None or time.monotonic() - seen[one][1] > _SILENT:
+                    raise Unavailable(
+                        f"the record of {one} has not changed for {_SILENT:.0f} s",
+                        hint="it takes the snapshot up when it is started again",
+                    )
+                if record.state == "replaced":
+                    ids[number] = record.by
+                    continue
+                bar.update(
+                    lines[number], description=".".join(record.name), total=record.ranges or None,
+                    completed=record.done, rows=record.rows,
+                )  # fmt: skip
+                ended += record.has_ended
+            if ended == len(ids):
+                return
+            time.sleep(_EVERY)
+
+
+def _report(records: Sequence[RunRecord], *, as_json: bool) -> None:
+    for record in records:
+        if as_json:
+            click.echo(orjson.dumps(record))
+        elif record.state == "done":
+            click.echo(
+                f"{'.'.join(record.name)}: {record.rows:,} rows in {record.chunks} chunks at"
+                f" {record.position} ({record.snapshot_id})"
+            )
+        elif not record.error:
+            click.echo(f"{'.'.join(record.name)}: {record.state} ({record.snapshot_id})")
+    failed = [record for record in records if record.error]
+    if failed:
+        texts = "; ".join(f"{'.'.join(one.name)}: {one.error}" for one in failed)
+        raise Unavailable(texts, hint=failed[0].hint)
+
+
+def _list(records: Sequence[RunRecord], *, as_json: bool) -> None:
+    if as_json:
+        for record in records:
+            click.echo(orjson.dumps(record))
+        return
+    if not records:
+        click.echo("no snapshots")
+        return
+    head = ("id", "table", "state", "rows", "chunks", "position", "error")
+    cells = [
+        [
+            one.snapshot_id, ".".join(one.name), one.state, str(one.rows), str(one.chunks),
+            one.position or "-", one.error or "-",
+        ]
+        for one in records
+    ]  # fmt: skip
+    click.echo(columns(head, cells))

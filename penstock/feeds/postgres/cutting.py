@@ -1,0 +1,130 @@
+"""Cutting a table into ranges, and the query that reads one. Pure: SQL goes out, rows come in.
+
+A table with a primary key is cut by it: rows do not move between ranges. One without is cut by the
+numbers of its pages (TID range scans, PostgreSQL 14 and later), and a partitioned one leaf by leaf.
+Keys are compared by the server only, under the collation of their columns, and travel as text.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from psycopg import sql
+
+_BLOCK = 8192  # what servers are built with, unless told otherwise; ranges need not be exact
+_LEAST_ROWS = 100  # of a range: a statement for each row would cost more than it saves
+
+
+class TableRange(TypedDict, total=False):
+    """A part of a table, as JSON. By key: the rows `after` one key and up to and including `to`
+    another. By pages: those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
+    What is left out is open."""
+
+    after: list[str]
+    to: list[str]
+    leaf: str
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A table as its publication sends it. `key`: (column, type) of the primary key. `filter`: an
+    SQL expression, or "". `relation`: the Relation message that the log has of it."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[tuple[str, str], ...]
+    filter: str
+    is_partitioned: bool
+    relation: bytes
+
+    @property
+    def quoted(self) -> sql.Composed:
+        """What to select from: without tables that inherit, which are tables of their own."""
+        only = sql.SQL("") if self.is_partitioned else sql.SQL("ONLY ")
+        return only + sql.Identifier(self.schema, self.table)
+
+
+def rows_in_range(rows: int, size: int, *, count: int, weight: int) -> int:
+    """How many rows a range shall have: at most `rows`, and about `size` bytes, of a table of
+    `count` rows that takes `weight` bytes with its TOAST."""
+    each = max(1, weight // max(1, count))
+    return max(min(rows, size // each), min(rows, _LEAST_ROWS))
+
+
+def count_query(table: Published) -> sql.Composed:
+    """How many rows there are."""
+    return sql.SQL("SELECT count(*) FROM {}{}").format(table.quoted, _where([], table))
+
+
+def bounds_query(table: Published, rows: int) -> sql.Composed:
+    """The key of every `rows`-th row, as texts, in the order of the key."""
+    key = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n, _ in table.key)
+    return sql.SQL(
+        "SELECT {texts} FROM (SELECT {key}, row_number() OVER (ORDER BY {key}) AS penstock_number"
+        " FROM {table}{where}) numbered WHERE penstock_number % {rows} = 0 ORDER BY penstock_number"
+    ).format(
+        texts=texts, key=key, table=table.quoted, where=_where([], table), rows=sql.Literal(rows)
+    )
+
+
+def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:
+    """The ranges between the bounds; what comes after the last one is a range, too."""
+    found: list[TableRange] = []
+    for number, bound in enumerate([*bounds, None]):
+        one: TableRange = {"after": list(bounds[number - 1])} if number else {}
+        if bound is not None:
+            one["to"] = list(bound)
+        found.append(one)
+    return found
+
+
+def page_ranges(leaves: Sequence[tuple[str, int, int]], size: int) -> Iterator[TableRange]:
+    """Of leaves (name, bytes of the heap, bytes with TOAST): about `size` bytes each. The last one
+    of a leaf is open: pages may have come since."""
+    for leaf, heap, weight in leaves:
+        pages = heap // _BLOCK
+        step = max(1, size * heap // max(1, weight) // _BLOCK)
+        for first in range(0, pages, step):
+            one: TableRange = {"leaf": leaf, "first": first}
+            if first + step < pages:
+                one["stop"] = first + step
+            yield one
+
+
+def range_query(table: Published, part: TableRange) -> sql.Composed:
+    """The rows of a range, with the columns that the publication sends, in their order."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
+    if "leaf" in part:
+        source: Any = sql.SQL("ONLY ") + sql.SQL(part["leaf"])  # quoted by the server
+        conditions = [
+            sql.SQL("ctid {} {}::tid").format(sql.SQL(sign), sql.Literal(f"({page},0)"))
+            for sign, page in ((">=", part.get("first")), ("<", part.get("stop")))
+            if page is not None
+        ]
+        return sql.SQL("SELECT {} FROM {}{}").format(columns, source, _where(conditions, table))
+    conditions = [
+        _compared(table, sign, key)
+        for sign, key in ((">", part.get("after")), ("<=", part.get("to")))
+        if key is not None
+    ]
+    where = _where(conditions, table)
+    return sql.SQL("SELECT {} FROM {}{}").format(columns, table.quoted, where)
+
+
+def _compared(table: Published, sign: str, key: Sequence[str]) -> sql.Composed:
+    # Row-wise, which an index answers; spelled out as ORs it would not.
+    names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
+    values = sql.SQL(", ").join(
+        sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(kind))
+        for value, (_, kind) in zip(key, table.key, strict=True)
+    )
+    return sql.SQL("({}) {} ({})").format(names, sql.SQL(sign), values)
+
+
+def _where(conditions: Sequence[sql.Composable], table: Published) -> sql.Composable:
+    every = [*conditions, *([sql.SQL("(" + table.filter + ")")] if table.filter else [])]
+    return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(every) if every else sql.SQL("")

@@ -1,0 +1,119 @@
+"""The schema of a table: what the log announces of it, and what the catalogue adds.
+
+A Relation message has names, types and the replica identity. Whether a column may be null, and its
+default, only the catalogue knows: as they are now, which may be newer than the message.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.errors import Malformed
+from penstock.feeds.postgres.settings import PostgresSettings, split_table
+from penstock.table_schema import TableName, TableSchema
+from penstock.wire.pgoutput.messages import Relation, decode_message
+from penstock.wire.pgoutput.schema import schema_version
+
+# A query with parameters -> its rows.
+Ask = Callable[..., Sequence[tuple[Any, ...]]]
+
+_COLUMNS = """
+SELECT t.name, pg_catalog.format_type(t.type, t.modifier), NOT coalesce(a.attnotnull, false),
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid),
+       coalesce(a.attnum = ANY (i.indkey::int2[]), false)
+FROM unnest(%s::text[], %s::oid[], %s::int[]) WITH ORDINALITY AS t (name, type, modifier, number)
+LEFT JOIN pg_catalog.pg_attribute a
+    ON a.attrelid = %s AND a.attname = t.name AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+ORDER BY t.number
+"""
+
+_NAMESAKES = """
+SELECT count(DISTINCT schemaname) FROM pg_catalog.pg_publication_tables
+WHERE pubname = %s AND tablename = %s
+"""
+
+# As pgoutput finds it: the columns that it sends, in their order; those of the replica identity
+# (all of them with FULL). PostgreSQL 15 lists generated columns, too, which it does not send.
+_RELATION = """
+SELECT c.oid, c.relreplident::text, a.attname, a.atttypid, a.atttypmod,
+       c.relreplident = 'f' OR coalesce(a.attnum = ANY (k.keys), false)
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN LATERAL (
+    SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] AS keys FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
+                              WHEN 'i' THEN i.indisreplident ELSE false END
+) k ON true
+WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
+  AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
+  AND CASE WHEN to_jsonb(p) ? 'attnames'
+           THEN to_jsonb(p) -> 'attnames' ? a.attname ELSE true END
+ORDER BY a.attnum
+"""
+
+
+def relation_of(ask: Ask, publication: str, schema: str, table: str) -> bytes:
+    """The Relation message of a published table, as the log would announce it now; b"" where the
+    publication does not send it (under this name)."""
+    rows = ask(_RELATION, publication, schema, table)
+    if not rows:
+        return b""
+    oid, identity = rows[0][:2]
+    parts = [b"R", struct.pack(">I", oid), _text(schema), _text(table), identity.encode()]
+    parts.append(struct.pack(">H", len(rows)))
+    for _, _, name, kind, modifier, key in rows:
+        parts += [bytes([key]), _text(name), struct.pack(">Ii", kind, modifier)]
+    return b"".join(parts)
+
+
+def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
+    """The schema that a Relation message (from `R`, no xid) announces. Raises Malformed."""
+    relation = decode_message(raw, lenient=True)
+    if not isinstance(relation, Relation):
+        raise Malformed(f"{type(relation).__name__} is no Relation message")
+    columns = relation.columns
+    found = ask(
+        _COLUMNS,
+        [each.name for each in columns],
+        [each.type_oid for each in columns],
+        [each.type_modifier for each in columns],
+        relation.oid,
+    )
+    whole = relation.replica_identity == "f"  # which marks every column
+    return TableSchema(
+        schema=relation.namespace,
+        table=relation.name,
+        name=table_name(ask, settings, relation.namespace, relation.name),
+        version=schema_version(raw),
+        columns=tuple(
+            {
+                "name": name,
+                "position": number,
+                "data_type": kind,
+                "is_nullable": nullable,
+                "column_default": default,
+                "key": primary if whole else column.key,
+            }
+            for number, (column, (name, kind, nullable, default, primary)) in enumerate(
+                zip(columns, found, strict=True), 1
+            )
+        ),
+    )
+
+
+def table_name(ask: Ask, settings: PostgresSettings, schema: str, table: str) -> TableName:
+    """What messages and buckets call a table."""
+    if settings.tables:
+        count = sum(split_table(each)[1] == table for each in settings.tables)
+    else:
+        count = ask(_NAMESAKES, settings.publication, table)[0][0]
+    return (table,) if count < 2 else (schema, table)
+
+
+def _text(name: str) -> bytes:
+    return name.encode() + b"\0"

@@ -1,0 +1,215 @@
+"""A table's rows at one point of the log: exactly what the changes before the point have made.
+
+The point is the consistent point of a replication slot, whose snapshot the rows are read under: a
+transaction is in the rows if and only if its commit LSN is below it. (Reading an LSN and then
+selecting loses commits that are in the log and not visible yet.) The table is locked against
+rewrites first: after a TRUNCATE an older snapshot would see an empty table, without an error.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from psycopg import sql
+
+from penstock.errors import SettingsError
+from penstock.feeds.postgres.catalogue import Catalogue
+from penstock.feeds.postgres.connect import (
+    Ordinary,
+    SideConnection,
+    connect_exporting,
+    connect_reading,
+)
+from penstock.feeds.postgres.cutting import (
+    Published,
+    TableRange,
+    bounds_query,
+    count_query,
+    key_ranges,
+    page_ranges,
+    range_query,
+    rows_in_range,
+)
+from penstock.feeds.postgres.failures import translating
+from penstock.feeds.postgres.rows import RowPages
+from penstock.feeds.postgres.schemas import relation_of, schema_of
+from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.page import Page
+from penstock.position import PartitionId, Place
+from penstock.table_schema import TableSchema
+from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
+from penstock.wire.pgoutput.messages import Relation, decode_message
+
+_EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+
+_TABLE = """
+SELECT c.relkind = 'p', coalesce(to_jsonb(p) ->> 'rowfilter', '')
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
+"""
+
+_KEY = """
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)
+FROM pg_catalog.pg_index i
+CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, position)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = %s AND i.indisprimary AND i.indisvalid AND k.position <= i.indnkeyatts
+ORDER BY k.position
+"""
+
+# A partitioned table's own size is 0.
+_LEAVES = """
+SELECT leaf::text, pg_catalog.pg_relation_size(leaf), pg_catalog.pg_table_size(leaf)
+FROM (SELECT relid AS leaf FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf
+      UNION SELECT %s::oid::regclass
+            FROM pg_catalog.pg_class c WHERE c.oid = %s::oid AND c.relkind <> 'p') leaves
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresRowSource:
+    """Reads ranges of one snapshot, in any process that reaches the server. Pickles."""
+
+    settings: PostgresSettings
+    snapshot: str  # the exported one's name
+    patience: float  # seconds for the table's lock
+    table: Published
+    rows: RowPages
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[TableRange, int, int], Iterator[Page]]]:
+        """A connection that has imported the snapshot, as a function: the pages of a range, of at
+        most so many rows and about so many bytes. Raises Unavailable, SettingsError.
+
+        It takes the table's lock first, and waits for it only so long: an ALTER TABLE may be queued
+        before it that waits for the end of the snapshot, which waits for this."""
+        with closing(connect_reading(self.settings)) as connection:
+            _lock(connection, self.table.schema, self.table.table, self.patience)
+            with translating("importing a snapshot"):
+                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
+
+            def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
+                query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
+                what = f"reading rows of {self.table.schema}.{self.table.table}"
+                with translating(what), connection.cursor() as cursor, cursor.copy(query) as copy:
+                    yield from self.rows.pages(copy, rows=rows, size=size)  # type: ignore[arg-type]
+
+            yield pages
+
+
+class PostgresSnapshot:
+    """A `feeds.TableSnapshot`, from `with` to its end: the table is locked against rewrites, and
+    the server keeps old versions of rows."""
+
+    def __init__(
+        self, settings: PostgresSettings, schema: str, table: str, *, era: str, patience: float
+    ) -> None:
+        self._settings, self._schema, self._table = settings, schema, table
+        self._era, self._patience = era, patience
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._enter()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _enter(self) -> None:
+        settings = self._settings
+        self._holder = self._open.enter_context(closing(connect_reading(settings)))
+        _lock(self._holder, self._schema, self._table, self._patience)
+        with closing(connect_exporting(settings, self._patience)) as exporting:
+            with translating("making a temporary slot for a snapshot"):
+                name = sql.Identifier(f"penstock_snap_{secrets.token_hex(8)}")
+                row = exporting.execute(sql.SQL(_EXPORT).format(name)).fetchone()
+            assert row is not None
+            lsn = parse_lsn(row[1])
+            # Exported again, so that the slot can go: its snapshot would end with it.
+            with translating("importing a snapshot"):
+                self._holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(row[2]))
+                found = self._holder.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+        assert found is not None
+        self.lsn = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+        self.position = f"{self._era}{format_lsn(lsn)}:0"
+        self._describe(lsn, found[0])
+
+    def _describe(self, lsn: int, snapshot: str) -> None:
+        """The table as it is under the lock."""
+        settings, schema, table = self._settings, self._schema, self._table
+        raw = relation_of(self._ask, settings.publication, schema, table)
+        if not raw:
+            raise SettingsError(
+                f"the publication {settings.publication} does not send {schema}.{table}",
+                hint="ALTER PUBLICATION ... ADD TABLE; a view, a foreign table or an unlogged one"
+                " can't be published",
+            )
+        relation = decode_message(raw)
+        assert isinstance(relation, Relation)
+        is_partitioned, row_filter = self._ask(_TABLE, settings.publication, schema, table)[0]
+        self._oid = relation.oid
+        published = Published(
+            schema=schema,
+            table=table,
+            columns=tuple(column.name for column in relation.columns),
+            key=tuple((name, kind) for name, kind in self._ask(_KEY, relation.oid)),
+            filter=row_filter,
+            is_partitioned=is_partitioned,
+            relation=raw,
+        )
+        self.schema: TableSchema = schema_of(self._ask, settings, raw)
+        with closing(SideConnection(settings)) as side:
+            known = Catalogue(side).describe(raw)
+        rows = RowPages(
+            partition=PartitionId(settings.slot),
+            place=Place(self._era + format_lsn(lsn), 0),
+            relation=raw,
+            columns=len(published.columns),
+            types=known.types,
+            key=known.key,
+            lsn=lsn,
+            taken_at=round(time.time() * 1_000_000),
+        )
+        self.source = PostgresRowSource(
+            settings=settings, snapshot=snapshot, patience=self._patience, table=published,
+            rows=rows,
+        )  # fmt: skip
+
+    def plan(self, rows: int, size: int) -> Sequence[TableRange]:
+        """See `feeds.TableSnapshot`. Of a table with a key one pass over its index counts."""
+        table = self.source.table
+        what = f"cutting {table.schema}.{table.table} into ranges"
+        leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
+                  self._ask(_LEAVES, *[self._oid] * 3)]  # fmt: skip
+        if not table.key:
+            return list(page_ranges(leaves, size))
+        with translating(what):
+            counted = self._holder.execute(count_query(table)).fetchone()
+            assert counted is not None
+            weight = sum(leaf[2] for leaf in leaves)
+            step = rows_in_range(rows, size, count=counted[0], weight=weight)
+            bounds = self._holder.execute(bounds_query(table, step)).fetchall()
+        return key_ranges(bounds)
+
+    def _ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with translating("reading the catalogue"):
+            return self._holder.execute(query.encode(), parameters).fetchall()
+
+
+def _lock(connection: Ordinary, schema: str, table: str, patience: float) -> None:
+    """Begins a transaction that can still import a snapshot, and locks the table in it."""
+    milliseconds = sql.Literal(f"{round(patience * 1000)}ms")
+    where = sql.Identifier(schema, table)
+    with translating(f"locking {schema}.{table} against rewrites"):
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(milliseconds))
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(where))

@@ -1,0 +1,193 @@
+"""The part of the service that answers requests for snapshots, and keeps the bucket of schemas.
+
+A thread with a connection of its own, while the pipeline is ours: every subscriber gets requests,
+so only the instance that holds the lease subscribes. A server that is away is waited for.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import orjson
+import structlog
+
+from penstock.backoff import delays
+from penstock.closing import Closes
+from penstock.config import Pipeline
+from penstock.errors import PenstockError, SettingsError
+from penstock.nats.protocol import Msg
+from penstock.nats.services import Responder
+from penstock.position import Bookmarks
+from penstock.reading.positions import Positions
+from penstock.sinks.jetstream.schemas import SchemaBucket
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.subject import unescape
+from penstock.snapshots.catalog import Known, SnapshotSource, sources, tables_of
+from penstock.snapshots.desk import Desk, answer
+from penstock.snapshots.init_stream import InitStream
+
+SUBJECTS = "snapshot.>"
+_TICK = 0.3  # seconds
+_REFRESH = 30.0  # seconds between two looks at the tables
+
+log = structlog.get_logger("penstock")
+
+
+class Snapshots(Closes):
+    """Listens from `start` until `close`, if the sink has streams and a source has snapshots."""
+
+    def __init__(
+        self, pipeline: Pipeline, instance: str, *, is_ours: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._pipeline, self._instance, self._is_ours = pipeline, instance, is_ours
+        self._sources = sources(pipeline)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        self._tables: dict[str, list[Known]] = {}  # backend -> its tables
+        self._refresh_at = 0.0  # monotonic seconds
+        self._has_resumed = False
+        self._said = ""
+
+    def start(self) -> None:
+        """Returns at once."""
+        if self._sources and isinstance(self._pipeline.sink.settings, JetStreamSettings):
+            self._thread.start()
+
+    def close(self) -> None:
+        """Cancels the snapshots that run, and waits for their end."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        sink = self._pipeline.sink.settings
+        assert isinstance(sink, JetStreamSettings)
+        settings, waits = self._pipeline.snapshot, delays(limit=10.0)
+        with (
+            InitStream(sink, settings.stream) as stream,
+            closing(Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks)) as desk,
+        ):
+            while self._goes_on:
+                try:
+                    self._serve(desk, sink)
+                except Exception as error:
+                    self._warn("snapshots cannot be asked for now", error)
+                    stream.close()
+                    self._over.wait(next(waits))
+
+    def _serve(self, desk: Desk, sink: JetStreamSettings) -> None:
+        """Until `close`, an error, or the loss of the lease."""
+        self._look(desk, sink)
+        with InitStream(sink, self._pipeline.snapshot.stream) as listening:
+            responder = Responder(listening.connection, SUBJECTS, partial(self._answer, desk))
+            responder.start()
+            self._said = ""
+            while self._goes_on:
+                responder.serve(_TICK)
+                desk.tick()
+                if time.monotonic() > self._refresh_at:
+                    self._look(desk, sink)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._is_ours() and not self._over.is_set()
+
+    def _look(self, desk: Desk, sink: JetStreamSettings) -> None:
+        """At the tables; and, once all are known, at what an instance before this one left."""
+        self._refresh(sink)
+        if not self._has_resumed and not self._unknown:
+            desk.resume(self._followed)
+            self._has_resumed = True
+
+    def _answer(self, desk: Desk, message: Msg) -> bytes | None:
+        """To `snapshot.request.TABLE` and `snapshot.cancel.ID`; None: for another pipeline."""
+        _, verb, *rest = message.subject.decode().split(".")
+        name = tuple(map(unescape, rest))
+        try:
+            options = _options(message.payload)
+            if options.get("pipeline", self._pipeline.name) != self._pipeline.name:
+                return None
+            if verb == "request":
+                return orjson.dumps(answer(self._requested(desk, name)))
+            if verb == "cancel":
+                return orjson.dumps(answer(desk.cancel(".".join(name))))
+        except SettingsError as error:
+            if verb == "request":
+                desk.refuse(name, error)
+            return orjson.dumps({"error": error.message, "hint": error.hint})
+        return None
+
+    def _requested(self, desk: Desk, name: tuple[str, ...]) -> Any:
+        try:
+            return desk.request(name, self._followed)
+        except SettingsError:
+            sink = self._pipeline.sink.settings
+            assert isinstance(sink, JetStreamSettings)
+            self._refresh(sink)  # it may be new
+            if self._unknown:
+                raise SettingsError(
+                    f"the tables of {', '.join(self._unknown)} are not known now",
+                    hint="its source is away, or refuses us: the log says which; ask again",
+                ) from None
+            return desk.request(name, self._followed)
+
+    @property
+    def _unknown(self) -> list[str]:
+        """The backends whose tables are not known yet."""
+        return [each.backend for each in self._sources if each.backend not in self._tables]
+
+    @property
+    def _followed(self) -> list[Known]:
+        return [table for tables in self._tables.values() for table in tables]
+
+    def _refresh(self, sink: JetStreamSettings) -> None:
+        """Looks at the tables of every backend that can be asked, and stores their schemas."""
+        self._refresh_at = time.monotonic() + _REFRESH
+        for source in self._sources:
+            try:
+                found = tables_of(source)
+            except PenstockError as error:
+                self._warn(f"the tables of {source.backend} cannot be looked at now", error)
+                continue
+            before = self._tables.get(source.backend, ())
+            self._tables[source.backend] = found
+            self._store(sink, source, found, before)
+
+    def _store(
+        self, sink: JetStreamSettings, source: SnapshotSource, found: list[Known], before: Any
+    ) -> None:
+        gone = {each.schema.name for each in before} - {each.schema.name for each in found}
+        with closing(SchemaBucket(sink, source.prefix)) as schemas:
+            for each in found:
+                schemas.put(each.schema)
+            for name in gone:
+                schemas.remove(name)
+
+    def _warn(self, event: str, error: Exception) -> None:
+        found = PenstockError.of(error, "snapshots")
+        if str(found) != self._said:
+            log.warning(event, error=str(found))
+        self._said = str(found)
+
+    def _bookmarks(self, backend: str) -> Bookmarks:
+        pipeline = self._pipeline
+        return Positions.of(
+            pipeline.positions, pipeline.name, backend, pipeline.checkpoint, owner=self._instance
+        ).load()
+
+
+def _options(payload: bytes) -> Mapping[str, Any]:
+    """Of a request: nothing, or a map in JSON. Raises SettingsError."""
+    try:
+        found = orjson.loads(payload) if payload.strip() else {}
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or found.keys() - {"pipeline"}:
+        raise SettingsError(
+            "a request has options that are not known",
+            hint='send nothing, or {"pipeline": NAME} where several pipelines share an account',
+        )
+    return found

@@ -1,0 +1,84 @@
+"""Rows of a snapshot -> chunks, the bodies of messages. Pure.
+
+Rows are the images that the decoder made, so they are typed exactly as changes are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.change import Images
+from penstock.sinks.encoding.dialect import dialect
+
+ARROW = b"application/vnd.apache.arrow.stream"
+_AROUND = 1024  # bytes of a body besides its rows, at most
+_MARGIN = 8  # bytes of a row besides its image, in any encoding
+
+Encoding = str  # of the sink: msgpack, json or arrow
+
+
+def images_for(encoding: Encoding) -> Images:
+    """How rows are encoded in chunks of an encoding."""
+    return "json" if encoding == "json" else "msgpack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkForm:
+    """What all chunks of a snapshot have in common."""
+
+    table: str
+    schema: str
+    snapshot_id: str
+    lsn: str
+    encoding: Encoding
+
+    @property
+    def content_type(self) -> bytes:
+        """The header `Content-Type` of its chunks."""
+        return ARROW if self.encoding == "arrow" else dialect(self.encoding).content_type
+
+    def body(self, rows: Any, chunk: int) -> bytes:
+        """The body of a chunk; `rows` is a column of images."""
+        shared: dict[str, Any] = {
+            "table": self.table,
+            "schema": self.schema,
+            "operation": "snapshot",
+            "snapshot_id": self.snapshot_id,
+            "chunk": chunk,
+            "lsn": self.lsn,
+        }
+        if self.encoding == "arrow":
+            return _arrow(rows, shared)
+        say = dialect(self.encoding)
+        parts = [say.start(len(shared) + 1)]
+        for number, (name, value) in enumerate(shared.items()):
+            parts += [say.name(name, first=not number), say.value(value)]
+        images = rows.cast(pa.binary()).to_pylist()
+        parts += [say.name("data"), say.list_start(len(images)), say.separator.join(images)]
+        return b"".join([*parts, say.list_end, say.end])
+
+
+def cut(rows: Any, *, most: int, size: int) -> Iterator[Any]:
+    """Slices of a column of images: at most `most` rows, and bodies of at most `size` bytes. A row
+    that is larger is alone."""
+    ends = np.frombuffer(rows.buffers()[1], np.int32, len(rows) + 1, 4 * rows.offset)
+    totals = (ends - ends[0]).astype(np.int64) + _MARGIN * np.arange(len(rows) + 1)
+    start, room = 0, size - _AROUND
+    while start < len(rows):
+        fits = int(np.searchsorted(totals, totals[start] + room, side="right")) - 1
+        stop = max(min(fits, start + most, len(rows)), start + 1)
+        yield rows.slice(start, stop - start)
+        start = stop
+
+
+def _arrow(rows: Any, shared: dict[str, Any]) -> bytes:
+    """An IPC stream with the column `data`; what its rows share is in the schema's metadata."""
+    about = {name: str(value) for name, value in shared.items()} | {"images": "msgpack"}
+    schema = pa.schema([pa.field("data", pa.binary())]).with_metadata(about)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays([rows], schema=schema))
+    return sink.getvalue().to_pybytes()

@@ -1,0 +1,183 @@
+"""Requests for snapshots: which table is meant, which requests share a run, and how runs end.
+
+Used by one thread; runs have threads of their own, and the desk looks after them in `tick`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any
+
+import structlog
+
+from penstock.config import Pipeline
+from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.position import Bookmarks
+from penstock.sinks.encoding.dialect import dialect
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.snapshots.catalog import Known, resolve
+from penstock.snapshots.init_stream import PREFIX, InitStream, token
+from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
+from penstock.snapshots.run import Cancelled, Job, SnapshotRun
+from penstock.table_schema import TableName
+
+log = structlog.get_logger("penstock")
+
+
+ALIVE = 10.0  # seconds after which the record of a run is stored again
+
+
+class Desk:
+    """`bookmarks` gives a backend's saved bookmarks; `stream` and `records` are of its thread."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        sink: JetStreamSettings,
+        stream: InitStream,
+        *,
+        bookmarks: Callable[[str], Bookmarks],
+    ) -> None:
+        self._pipeline, self._sink, self._stream = pipeline, sink, stream
+        self._bookmarks = bookmarks
+        self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
+        self._runs: dict[str, tuple[RunRecord, SnapshotRun, Future[None]]] = {}
+
+    @property
+    def records(self) -> Records:
+        """Over the connection of now."""
+        return Records(self._stream.connection, self._pipeline.name)
+
+    def request(self, name: TableName, tables: list[Known]) -> RunRecord:
+        """The run of a table: the one that there is, or a new one. Raises SettingsError for a table
+        that is not followed, Unavailable."""
+        table = resolve(name, tables)
+        for record, _, _ in self._runs.values():
+            if record.name == table.name:
+                return self._present(record.snapshot_id)
+        return self._start(table)
+
+    def cancel(self, snapshot_id: str) -> RunRecord:
+        """Ends a run. Raises SettingsError for one that does not run."""
+        if snapshot_id not in self._runs:
+            running = ", ".join(self._runs) or "none"
+            raise SettingsError(f"{snapshot_id} does not run", hint=f"these do: {running}")
+        _, run, future = self._runs[snapshot_id]
+        run.cancel()
+        future.cancel()
+        return self._present(snapshot_id)
+
+    def resume(self, tables: list[Known]) -> None:
+        """Takes up what an instance before this one left: its chunks go, because they are of a
+        point that is gone with it, and a new run takes the place of each. Forgets old records."""
+        for record in self.records.all():
+            if record.has_ended:
+                if time.time() - record.changed_at > KEPT:
+                    self.records.forget(record)
+                continue
+            self._stream.purge(record.name, record.snapshot_id)
+            try:
+                again = self.request(record.name, tables)
+            except SettingsError as error:
+                self._put(replace(record, state="failed", error=error.message, hint=error.hint))
+                continue
+            self._put(replace(record, state="replaced", by=again.snapshot_id))
+            log.info(
+                "a snapshot is taken again", table=".".join(record.name),
+                before=record.snapshot_id, snapshot=again.snapshot_id,
+            )  # fmt: skip
+
+    def tick(self) -> None:
+        """Stores how the runs are, and what came of those that ended. Raises Unavailable; then it
+        is called again."""
+        for snapshot_id, (record, _, future) in list(self._runs.items()):
+            present = self._present(snapshot_id)
+            if future.done():
+                present = self._ended(present, future)
+            # Again after a while, so that a slow run differs from a dead service.
+            if present != record or time.time() - record.changed_at > ALIVE:
+                present = self._put(present)
+                self._runs[snapshot_id] = (present, *self._runs[snapshot_id][1:])
+            if future.done():
+                del self._runs[snapshot_id]
+
+    def close(self) -> None:
+        """Cancels the runs and waits for them. Their records stay: the next owner takes them up."""
+        for _, run, future in self._runs.values():
+            run.cancel()
+            future.cancel()
+        self._pool.shutdown()
+
+    def refuse(self, name: TableName, error: PenstockError, snapshot_id: str = "") -> None:
+        """Publishes why there is no snapshot."""
+        say = dialect("json" if self._sink.encoding == "json" else "msgpack")
+        body = {
+            "table": ".".join(name),
+            "snapshot_id": snapshot_id or None,
+            "error": error.message,
+            "hint": error.hint,
+        }
+        headers = {"Penstock-Schema": b"1", "Content-Type": say.content_type}
+        identity = f"init-error-{token(name)}-{snapshot_id or new_id()}"
+        subject = f"{PREFIX}.error.{token(name)}"
+        self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
+        self._stream.publish(subject, say.value(body), headers, identity)
+
+    def _start(self, table: Known) -> RunRecord:
+        source, schema = table.source, table.schema
+        record = RunRecord(
+            snapshot_id=new_id(), pipeline=self._pipeline.name, backend=source.backend,
+            schema=schema.schema, table=schema.table, name=table.name, state="queued",
+            changed_at=time.time(),
+        )  # fmt: skip
+        records = self.records
+        records.make(replicas=self._sink.replicas)
+        records.put(record)
+        job = Job(
+            snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
+            table=schema.table, name=table.name, prefix=source.prefix,
+            known=lambda: self._bookmarks(source.backend),
+        )  # fmt: skip
+        run = SnapshotRun(job, self._sink, self._pipeline.snapshot)
+        self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)
+        log.info("a snapshot begins", table=".".join(table.name), snapshot=record.snapshot_id)
+        return record
+
+    def _present(self, snapshot_id: str) -> RunRecord:
+        record, run, future = self._runs[snapshot_id]
+        found = replace(record, **asdict(run.progress))
+        return replace(found, state="running") if future.running() else found
+
+    def _ended(self, record: RunRecord, future: "Future[None]") -> RunRecord:
+        error = Cancelled() if future.cancelled() else future.exception()
+        if error is None:
+            log.info(
+                "a snapshot is complete", table=".".join(record.name), snapshot=record.snapshot_id,
+                rows=record.rows, chunks=record.chunks,
+            )  # fmt: skip
+            return replace(record, state="done")
+        cancelled = isinstance(error, Cancelled)
+        if cancelled or not isinstance(error, Exception):
+            found: PenstockError = Unavailable("it was cancelled", hint="ask again")
+        else:
+            found = PenstockError.of(error, "the snapshot")
+        self._stream.purge(record.name, record.snapshot_id)  # the server may have been away
+        self.refuse(record.name, found, record.snapshot_id)
+        log.warning(
+            "a snapshot ended early", table=".".join(record.name), snapshot=record.snapshot_id,
+            error=str(found),
+        )  # fmt: skip
+        state: Any = "cancelled" if cancelled else "failed"
+        return replace(record, state=state, error=found.message, hint=found.hint)
+
+    def _put(self, record: RunRecord) -> RunRecord:
+        stored = replace(record, changed_at=time.time())
+        self.records.put(stored)
+        return stored
+
+
+def answer(record: RunRecord) -> Mapping[str, Any]:
+    """What a request is answered with."""
+    found = {"snapshot_id": record.snapshot_id, "state": record.state}
+    return found | ({"position": record.position} if record.position else {})

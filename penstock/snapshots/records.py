@@ -1,0 +1,113 @@
+"""The bucket `snapshots`: one document for each run, for the programs that asked."""
+
+import re
+import secrets
+import time
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import orjson
+
+from penstock.nats.buckets import Bucket
+from penstock.nats.connection import Connection
+from penstock.table_schema import TableName
+
+BUCKET = "snapshots"
+KEPT = 7 * 24 * 3600.0  # seconds for which a record outlasts its run: as chunks do
+
+State = Literal["queued", "running", "done", "failed", "cancelled", "replaced"]
+ENDED: frozenset[State] = frozenset({"done", "failed", "cancelled", "replaced"})
+
+# Crockford's base 32, in which a ULID is written.
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ID = re.compile(r"snap-[0-9A-Z]{26}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """How a run is, or how it ended. `ranges` is 0 until the table was cut. `by`: the run that took
+    its place, after the service had ended in the middle of it."""
+
+    snapshot_id: str
+    pipeline: str
+    backend: str
+    schema: str
+    table: str
+    name: TableName
+    state: State
+    position: str = ""
+    lsn: str = ""
+    ranges: int = 0
+    done: int = 0
+    chunks: int = 0
+    rows: int = 0
+    bytes: int = 0
+    error: str = ""
+    hint: str = ""
+    by: str = ""
+    changed_at: float = 0.0  # seconds since 1970
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will become of it."""
+        return self.state in ENDED
+
+
+def new_id(now: float | None = None) -> str:
+    """`snap-` and a ULID: ids of later runs sort after those of earlier ones."""
+    stamp = round((time.time() if now is None else now) * 1000) << 80 | secrets.randbits(80)
+    return "snap-" + "".join(_DIGITS[stamp >> shift & 31] for shift in range(125, -1, -5))
+
+
+def is_id(text: str) -> bool:
+    """Whether the text has the form of an id."""
+    return _ID.fullmatch(text) is not None
+
+
+class Records:
+    """The records of one pipeline, over an open connection.
+    Everything raises Unavailable, SettingsError."""
+
+    def __init__(self, connection: Connection, pipeline: str) -> None:
+        self._bucket = Bucket(connection, BUCKET)
+        self._pipeline = pipeline
+
+    def make(self, *, replicas: int) -> None:
+        """Makes the bucket, unless it exists."""
+        self._bucket.create(replicas=replicas)
+
+    def put(self, record: RunRecord) -> None:
+        """Replaces the record of this id."""
+        self._bucket.put(self._key(record.snapshot_id), orjson.dumps(asdict(record)))
+
+    def get(self, snapshot_id: str) -> RunRecord | None:
+        """The record of an id."""
+        found = self._bucket.get(self._key(snapshot_id))
+        return None if found is None else _read(found.value or b"")
+
+    def all(self) -> list[RunRecord]:
+        """Every record of the pipeline, the oldest first."""
+        start = f"{self._pipeline}."
+        found = [
+            record
+            for entry in self._bucket.scan()
+            if entry.key.startswith(start) and (record := _read(entry.value or b"")) is not None
+        ]
+        return sorted(found, key=lambda record: record.snapshot_id)
+
+    def forget(self, record: RunRecord) -> None:
+        """Deletes a record."""
+        self._bucket.delete(self._key(record.snapshot_id))
+
+    def _key(self, snapshot_id: str) -> str:
+        return f"{self._pipeline}.{snapshot_id}"
+
+
+def _read(document: bytes) -> RunRecord | None:
+    """None for what is none of ours; a later version may have more fields."""
+    try:
+        found: dict[str, Any] = orjson.loads(document)
+        known = {each.name: found[each.name] for each in fields(RunRecord) if each.name in found}
+        return RunRecord(**{**known, "name": tuple(known["name"])})
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,40 @@
+"""The schema of a table as a value: what is published of it beside its changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+# What messages and buckets call a table: (table,), or (schema, table) where followed tables of
+# several schemas have that name; the backend's name comes first where a pipeline has several.
+TableName = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """A table's columns, and the `version` that changes name (`schema_version`).
+
+    A column has `name`, `position` (from 1), `data_type` as the source writes it, `is_nullable`,
+    `column_default` (an expression, or None) and `key`. `is_nullable` and `column_default` are as
+    they were when this was made, and may be newer than the version. `position` is the place of the
+    source's log at which the schema was announced, where that is known.
+    """
+
+    schema: str
+    table: str
+    name: TableName
+    version: str
+    columns: tuple[Mapping[str, Any], ...]
+    position: str | None = None
+
+    def document(self, now: datetime) -> dict[str, Any]:
+        """Plain JSON; docs/reference/messages.md has every field."""
+        return {
+            "table": self.table,
+            "schema": self.schema,
+            "qualified_name": f"{self.schema}.{self.table}",
+            "version": self.version,
+            "position": self.position,
+            "timestamp": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "columns": list(self.columns),
+        }

@@ -1,0 +1,124 @@
+"""Schemas of tables: what the log announces and what the catalogue says are one schema."""
+
+from typing import Any
+
+import pytest
+
+from penstock.table_schema import TableSchema
+from tests.feeds.postgres.reading import Reader
+
+pytestmark = pytest.mark.live
+
+# What pgoutput announces of each (proto.c, logicalrep_write_attrs; RelationGetIdentityKeyBitmap).
+TABLES = (
+    "CREATE TABLE plain (id int PRIMARY KEY, v varchar(9) NOT NULL DEFAULT 'x', n numeric(9,2))",
+    "CREATE TABLE two (a text, b int, v text, PRIMARY KEY (b, a))",
+    "CREATE TABLE whole (id int PRIMARY KEY, v text); ALTER TABLE whole REPLICA IDENTITY FULL",
+    "CREATE TABLE by_index (a int NOT NULL, b int, v text, extra int);"
+    "CREATE UNIQUE INDEX by_a ON by_index (a) INCLUDE (extra);"
+    "ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_a",
+    "CREATE TABLE keyless (v text)",
+    "CREATE TABLE late (id int PRIMARY KEY DEFERRABLE, v text)",
+    "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, v text)",
+    "CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TABLE own (id int PRIMARY KEY, m mood, ms mood[])",
+    "CREATE TABLE gone (x int, id int PRIMARY KEY, v text); ALTER TABLE gone DROP COLUMN x",
+)
+NAMES = ("plain", "two", "whole", "by_index", "keyless", "late", "made", "own", "gone")
+
+
+def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> None:
+    announced: dict[str, TableSchema] = {}
+    for table in TABLES:
+        reader_any.database.execute(table)
+    reader_any.feed.announce_schemas(lambda schema: announced.update({schema.table: schema}))
+    reader_any.prepare()
+    for name in NAMES:
+        column = {"two": "b", "by_index": "a", "keyless": "v"}.get(name, "id")
+        value: Any = "1" if name == "keyless" else 1
+        more = (", a", ", 'k'") if name == "two" else ("", "")
+        reader_any.database.execute(
+            f"INSERT INTO {name} ({column}{more[0]}) VALUES (%s{more[1]})", (value,)
+        )
+    rows = reader_any.take(len(NAMES))
+    found = {one.table: one for one in reader_any.feed.schemas()}
+    assert {name: one.version for name, one in found.items()} == {
+        row["collection"]: row["schema_version"] for row in rows
+    }
+    assert {name: one.version for name, one in announced.items()} == {
+        name: one.version for name, one in found.items()
+    }
+    keys = {
+        name: [each["name"] for each in one.columns if each["key"]] for name, one in found.items()
+    }
+    assert keys == {
+        "plain": ["id"], "two": ["a", "b"], "whole": ["id"], "by_index": ["a"], "keyless": [],
+        "late": [], "made": ["id"], "own": ["id"], "gone": ["id"],
+    }  # fmt: skip
+    assert found["plain"].name == ("plain",)
+    assert found["plain"].columns[1] == {
+        "name": "v", "position": 2, "data_type": "character varying(9)", "is_nullable": False,
+        "column_default": "'x'::character varying", "key": False,
+    }  # fmt: skip
+    assert "twice" not in [each["name"] for each in found["made"].columns]
+
+
+def test_a_schema_is_announced_before_the_page_that_needs_it(reader: Reader) -> None:
+    announced: list[TableSchema] = []
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    reader.prepare()
+    reader.feed.announce_schemas(announced.append)
+    reader.database.execute("INSERT INTO t VALUES (1, 'a')")
+    (row,) = reader.take(1)
+    assert [one.version for one in announced] == [row["schema_version"]]
+    assert announced[0].position == f"{row['cursor']}:0"
+    reader.database.execute("ALTER TABLE t ADD w int NOT NULL DEFAULT 3")
+    reader.database.execute("INSERT INTO t VALUES (2, 'b')")
+    (row,) = reader.take(1)
+    assert announced[-1].version == row["schema_version"] != announced[0].version
+    assert [each["name"] for each in announced[-1].columns] == ["id", "v", "w"]
+
+
+def test_what_cannot_be_recorded_is_read_again(reader: Reader) -> None:
+    from penstock.errors import Unavailable
+
+    asked: list[str] = []
+
+    def record(schema: TableSchema) -> None:
+        asked.append(schema.table)
+        if len(asked) == 1:
+            raise Unavailable("the bucket is away")
+
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    reader.prepare()
+    reader.feed.announce_schemas(record)
+    reader.database.execute("INSERT INTO t VALUES (1, 'a')")
+    with pytest.raises(Unavailable, match="the bucket is away"):
+        reader.take(1)
+    reader.close()
+    reader.take(1)
+    assert asked == ["t", "t"]
+
+
+def test_tables_of_one_name_are_named_with_their_schemas(reader: Reader) -> None:
+    reader.database.execute(
+        "CREATE SCHEMA shop; CREATE TABLE t (id int PRIMARY KEY);"
+        "CREATE TABLE shop.t (id int PRIMARY KEY); CREATE TABLE shop.u (id int PRIMARY KEY)"
+    )
+    reader.prepare()
+    names = {(one.schema, one.table): one.name for one in reader.feed.schemas()}
+    assert names == {
+        ("public", "t"): ("public", "t"), ("shop", "t"): ("shop", "t"), ("shop", "u"): ("u",),
+    }  # fmt: skip
+
+
+def test_a_column_list_is_the_schema(reader_any: Reader) -> None:
+    reader_any.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, a text, b text);"
+        "CREATE PUBLICATION p FOR TABLE t (id, b)"
+    )
+    reader_any.prepare()
+    reader_any.database.execute("INSERT INTO t VALUES (1, 'a', 'b')")
+    (row,) = reader_any.take(1)
+    (schema,) = reader_any.feed.schemas()
+    assert [each["name"] for each in schema.columns] == ["id", "b"]
+    assert schema.version == row["schema_version"]

@@ -1,0 +1,302 @@
+"""Rows of a table at one point of the log, on real servers."""
+
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds import TableSnapshot
+from penstock.feeds.postgres import PostgresFeed
+from penstock.feeds.postgres.snapshot import PostgresSnapshot
+from penstock.position import Bookmark
+from tests.feeds.postgres.reading import Reader, Row
+
+pytestmark = pytest.mark.live
+
+
+@contextmanager
+def snapshot_of(reader: Reader, table: str, patience: float = 30.0) -> Iterator[PostgresSnapshot]:
+    schema, _, name = table.rpartition(".")
+    with reader.feed.snapshot(schema or "public", name, {}, patience=patience) as found:
+        yield found
+
+
+def rows_of(
+    reader: Reader, snapshot: TableSnapshot, rows: int = 10_000, size: int = 2**19
+) -> list[list[Row]]:
+    """The rows of each range."""
+    source = pickle.loads(pickle.dumps(snapshot.source))
+    with source.opened() as pages:
+        return [reader.decode(list(pages(part, rows, size))) for part in snapshot.plan(rows, size)]
+
+
+def flat(ranges: list[list[Row]]) -> list[Any]:
+    return [row["after"] for rows in ranges for row in rows]
+
+
+TYPES = (
+    "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN positive AS int CHECK (VALUE > 0);"
+    "CREATE TABLE t (id int PRIMARY KEY, b bool, n numeric, f float8, r real, s text, c char(3),"
+    " y bytea, d date, ts timestamp, tz timestamptz, i interval, j json, jb jsonb, u uuid,"
+    " a int[], ta text[], m mood, p positive, ip inet, rg int4range, pt point)"
+)
+VALUES = (
+    "(1, true, 12345678901234567890.123, 0.1, 3.14, E'tab\\t nl\\n back\\\\ cr\\r b\\b', 'a',"
+    " '\\x00ff5c', '2026-01-02', '2026-01-02 03:04:05.000006', '2026-01-02 03:04:05+02', '1 day',"
+    " '{\"a\": 1.10}', '{\"b\": [1, null]}', '00000000-0000-0000-0000-000000000001',"
+    " '{1,NULL,3}', E'{\"a b\",\"c\\\\\"d\",NULL}', 'ok', 7, '10.0.0.1', '[1,5)', '(1,2)')",
+    "(2, NULL, 'NaN', 'Infinity', NULL, '\\N', NULL, NULL, 'infinity', '-infinity', NULL, NULL,"
+    " NULL, NULL, NULL, '{}', '{}', NULL, NULL, NULL, 'empty', NULL)",
+    "(3, false, 0, '-0', 0, '', '', '', NULL, NULL, NULL, '-1.5 s', 'null', '\"x\"', NULL, NULL,"
+    " NULL, 'sad', 1, '::1/64', NULL, NULL)",
+)
+
+
+def test_rows_are_typed_as_changes_are(reader_any: Reader) -> None:
+    reader_any.database.execute(TYPES)
+    reader_any.prepare()
+    for values in VALUES:
+        reader_any.database.execute(f"INSERT INTO t VALUES {values}")
+    changes = reader_any.take(3)
+    with snapshot_of(reader_any, "t") as snapshot:
+        rows = [row for part in rows_of(reader_any, snapshot) for row in part]
+    assert [row["after"] for row in rows] == [change["after"] for change in changes]
+    for name in ("key", "document_id", "schema_version", "relation_id", "namespace", "collection"):
+        assert [row[name] for row in rows] == [change[name] for change in changes]
+    assert snapshot.schema.version == changes[0]["schema_version"]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_ranges_are_together_the_table(rows: int, reader: Reader) -> None:
+    reader.database.execute(
+        "CREATE TABLE t (a text, b int, v text, PRIMARY KEY (a, b));"
+        # Many rows with equal leading values: ranges end inside them.
+        "INSERT INTO t SELECT 'k' || (n % 3), n, repeat('x', 40) FROM generate_series(1, 500) n"
+    )
+    reader.prepare()
+    with snapshot_of(reader, "t") as snapshot:
+        found = rows_of(reader, snapshot, rows=rows)
+    assert sorted(row["b"] for row in flat(found)) == list(range(1, 501))
+    # A statement for fewer rows than 100 is not worth it, unless fewer are asked for.
+    assert max(len(part) for part in found) == min(rows, 500)
+
+
+def test_keys_are_compared_under_the_collation_of_their_column(reader_any: Reader) -> None:
+    known = "SELECT collname FROM pg_collation WHERE collname IN ('C', 'en-x-icu', 'default')"
+    collations = [name for (name,) in reader_any.database.execute(known)]
+    keys = [f"{letter}{n}{end}" for letter in "aAäÄzZ-_'" for n in range(40) for end in ("", " x")]
+    for number, collation in enumerate(collations):
+        table = f'CREATE TABLE t{number} (k text COLLATE "{collation}" PRIMARY KEY)'
+        reader_any.database.execute(table)
+        with psycopg.connect(reader_any.database.url) as connection:
+            insert = f"INSERT INTO t{number} VALUES (%s)".encode()
+            connection.cursor().executemany(insert, [(key,) for key in keys])
+    reader_any.prepare()
+    for number in range(len(collations)):
+        with snapshot_of(reader_any, f"t{number}") as snapshot:
+            found = rows_of(reader_any, snapshot, rows=11)
+        assert sorted(row["k"] for row in flat(found)) == sorted(keys)
+        assert len(found) > 60
+
+
+def test_a_table_without_a_key_is_cut_by_its_pages(reader_any: Reader) -> None:
+    reader_any.database.execute(
+        "CREATE TABLE t (v int, s text);"
+        "INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n"
+    )
+    reader_any.prepare()
+    with snapshot_of(reader_any, "t") as snapshot:
+        reader_any.database.execute("INSERT INTO t SELECT n, 'late' FROM generate_series(1, 99) n")
+        found = rows_of(reader_any, snapshot, size=16384)
+    assert sorted(row["v"] for row in flat(found)) == list(range(1, 2001))
+    assert len(found) > 3
+
+
+def test_a_partitioned_table_is_read_by_its_root(reader_any: Reader) -> None:
+    reader_any.database.execute(
+        "CREATE TABLE t (id int, v text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE t2 (v text, id int NOT NULL);"  # other order of columns
+        "ALTER TABLE t ATTACH PARTITION t2 FOR VALUES FROM (100) TO (1000);"
+        "INSERT INTO t SELECT n, 'v' || n FROM generate_series(1, 300) n;"
+        "CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root = true)"
+    )
+    reader_any.prepare()
+    with snapshot_of(reader_any, "t") as snapshot:
+        keyless = rows_of(reader_any, snapshot)
+    reader_any.database.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    with snapshot_of(reader_any, "t") as snapshot:
+        keyed = rows_of(reader_any, snapshot, rows=70)
+    for found in (keyless, keyed):
+        rows = sorted(flat(found), key=lambda row: row["id"])
+        assert rows == [{"id": n, "v": f"v{n}"} for n in range(1, 301)]
+
+
+def test_a_table_that_inherits_is_another_table(reader: Reader) -> None:
+    reader.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE child () INHERITS (t);"
+        "INSERT INTO t VALUES (1); INSERT INTO child VALUES (2)"
+    )
+    reader.prepare()
+    with snapshot_of(reader, "t") as snapshot:
+        assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
+
+
+def test_an_empty_table_has_no_rows(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (v int)")
+    reader.prepare()
+    for table in ("t", "u"):
+        with snapshot_of(reader, table) as snapshot:
+            assert flat(rows_of(reader, snapshot)) == []
+
+
+def test_what_the_publication_leaves_out_is_left_out(reader_any: Reader) -> None:
+    reader_any.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, secret text, v int);"
+        "INSERT INTO t SELECT n, 's', n % 10 FROM generate_series(1, 100) n;"
+        "CREATE PUBLICATION p FOR TABLE t (id, v) WHERE (id < 31)"
+    )
+    reader_any.prepare()
+    with snapshot_of(reader_any, "t") as snapshot:
+        rows = flat(rows_of(reader_any, snapshot, rows=7))
+    assert rows == [{"id": n, "v": n % 10} for n in range(1, 31)]
+
+
+def test_the_first_commit_after_the_point_is_neither_lost_nor_doubled(reader_any: Reader) -> None:
+    """Many writers, with transactions that began long before; strict: what is before the point is
+    in the rows, all else is not."""
+    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, w int)")
+    reader_any.prepare()
+    stop = threading.Event()
+
+    def write(writer: int) -> None:
+        with psycopg.connect(reader_any.database.url) as connection:
+            number = writer
+            while not stop.is_set():
+                for _ in range(3):
+                    connection.execute("INSERT INTO t VALUES (%s, %s)", (number, writer))
+                    number += 4
+                connection.commit() if number % 5 else connection.rollback()
+
+    writers = [threading.Thread(target=write, args=(one,)) for one in range(4)]
+    for each in writers:
+        each.start()
+    try:
+        taken = []
+        for _ in range(5):
+            reader_any.take(50)
+            with snapshot_of(reader_any, "t") as snapshot:
+                taken.append(
+                    (snapshot.position, {one["id"] for one in flat(rows_of(reader_any, snapshot))})
+                )
+    finally:
+        stop.set()
+        for each in writers:
+            each.join()
+    with psycopg.connect(reader_any.database.url) as connection:
+        found = connection.execute("SELECT count(*) FROM t").fetchone()
+    assert found is not None
+    reader_any.until(lambda: len(reader_any.rows) >= found[0])
+    for position, rows in taken:
+        before = {
+            row["after"]["id"]
+            for row in reader_any.rows
+            if f"{row['cursor']}:{row['ordinal']}" < position
+        }
+        assert rows == before
+
+
+def test_positions_are_of_the_history_that_changes_are_of(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.prepare()
+    known = {reader.slot: Bookmark(None, {"era": "e0002-"})}
+    with reader.feed.snapshot("public", "t", known, patience=10) as snapshot:
+        assert snapshot.position.startswith("e0002-0000")
+        rows = rows_of(reader, snapshot)
+    assert rows == [[]]
+
+
+def test_the_table_cannot_be_rewritten_meanwhile(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    reader.prepare()
+    with snapshot_of(reader, "t") as snapshot:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            reader.database.execute("SET lock_timeout = '100ms'; TRUNCATE t")
+        assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
+    slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'penstock_snap%%'"
+    assert reader.database.execute(slots) == [(0,)]
+    reader.database.execute("SET lock_timeout = '20s'; TRUNCATE t")
+
+
+def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    reader.prepare()
+    waiting = (
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    with (
+        ThreadPoolExecutor() as pool,
+        snapshot_of(reader, "t", patience=2) as snapshot,
+        snapshot.source.opened() as pages,
+    ):
+        rewrite = pool.submit(reader.database.execute, "TRUNCATE t")
+        deadline = time.monotonic() + 60
+        while reader.database.execute(waiting) == [(0,)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        # Who is late would wait for the rewrite, which waits for the snapshot's end.
+        with pytest.raises(Unavailable, match="lock"), snapshot.source.opened():
+            raise AssertionError
+        (part,) = snapshot.plan(10, 1000)
+        assert [row["after"] for row in reader.decode(list(pages(part, 10, 1000)))] == [{"id": 1}]
+        assert not rewrite.done()
+    rewrite.result(60)
+
+
+def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.prepare()
+    with psycopg.connect(reader.database.url) as connection:
+        connection.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(Unavailable), snapshot_of(reader, "t", patience=0.5):
+            raise AssertionError
+        connection.commit()
+    with snapshot_of(reader, "t") as snapshot:
+        assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
+
+
+def test_what_cannot_be_read_is_refused(reader: Reader) -> None:
+    user = f"u_{reader.database.name}"
+    reader.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS SELECT * FROM t;"
+        "CREATE TABLE hidden (id int PRIMARY KEY); INSERT INTO hidden VALUES (1);"
+        "ALTER TABLE hidden ENABLE ROW LEVEL SECURITY;"
+        f"CREATE ROLE {user} LOGIN REPLICATION; GRANT SELECT ON hidden TO {user};"
+        "CREATE POLICY none ON hidden USING (false)"
+    )
+    reader.prepare()
+    with pytest.raises(SettingsError, match=r"does not send public\.v"), snapshot_of(reader, "v"):
+        raise AssertionError
+    with pytest.raises(SettingsError, match="no"), snapshot_of(reader, "absent"):
+        raise AssertionError
+    url = reader.database.url.replace("//postgres@", f"//{user}@")
+    assert url != reader.database.url
+    theirs = PostgresFeed(
+        reader.settings.model_copy(update={"connection": type(reader.settings.connection)(url)})
+    )
+    with pytest.raises(SettingsError, match="permission denied"):
+        theirs.snapshot("public", "t", {}, patience=10).__enter__()
+    with (
+        pytest.raises(SettingsError, match="row-level security"),
+        theirs.snapshot("public", "hidden", {}, patience=10) as snapshot,
+    ):
+        rows_of(reader, snapshot)
+    reader.database.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")

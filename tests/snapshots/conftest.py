@@ -1,0 +1,101 @@
+"""A database with a publication, a NATS server of the session, and a stream for chunks."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+import pytest
+
+from penstock.config import SnapshotSettings
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.nats.api import JetStream, Stored
+from penstock.nats.connection import Connection
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.snapshots.run import Job, SnapshotRun
+from tests.servers import Database, Nats
+
+
+class World:
+    """What a snapshot needs, and what came of it."""
+
+    def __init__(self, database: Database, nats: Nats, encoding: Any = "json") -> None:
+        self.database = database
+        self.sink = JetStreamSettings(
+            url=nats.url, encoding=encoding, stream="NONE",
+            messages="batch" if encoding == "arrow" else "change",
+        )  # fmt: skip
+        self.feed = PostgresFeed(
+            PostgresSettings(
+                connection=database.url, slot=f"s_{database.name}", publication="p",
+                create_publication=True,
+            )
+        )  # fmt: skip
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        self.connection = Connection(self.sink)
+        self.connection.open()
+        self.api = JetStream(self.connection)
+
+    def job(self, table: str, **more: Any) -> Job:
+        return Job(
+            **{
+                "snapshot_id": f"snap-{uuid.uuid4().hex}", "feed": self.feed, "schema": "public",
+                "table": table, "name": (table,), "known": dict, **more,
+            }
+        )  # fmt: skip
+
+    def run(self, table: str, **settings: Any) -> SnapshotRun:
+        run = SnapshotRun(self.job(table), self.sink, SnapshotSettings(**settings))
+        run.run()
+        return run
+
+    def messages(self, subject: str) -> list[Stored]:
+        found, sequence = [], 0
+        while message := self.api.next("INIT", subject, sequence + 1):
+            sequence = message.sequence
+            found.append(message)
+        return found
+
+    def chunks(self, run: SnapshotRun) -> list[Stored]:
+        name = ".".join(run.job.name)
+        return self.messages(f"init.snap.{name}.{run.job.snapshot_id}.>")
+
+    def meta(self, name: str) -> dict[str, Any]:
+        found = self.api.last("INIT", f"init.meta.{name}")
+        assert found is not None
+        return read(found)
+
+
+def read(message: Stored) -> dict[str, Any]:
+    """The body of a chunk, a meta or an error, by its own words."""
+    if message.headers["Content-Type"] == "application/vnd.apache.arrow.stream":
+        table = pa.ipc.open_stream(message.payload).read_all()
+        about = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}
+        return about | {"data": [ormsgpack.unpackb(one) for one in table["data"].to_pylist()]}
+    load: Any = orjson.loads if message.payload[:1] == b"{" else ormsgpack.unpackb
+    found: dict[str, Any] = load(message.payload)
+    return found
+
+
+@pytest.fixture
+def world(database: Database, nats: Nats) -> Iterator[World]:
+    made = World(database, nats)
+    yield made
+    made.connection.close()
+
+
+@pytest.fixture
+def world_of(database: Database, nats: Nats) -> Iterator[Callable[[str], World]]:
+    worlds: list[World] = []
+
+    def make(encoding: str) -> World:
+        worlds.append(World(database, nats, encoding))
+        return worlds[-1]
+
+    yield make
+    for each in worlds:
+        each.connection.close()
