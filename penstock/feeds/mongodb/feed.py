@@ -26,7 +26,7 @@ from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, is_too_large, translating
 from penstock.feeds.mongodb.filters import Filter, Replay, moved
-from penstock.feeds.mongodb.following import Beginning, MongoFollowing
+from penstock.feeds.mongodb.following import MongoFollowing, StreamBeginning
 from penstock.feeds.mongodb.history import cluster_of, era_after, era_of_bookmark, time_in_era
 from penstock.feeds.mongodb.losses import Losses
 from penstock.feeds.mongodb.oplog import asking, collections, oldest, operation_time
@@ -152,7 +152,7 @@ class MongoFeed:
         if self.moved(bookmark, None) is not None:
             # Nobody says what is stored after the bookmark: no place may be taken for one of these.
             era = next_era(era)
-        beginning = Beginning(
+        beginning = StreamBeginning(
             bookmark=bookmark,
             era=era,
             cluster=completed(cluster_of(bookmark.mark), found),
@@ -180,7 +180,7 @@ class MongoFeed:
             place = None if bookmark.place is None else str(bookmark.place)
             mark = mark_of(stream.reply.token, era, cluster) | {"place": place}
         mark |= Replay(now=Filter.of(self._settings)).mark()
-        beginning = Beginning(
+        beginning = StreamBeginning(
             bookmark=Bookmark(bookmark.place, mark),
             era=era,
             cluster=cluster,
@@ -189,7 +189,7 @@ class MongoFeed:
         return self._follow(stream, beginning, cluster, gaps)
 
     def _follow(
-        self, stream: ChangeStream, beginning: Beginning, cluster: str, gaps: Sequence[Gap]
+        self, stream: ChangeStream, beginning: StreamBeginning, cluster: str, gaps: Sequence[Gap]
     ) -> MongoFollowing:
         bookmark = beginning.bookmark
         return MongoFollowing(

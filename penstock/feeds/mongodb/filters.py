@@ -110,7 +110,7 @@ def either(filters: Sequence[Filter]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredStretch:
     """What `filter` lets through is in the sink, up to the event with the token `until` (as marks
     have it), whose cluster time is `time`."""
 
@@ -129,7 +129,7 @@ class Replay:
     what of it is `stored`."""
 
     now: Filter
-    stored: tuple[Stored, ...] = ()
+    stored: tuple[StoredStretch, ...] = ()
 
     @classmethod
     def of(cls, settings: MongoSettings, mark: Mark | None) -> "Replay":
@@ -137,7 +137,9 @@ class Replay:
         now = Filter.of(settings)
         said: Sequence[Mapping[str, Any]] = (mark or {}).get("replay", ())
         found = [
-            Stored(filter=now.from_json(each["filter"]), until=each["until"], time=each["time"])
+            StoredStretch(
+                filter=now.from_json(each["filter"]), until=each["until"], time=each["time"]
+            )
             for each in said
         ]
         return cls(now=now, stored=tuple(found))
@@ -209,7 +211,7 @@ def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> 
             cursor = stored.place.cursor
             time = cursor_time(cursor.removeprefix(era_of(cursor)))
             was = now.from_json(mark["filter"])
-            found, place = (*found, Stored(filter=was, until=token, time=time)), stored.place
+            found, place = (*found, StoredStretch(filter=was, until=token, time=time)), stored.place
     if not found and "place" in mark:
         # The mark may be older than the place, up to which nothing can be counted now.
         said = mark["place"]

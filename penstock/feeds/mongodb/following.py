@@ -24,7 +24,7 @@ _SMALL = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class StreamBeginning:
     """Where a following begins: the bookmark at which its stream was opened, the era of its new
     cursors, the cluster for its marks, and a cluster time for people."""
 
@@ -45,7 +45,7 @@ class MongoFollowing:
         settings: MongoSettings,
         partition: PartitionId,
         stream: ChangeStream,
-        beginning: Beginning,
+        beginning: StreamBeginning,
         *,
         lost: Callable[[PositionLost], HistoryLost],
         on_failure: Callable[[PenstockError], None] = lambda _: None,

@@ -19,7 +19,7 @@ from penstock.page import Page
 from penstock.position import Place
 from penstock.wire.changestream.changes import BROKEN, Read, Reader, name_rule, tenant_rule
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, element, events
-from penstock.wire.changestream.kernel import Kernel
+from penstock.wire.changestream.kernel import EventKernel
 from penstock.wire.changestream.tokens import hash_of, mark_ending, mark_text
 from penstock.wire.changestream.values import CODEC
 from penstock.wire.eras import era_of
@@ -55,7 +55,7 @@ class ChangeStreamDecoder:
         self.unknown_types: set[str] = set()
         self._reader = Reader(settings.images, tenant_rule(settings.tenant), settings.flatten)
         names = name_rule(settings.tenant)
-        self._kernel = Kernel.of(settings.images, names, flatten=settings.flatten)
+        self._kernel = EventKernel.of(settings.images, names, flatten=settings.flatten)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ChangeStreamDecoder, (self.settings,)

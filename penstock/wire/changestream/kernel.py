@@ -28,7 +28,7 @@ class _Buffer(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_int64), ("room", ctypes.c_int64))
 
 
-class Kernel:
+class EventKernel:
     """One decoder's. `tenant`: by the names of the collection alone."""
 
     def __init__(self, functions: ctypes.CDLL, images: Images, tenant: NameRule) -> None:
@@ -37,7 +37,7 @@ class Kernel:
         self._tenant = tenant
 
     @classmethod
-    def of(cls, images: Images, tenant: NameRule | None, *, flatten: bool) -> "Kernel | None":
+    def of(cls, images: Images, tenant: NameRule | None, *, flatten: bool) -> "EventKernel | None":
         """None without the native library, or for what only Python does."""
         functions = library()
         if functions is None or tenant is None or flatten:
