@@ -124,13 +124,17 @@ class Reservoir:
         self.wake = threading.Condition(lock)  # consumers wait for it
         self._work = threading.Condition(lock)  # and reader threads for this
         self._parts: dict[PartitionId, Buffered] = {}
-        self._size = 0
+        self._size = 0  # the sum of their sizes
+        # A heap of turns: when, a number that keeps the order, the part's turn number, the part. An
+        # entry with another turn number than the part's is void.
         self._schedule: list[tuple[float, int, int, Buffered]] = []
-        self._entries = 0
-        self._held: dict[Buffered, None] = {}  # those that found no room
+        self._entries = 0  # ever made
+        # A part is in one state at a time: scheduled, held (it found no room) or turning (a thread
+        # reads it). One that leaves while it turns is closed by that thread.
+        self._held: dict[Buffered, None] = {}
         self._turning: set[Buffered] = set()
         self._leaving: set[Buffered] = set()
-        self._arrivals: list[Arrivals] = []
+        self._arrivals: list[Arrivals] = []  # of each consumer that listens
         # Partitions whose end was read, until they are closed.
         self.ended: set[PartitionId] = set()
         # What was read, and how often a connection was lost, over all partitions ever opened.

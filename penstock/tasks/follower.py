@@ -46,13 +46,14 @@ class Follower:
         self._reservoir = Reservoir(self._feed, limit=ticket.buffer, gaps=self)
         self._arrivals = Arrivals()
         self._handed = Handed()
+        # Of each partition of this task: where it began, and the bookmark that was reported last.
         self._places: dict[PartitionId, Place | None] = {}
         self._reported: dict[PartitionId, Bookmark] = {}
-        self._connection: Connection | None = None
-        self._sending = threading.Lock()
-        self._reporting = threading.Lock()
-        self._over = threading.Event()
-        self._recorded = threading.Semaphore(0)
+        self._connection: Connection | None = None  # to the reader process, from `pages` on
+        self._sending = threading.Lock()  # one message at a time
+        self._reporting = threading.Lock()  # one report at a time, in their order
+        self._over = threading.Event()  # the ticket has ended, or `_failure` is why it failed
+        self._recorded = threading.Semaphore(0)  # a gap that was sent is on record
         self._failure: PenstockError | None = None
         # What goes to the sink: what is read and not taken in time, the next task reads again.
         self._counts: Counter[str] = Counter()

@@ -37,7 +37,12 @@ _KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 5 * 60.0
 class DynamodbFollowing:
     """The implementation of `feeds.Following`. `known` is what this process knows of the shard;
     `lost` makes the error for records that are gone (None: there were none). `clock` is monotonic
-    seconds, `now` the service's time."""
+    seconds, `now` the service's time.
+
+    `_after` is the last record read, `_beginning` counts until there is one. `_iterator` is the next
+    page's, made at `_iterated` (None: to be made anew, or the shard has ended: `_drained`); `_ahead`
+    a page that was read and not returned. Only `_ages` and `_acknowledged` change in other threads.
+    """
 
     def __init__(
         self,

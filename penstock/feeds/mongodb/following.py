@@ -37,7 +37,10 @@ class StreamBeginning:
 class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
 
-    `lost` makes the gap of a position that the server refuses.
+    `lost` makes the gap of a position that the server refuses. The reading thread alone owns
+    `_stream`, `_held` (fragments of an event whose others are in the next reply), `_placer` (the
+    last place given), `_replay` and `_stored` (up to where what the stream gives again is passed
+    over, None once that is over); `_tokens`, `_lag` and `_window` may be asked by any thread.
     """
 
     def __init__(
@@ -59,9 +62,9 @@ class MongoFollowing:
         self._context = beginning.cluster.encode()
         self._lost = lost
         self._on_failure = on_failure
-        self._has_read = False
+        self._has_read = False  # the server has accepted the position
         self._connected = True
-        self._held = b""  # fragments of an event whose others are in the next reply
+        self._held = b""
         self._confirmed: Place | None = bookmark.place
         self._invalidations = 0
         self._clock: int | None = None  # the server's, in seconds, after its last reply
