@@ -39,9 +39,10 @@ class DynamodbFollowing:
     `lost` makes the error for records that are gone (None: there were none). `clock` is monotonic
     seconds, `now` the service's time.
 
-    `_after` is the last record read, `_beginning` counts until there is one. `_iterator` is the next
-    page's, made at `_iterated` (None: to be made anew, or the shard has ended: `_drained`); `_ahead`
-    a page that was read and not returned. Only `_ages` and `_acknowledged` change in other threads.
+    `_after` is the last record read; `_beginning` counts until there is one. `_iterator` is that of
+    the next page, made at `_iterated`; None: to be made anew, or the shard has ended (`_drained`).
+    `_ahead` is a page that was read and not returned. Only `_ages` and `_acknowledged` change in
+    other threads.
     """
 
     def __init__(
