@@ -52,7 +52,8 @@ class Delivery:
         self._feed = pipeline.backends[0].feed()
         self._sink = pipeline.sink.sink()
         self._decoder = self._feed.decoder("json")
-        ((partition, bookmark),) = self._feed.begin().items()
+        begun = self._feed.begin().items()
+        ((partition, bookmark),) = ((name, each) for name, each in begun if not each.ended)
         self._following: Following = self._feed.follow(partition, bookmark)
 
     def deliver(self, changes: int) -> None:

@@ -285,13 +285,6 @@ def test_another_list_of_collections_after_a_kill_loses_and_doubles_nothing(
             wait_until_ready(run)
             write(server, 0)
             eventually(lambda: delivered("users") == 6, run=run)
-            eventually(
-                lambda: run.status()["backends"][0]["window_left_seconds"] is not None, run=run
-            )
-            health = json.loads(run.get("/health")[1])
-            (shown,) = health["backends"][0]["partitions"]
-            assert shown["window_left_seconds"] <= shown["window_seconds"]
-            assert "penstock_window_left_seconds{" in run.get("/metrics")[1]
             run.kill()
         write(server, 1)
         backend["collections"] = ["users", "orders"]
@@ -376,6 +369,13 @@ def test_one_of_two_backends_has_every_trouble_and_the_other_none(
                 client.shop.people.drop()
             insert(troubled, "dropped")
             eventually(lambda: "dropped" in names(nats, stream), run=run)
+            eventually(
+                lambda: run.status()["backends"][0]["window_left_seconds"] is not None, run=run
+            )
+            health = json.loads(run.get("/health")[1])
+            (shown,) = health["backends"][0]["partitions"]
+            assert shown["window_left_seconds"] <= shown["window_seconds"]
+            assert "penstock_window_left_seconds{" in run.get("/metrics")[1]
             with lost_history(troubled, "alwaysOn"):
                 insert(troubled, "kept")
                 status = eventually(
