@@ -49,6 +49,7 @@ class Lost:
         "mongodb",
         "mongodb found by reading",
         "mongodb twice",
+        "mongodb found late",
         "dynamodb",
         "dynamodb without a place",
         "postgres",
@@ -84,7 +85,8 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
                 lambda: shop.db.users.insert_one({"_id": next(number)}),
             )
     elif kind.startswith("mongodb"):
-        with ScriptedMongod(History()) as mongod:
+        is_late = "late" in kind
+        with ScriptedMongod(History(), "mongos" if is_late else "primary") as mongod:
             begun = mongodb_feed(mongod).begin()[PARTITION]
             for _ in range(3):
                 mongod.history.insert("lost")
@@ -93,6 +95,7 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
             if "twice" in kind:  # another cluster, whose oplog has nothing to begin at either
                 mark["cluster"] = "rs9/6b0000000000000000000000"
                 mongod.fail("getMore", 286)
+            mongod.late = 2 if is_late else 0
             causes = (["other_cluster"] if "twice" in kind else []) + ["oplog_rolled_over"]
             yield Lost(
                 lambda policy: mongodb_feed(mongod, on_gap=policy),
@@ -194,7 +197,10 @@ def test_where_the_policy_is_to_go_on_each_loss_is_recorded_and_what_comes_after
     recorder = Recorder()
     feed: Feed = pickle.loads(pickle.dumps(lost.feed("continue")))
     reader = PartitionReader(feed, lost.partition, lost.bookmark, recorder, clock=Clock())
-    first = reader.step(0.1)  # makes a slot anew, or a stream from now on
+    deadline = time.monotonic() + 60
+    while not recorder.causes:
+        first = reader.step(0.1)  # makes a slot anew, or a stream from now on
+        assert time.monotonic() < deadline
     lost.write()
     pages = [str(page.first) for page in first.pages] or patiently(reader)
     assert isinstance(pages, list)

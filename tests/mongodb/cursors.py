@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 class ChangeStreamCursor:
     """One cursor. `applied()` is the newest time that its member can read (a secondary may lag);
-    `pause(entries)` takes the time that scanning them takes."""
+    `pause(entries)` takes the time that scanning them takes; `late` is `ScriptedMongod.late`."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class ChangeStreamCursor:
         applied: Callable[[], int],
         pause: Callable[[int], None],
         split_over: int,
+        late: int = 0,
     ) -> None:
         self._history, self._applied, self._pause = history, applied, pause
         stream = pipeline[0]["$changeStream"]
@@ -56,6 +57,7 @@ class ChangeStreamCursor:
         self._split_over = split_over if splits else 2**31
         self._after = ""  # the event to be found before any is returned
         self._is_begun = False
+        self._late = late
         self._pending: list[Event] = []  # fragments that did not fit
         token, data = stream.get("startAfter") or stream.get("resumeAfter"), ""
         if token is not None:
@@ -81,6 +83,10 @@ class ChangeStreamCursor:
         awaitData cursor is `waitForInsertsDeadline` (getmore_cmd.cpp), and a scan is not bounded
         (jstests: tailable_getmore_no_timeout.js)."""
         until = time.monotonic() + wait
+        if self._late:
+            self._late -= 1
+            time.sleep(wait)
+            return Batch([], self.token)
         while True:
             batch = self._scan(size)
             left = until - time.monotonic()

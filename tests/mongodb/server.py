@@ -66,6 +66,11 @@ class ScriptedMongod:
         """The newest time that it has heard of; None: the history's."""
         self.denied: set[str] = set()
         """Namespaces whose reading is refused."""
+        self.late = 0
+        """How many replies of each cursor come before a shard's first answer (a mongos): empty
+        after maxTimeMS, with the token that the aggregate had. `awaitNextWithTimeout` in
+        src/mongo/s/query/exec/blocking_results_merger.cpp; the token is the lowest of all shards',
+        `AsyncResultsMerger::getHighWaterMark`."""
         self.split_over = 16 * 2**20
         self.documents: dict[str, list[_Document]] = {}
         """Namespace -> what `find` returns."""
@@ -249,6 +254,7 @@ class ScriptedMongod:
             applied=self._readable,
             pause=lambda _: self._stopping.wait(self.scan) and None,
             split_over=self.split_over,
+            late=self.late,
         )
         return _cursor(command, number, "firstBatch", [], opened.token)
 

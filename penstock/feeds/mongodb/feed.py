@@ -13,7 +13,6 @@ from penstock.errors import PenstockError, PositionLost, SettingsError
 from penstock.feeds import (
     At,
     Collection,
-    Following,
     Gap,
     GapPolicy,
     Lineage,
@@ -32,7 +31,7 @@ from penstock.feeds.mongodb.losses import Losses
 from penstock.feeds.mongodb.oplog import asking, collections, oldest, operation_time
 from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.feeds.mongodb.stream import ChangeStream, Patience
+from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
 from penstock.finding import Finding, Level
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
@@ -45,7 +44,6 @@ from penstock.wire.eras import next_era
 PARTITION = PartitionId("change-stream")
 # Bytes of a BSON document at most.
 LARGEST = 16 * 2**20
-_CHECKING = 1.0  # seconds
 
 
 class MongoFeed:
@@ -127,7 +125,7 @@ class MongoFeed:
         bookmark: Bookmark = START,
         *,
         despite: Sequence[Gap] = (),
-    ) -> Following:
+    ) -> MongoFollowing:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
         gaps, where `Losses.after` says. That a position is lost is found by the first `read`: the
         server accepts any token until then."""
@@ -164,7 +162,7 @@ class MongoFeed:
         """See `feeds.MovesBookmarks`."""
         return moved(self._settings, saved, stored)
 
-    def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> Following:
+    def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> MongoFollowing:
         """After gaps, in an era whose cursors sort after those before."""
         start = self._losses.after(gaps, bookmark)[0]
         stream = self._open(_mark_at(start) if start else None)
@@ -246,18 +244,20 @@ class MongoFeed:
         return check(self._settings)
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """See `feeds.ChecksBookmarks`: reads once, which is when the server looks for it."""
+        """See `feeds.ChecksBookmarks`: reads, which is when the server looks for it."""
         level: Level = "ok"
         message, remedy = "the oplog has the changes after it", ""
+        silence = self._settings.silence
         try:
             with closing(self.follow(partition, bookmark)) as following:
-                following.read(_CHECKING)
+                if not is_accepted(following.read, lambda: following.is_accepted, silence):
+                    level, message = "warning", f"whether {message} is not known: {UNANSWERED}"
         except PenstockError as error:
             level, message, remedy = "error", error.message, error.hint
             if is_timeout(error):
                 level = "warning"
                 message = "the oplog was read without an end: whether it has the changes after it"
-                message += f" is not known after {self._settings.silence:g} s"
+                message += f" is not known after {silence:g} s"
                 remedy = "a longer `silence` for this check gives it more time"
         return [Finding(level=level, subject="saved position", message=message, remedy=remedy)]
 

@@ -62,7 +62,6 @@ class MongoFollowing:
         self._context = beginning.cluster.encode()
         self._lost = lost
         self._on_failure = on_failure
-        self._has_read = False  # the server has accepted the position
         self._connected = True
         self._held = b""
         self._confirmed: Place | None = bookmark.place
@@ -94,7 +93,8 @@ class MongoFollowing:
         except PenstockError as error:
             self._connected = False
             self._on_failure(error)
-            if isinstance(error, PositionLost) and not self._has_read:
+            # What is refused after the position was accepted is found by following again.
+            if isinstance(error, PositionLost) and not self._stream.is_accepted:
                 raise self._lost(error) from error
             raise
 
@@ -104,9 +104,6 @@ class MongoFollowing:
         time.sleep(max(0.0, min(timeout, self._not_before - time.monotonic())))
         asked_at = time.monotonic()
         reply = stream.more(timeout)
-        # The server looks at a position with the first getMore. What it refuses later is found by
-        # following again.
-        self._has_read = True
         payload = self._held + reply.payload
         run = events(payload)
         self._held = payload[run.end :]
@@ -189,6 +186,11 @@ class MongoFollowing:
             context=self._context,
             payload=payload,
         )
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the server has the changes after the bookmark, as far as it was read."""
+        return self._stream.is_accepted
 
     @property
     def drained(self) -> bool:

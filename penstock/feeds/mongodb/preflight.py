@@ -14,7 +14,7 @@ from penstock.feeds.mongodb.connect import Client, address
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
 from penstock.feeds.mongodb.oplog import asked, asking, collections, time_of
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
-from penstock.feeds.mongodb.stream import ChangeStream, Patience
+from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
 from penstock.finding import Finding
 from penstock.position import Mark
 
@@ -135,7 +135,7 @@ def _start(settings: MongoSettings) -> Iterator[Finding]:
     mark = {"time": [int(at.timestamp()), 0]}
     try:
         with closing(_opened(settings, mark)) as stream:
-            stream.more(1.0)
+            known = is_accepted(stream.more, lambda: stream.is_accepted, settings.silence)
     except PositionLost as error:
         yield Finding(
             level="warning",
@@ -148,7 +148,12 @@ def _start(settings: MongoSettings) -> Iterator[Finding]:
         if not is_timeout(error):
             yield _failed("start", error)
     else:
-        yield Finding(level="ok", subject="start", message=f"the oplog has {settings.start}")
+        message = f"the oplog has {settings.start}"
+        if known:
+            yield Finding(level="ok", subject="start", message=message)
+        else:
+            message = f"whether {message} is not known: {UNANSWERED}"
+            yield Finding(level="warning", subject="start", message=message)
 
 
 def _opened(settings: MongoSettings, mark: Mark | None) -> ChangeStream:

@@ -4,6 +4,8 @@ The driver's own `watch()` decodes each event twice as slowly, reopens without a
 know, and its `next()` never returns while idle.
 """
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +16,7 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
 from penstock.errors import Unavailable
+from penstock.feeds.mongodb.cluster import hello_of, is_sharded
 from penstock.feeds.mongodb.connect import RAW, Client, address, connect, scope
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
 from penstock.feeds.mongodb.pipeline import stages
@@ -24,6 +27,11 @@ from penstock.wire.changestream.reply import Reply, read_cursor
 _SPLITS = (6, 0, 9)  # the first version that splits large events
 _CLOSING = 2.0  # seconds
 _LONGEST = 600.0  # seconds
+_ACCEPTING = 15.0  # seconds
+
+
+# Why a position is not known to be accepted.
+UNANSWERED = "a shard has not answered"
 
 
 class Patience:
@@ -63,6 +71,8 @@ class ChangeStream:
         # the stream was opened: seconds * 2**32 + counter. The first may be before a token of this
         # very server: after an election, and at a secondary that lags.
         self.time = self.cluster_time = 0
+        # The server has looked at the position: not yet where the stream was only opened.
+        self.is_accepted = False
         self._answers = False
         self._settings = settings
         self._tolerance = tolerance
@@ -74,7 +84,11 @@ class ChangeStream:
             self._database = self._client.get_database(scope(settings))
             with translating(self._subject, tolerance):
                 self._session = self._client.start_session(causal_consistency=False)
+                sharded = is_sharded(hello_of(self._client))
             self._open(mark)
+            # mongos answers without events while a shard has not looked yet: with the token that
+            # the stream was opened with.
+            self._unread = self.reply.token if sharded else None
         except BaseException:
             self._client.close()
             raise
@@ -119,6 +133,7 @@ class ChangeStream:
                 self._patience.timed_out()
             raise
         # Opening a stream proves nothing: the server looks at the token with the first getMore.
+        self.is_accepted |= bool(reply.payload) or reply.token != self._unread
         self._tolerance.succeeded()
         self._patience.answered()
         return reply
@@ -159,6 +174,15 @@ class ChangeStream:
                     session=self._session,
                     read_preference=self._client.read_preference,
                 )
+
+
+def is_accepted(read: Callable[[float], Any], accepted: Callable[[], bool], silence: float) -> bool:
+    """Whether the server accepts a position, as far as it says so in time. Raises PositionLost. The
+    token of an idle cluster moves every ten seconds, with its no-ops."""
+    until = time.monotonic() + min(silence, _ACCEPTING)
+    while not accepted() and time.monotonic() < until:
+        read(1.0)
+    return accepted()
 
 
 def _time(stamp: Any) -> int:

@@ -160,6 +160,77 @@ def test_a_check_that_takes_too_long_proves_nothing(server: ScriptedMongod, read
     assert "not known" in finding.message
 
 
+# A mongos, whose first replies are empty while a shard has not answered.
+
+
+@pytest.mark.parametrize("late", [1, 4])
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_loss_that_a_shard_reports_late_is_a_gap(
+    serve: Serve, reading: Read, policy: str, late: int
+) -> None:
+    history = History()
+    server = serve(history, "mongos")
+    bookmark = stored(server, reading, 1, 2)
+    rolled_over(history)
+    server.late = late
+    again = reading(feed_of(server, on_gap=policy), bookmark)
+    for _ in range(late):
+        assert again.step() is None
+    if policy == "fail":
+        assert isinstance(again.step(), PositionLost)
+    else:
+        opened = len(server.asked("aggregate"))
+        again.until(lambda: len(server.asked("aggregate")) > opened)
+        history.insert(10)
+        assert again.read(1) == ["10"]
+    assert again.causes == ["oplog_rolled_over"]
+
+
+def test_a_late_shard_that_lost_nothing_is_waited_for(serve: Serve, reading: Read) -> None:
+    server = serve(History(), "mongos")
+    bookmark = stored(server, reading, 1)
+    server.late = 2
+    again = reading(feed_of(server), bookmark)
+    server.history.insert(2)
+    assert again.read(1) == ["2"]
+    server.fail("getMore", 136)
+    server.history.insert(3)
+    assert again.read(2) == ["2", "3"]
+    assert not again.gaps
+
+
+def test_a_check_waits_for_a_late_shard(serve: Serve, reading: Read) -> None:
+    server = serve(History(), "mongos")
+    bookmark = stored(server, reading, 1)
+    server.history.noop()
+    server.late = 1
+    feed = feed_of(server)
+    assert [each.level for each in feed.check_bookmark(PARTITION, bookmark)] == ["ok"]
+    rolled_over(server.history)
+    assert [each.level for each in feed.check_bookmark(PARTITION, bookmark)] == ["error"]
+    server.late = 1000
+    (finding,) = feed_of(server, silence=2).check_bookmark(PARTITION, bookmark)
+    assert finding.level == "warning"
+    assert "not known" in finding.message
+
+
+@pytest.mark.parametrize(("late", "level"), [(0, "warning"), (1, "warning"), (1000, "unknown")])
+def test_a_start_before_the_oplog_of_a_late_shard_is_found(
+    serve: Serve, late: int, level: str
+) -> None:
+    server = serve(History(), "mongos")
+    server.history.insert(1)
+    server.history.advance(3600)
+    server.history.insert(2)
+    server.history.trim(1)
+    server.late = late
+    start = datetime.fromtimestamp(0x6B000000, UTC).isoformat()
+    found = feed_of(server, start=start, silence=2).check()
+    (finding,) = [each for each in found if each.subject == "start"]
+    assert finding.level == "warning"
+    assert ("not known" in finding.message) == (level == "unknown")
+
+
 # A token that the server does not find.
 
 
