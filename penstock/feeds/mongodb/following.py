@@ -38,7 +38,7 @@ class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
 
     `lost` makes the gap of a position that the server refuses. The reading thread alone owns
-    `_stream`, `_held` (fragments of an event whose others are in the next reply), `_placer` (the
+    `_stream`, `_is_over`, `_held` (fragments of an event whose others are in the next reply), `_placer` (the
     last place given), `_replay` and `_stored` (up to where what the stream gives again is passed
     over, None once that is over); `_tokens`, `_lag` and `_window` may be asked by any thread.
     """
@@ -63,6 +63,9 @@ class MongoFollowing:
         self._lost = lost
         self._on_failure = on_failure
         self._connected = True
+        # The cursor ended. The stream is opened again by the next read: that may fail, and the
+        # pages that were read have to be returned before.
+        self._is_over = False
         self._held = b""
         self._confirmed: Place | None = bookmark.place
         self._invalidations = 0
@@ -101,6 +104,10 @@ class MongoFollowing:
     def _read(self, timeout: float) -> Sequence[Page]:
         stream = self._stream
         self._window.open()
+        if self._is_over:  # the stream goes on after the last event that was taken
+            assert self._tokens.mark is not None
+            stream.reopen(self._tokens.mark)
+            self._held, self._is_over = b"", False
         time.sleep(max(0.0, min(timeout, self._not_before - time.monotonic())))
         asked_at = time.monotonic()
         reply = stream.more(timeout)
@@ -124,11 +131,8 @@ class MongoFollowing:
             is_stored=self._is_stored(self._tokens.last),
         )
         stream.reply = reply._replace(payload=b"")
-        if is_over or not reply.cursor:  # the stream goes on after the last event that was taken
-            self._invalidations += not is_over
-            self._held = b""
-            assert self._tokens.mark is not None
-            stream.reopen(self._tokens.mark)
+        self._is_over = is_over or not reply.cursor
+        self._invalidations += not is_over and not reply.cursor
         return pages
 
     def _reread(self, payload: bytes, found: Sequence[ChangeEvent]) -> tuple[list[Page], bool]:

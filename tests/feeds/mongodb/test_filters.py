@@ -187,6 +187,26 @@ def test_a_split_event_is_found_by_the_token_of_its_last_fragment(
     assert server.cursors == 2, "the cursor of the stretch is closed"
 
 
+def test_a_failure_where_the_stretch_ends_repeats_nothing(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    """What is delivered is saved before it, and the stream cannot be opened again at once."""
+    old = feed_of(server, collections=["users"])
+    begun = old.begin()[PARTITION]
+    for name in ("o0", "o1", "o2", "u0", "o3"):
+        server.history.insert(name, collection="orders" if name[0] == "o" else "users")
+    there = reading(old, begun)
+    there.read(1)
+    new = feed_of(server, collections=["users", "orders"], page_rows=2)
+    again = reading(new, new.moved(begun, stored(there.rows[0])))
+    assert again.read(2) == ["o0", "o1"]
+    again.reader.acknowledge(again.bookmark())
+    server.fail("aggregate", 91)
+    assert again.read(4) == ["o0", "o1", "o2", "o3"]
+    assert again.places == sorted(set(again.places))
+    assert len(again.errors) == 1
+
+
 def test_a_sink_whose_last_change_the_server_does_not_find_is_told_as_a_gap(
     server: ScriptedMongod, reading: Read
 ) -> None:
