@@ -14,11 +14,12 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
+from penstock.feeds.mongodb.history import era_of_bookmark
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import ChangeEvent, cursor_time, element
 from penstock.wire.changestream.tokens import token_from_mark
-from penstock.wire.eras import era_of
+from penstock.wire.eras import era_of, next_era
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
@@ -198,7 +199,7 @@ def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> 
     everything up to `stored` (None: it does not say); None where it was the same filter.
 
     What was not let through before is read from `saved` on, and what was is not delivered again:
-    new places come after `stored`.
+    new places come after `stored`. Without a token in `stored` it is delivered again.
     """
     mark, now = saved.mark or {}, Filter.of(settings)
     if "filter" not in mark or now.from_json(mark["filter"]) == now:
@@ -212,6 +213,9 @@ def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> 
             time = cursor_time(cursor.removeprefix(era_of(cursor)))
             was = now.from_json(mark["filter"])
             found, place = (*found, StoredStretch(filter=was, until=token, time=time)), stored.place
+        else:  # what the sink has cannot be passed over, and no place may be taken for one of it
+            era = max(era_of_bookmark(place, mark), era_of(stored.place.cursor))
+            mark = {**mark, "era": next_era(era)}
     if not found and "place" in mark:
         # The mark may be older than the place, up to which nothing can be counted now.
         said = mark["place"]

@@ -38,9 +38,10 @@ class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
 
     `lost` makes the gap of a position that the server refuses. The reading thread alone owns
-    `_stream`, `_is_over`, `_held` (fragments of an event whose others are in the next reply), `_placer` (the
-    last place given), `_replay` and `_stored` (up to where what the stream gives again is passed
-    over, None once that is over); `_tokens`, `_lag` and `_window` may be asked by any thread.
+    `_stream`, `_is_over`, `_held` (fragments of an event whose others are in the next reply),
+    `_placer` (the last place given), `_replay` and `_stored` (up to where what the stream gives
+    again is passed over, None once that is over); `_tokens`, `_lag` and `_window` may be asked by
+    any thread.
     """
 
     def __init__(

@@ -157,6 +157,24 @@ def test_a_sink_that_does_not_say_what_it_has_gets_everything_again(shop: Shop) 
     assert {row["cursor"][:6] for row in unasked} == {"e0001-"}
 
 
+def test_a_sink_that_has_more_and_no_token_of_it_gets_later_places(shop: Shop) -> None:
+    """One that drops what is not after its last place drops nothing that comes now."""
+    old, new = shop.feed(**LISTS["users"]), shop.feed(**LISTS["users, orders"])
+    begun = old.begin()[PARTITION]
+    write(shop, 1)
+    every = [row for row in _all(shop, begun) if row["operation"] == "INSERT"]
+    sent = read(old, begun, sum(passes(LISTS["users"], row) for row in every))
+    last = place(sent[-1])
+    for had in (None, {}, {"cluster": "rs0/"}):
+        moved = new.moved(begun, Bookmark(last, had))
+        assert moved is not None
+        wanted = [row["document_id"] for row in every if passes(LISTS["users, orders"], row)]
+        again = read(new, moved, len(wanted))
+        assert [row["document_id"] for row in again] == wanted
+        assert all(place(row) > last for row in again)
+    assert new.moved(begun, Bookmark(None, None)).mark.get("era") is None  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("lasts", [0, 1, 2])
 def test_a_split_event_is_found_by_the_token_of_its_last_fragment(
     lasts: int, server: ScriptedMongod, reading: Read
