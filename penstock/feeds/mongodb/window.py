@@ -1,8 +1,9 @@
 """How far the oplog reaches back, asked for now and then, beside the reading."""
 
 import threading
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 
 from penstock.closing import Closes
 from penstock.errors import PenstockError
@@ -13,11 +14,16 @@ from penstock.feeds.mongodb.settings import MongoSettings
 EVERY = 30.0
 # So many times rarer where it may not be asked: an operator may grant the right.
 _RARER = 10
+# Failures in a row after which it is not known any more.
+FAILURES = 5
+# The oldest entry and why it is not known, or what failed.
+Answer = tuple[int, str] | PenstockError
 
 
 class OplogWindow(Closes):
     """`oldest`: the cluster time of the oldest entry, 0 while it is not known; `unknown`: why it
-    cannot be. Asks in a thread from `open` to `close`, because the answer may take its time."""
+    cannot be. Asks in a thread from `open` on, because the answer may take its time, to `close` or
+    until nothing refers to it."""
 
     def __init__(
         self,
@@ -31,19 +37,43 @@ class OplogWindow(Closes):
         self._settings, self._ask, self._every = settings, ask, every
         self._closed = threading.Event()
         self._is_open = False
+        self._failures = 0
 
     def open(self) -> None:
         """Begins to ask; idempotent."""
         if not self._is_open:
             self._is_open = True
-            threading.Thread(target=self._run, name="oplog-window", daemon=True).start()
+            weakref.finalize(self, self._closed.set)
+            given = weakref.ref(self), self._closed, partial(self._ask, self._settings)
+            threading.Thread(target=_run, args=given, name="oplog-window", daemon=True).start()
+
+    def take(self, found: Answer) -> float:
+        """Takes an answer; returns the seconds until the next question."""
+        if isinstance(found, PenstockError):  # the reading says what is wrong with the server
+            self._failures += 1
+            if self._failures >= FAILURES:
+                self.oldest, self.unknown = 0, found.message
+            return self._every
+        (self.oldest, self.unknown), self._failures = found, 0
+        return self._every * (_RARER if self.unknown else 1)
 
     def close(self) -> None:
         """Asks no more."""
         self._closed.set()
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            with suppress(PenstockError):  # the reading says what is wrong with the server
-                self.oldest, self.unknown = self._ask(self._settings)
-            self._closed.wait(self._every * (_RARER if self.unknown else 1))
+
+def _run(
+    window: "weakref.ref[OplogWindow]", closed: threading.Event, ask: Callable[[], tuple[int, str]]
+) -> None:
+    while not closed.is_set():
+        found: Answer
+        try:
+            found = ask()
+        except PenstockError as error:
+            found = error
+        there = window()
+        if there is None:
+            return
+        wait = there.take(found)
+        del there  # while it waits, it must not be what keeps the window
+        closed.wait(wait)

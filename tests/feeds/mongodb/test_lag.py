@@ -5,6 +5,7 @@ its timestamp. `operationTime` and `$clusterTime` of an idle server move every t
 (src/mongo/db/repl/noop_writer.cpp).
 """
 
+import gc
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.lag import Lag, durable_time, time_of_mark
-from penstock.feeds.mongodb.window import OplogWindow
+from penstock.feeds.mongodb.window import FAILURES, OplogWindow
 from penstock.position import Bookmark, Place
 from tests.mongo import eventually
 from tests.mongodb.history import History
@@ -153,6 +154,50 @@ def test_the_oldest_entry_is_asked_for_again_and_again_beside_the_reading() -> N
         asked.release()
         eventually(lambda: (window.oldest, window.unknown) == (at(9), ""))
     asked.release(9)
+
+
+def test_an_oldest_entry_that_cannot_be_asked_for_any_more_is_unknown() -> None:
+    """It moves meanwhile: the window would be shown longer than it is."""
+    answers: list[tuple[int, str]] = [(at(5), "")]
+    failed: list[Unavailable] = []
+    asked = threading.Semaphore(0)
+
+    def ask(_: Any) -> tuple[int, str]:
+        asked.acquire()
+        if not answers:
+            failed.append(Unavailable("gone"))
+            raise failed[-1]
+        return answers.pop()
+
+    with OplogWindow(Any, ask=ask, every=0.001) as window:  # type: ignore[arg-type]
+        window.open()
+        asked.release(FAILURES)
+        eventually(lambda: len(failed) == FAILURES - 1)
+        assert window.oldest == at(5)
+        asked.release()
+        eventually(lambda: window.oldest == 0)
+        assert window.unknown == "gone"
+        answers.append((at(9), ""))
+        asked.release()
+        eventually(lambda: (window.oldest, window.unknown) == (at(9), ""))
+        asked.release(9)
+
+
+def test_a_window_that_nothing_refers_to_asks_no_more() -> None:
+    """A task that is killed closes nothing."""
+
+    def opened() -> threading.Thread:
+        window = OplogWindow(Any, ask=lambda _: (at(5), ""), every=3600)  # type: ignore[arg-type]
+        before = set(threading.enumerate())
+        window.open()
+        (thread,) = set(threading.enumerate()) - before
+        eventually(lambda: window.oldest == at(5))
+        return thread
+
+    thread = opened()
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 # Through a whole following, at a scripted server.
