@@ -23,6 +23,8 @@ from penstock.errors import Unavailable
 from penstock.feeds import Following
 from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
+from tests.mongodb.history import History
+from tests.mongodb.server import ScriptedMongod
 from tests.servers import Database, Moto, Nats, Secantus
 
 pytestmark = pytest.mark.live
@@ -144,6 +146,40 @@ def test_a_collection_and_its_stream(layout: str, nats: Nats, stream: str, tmp_p
             assert compare(file, "users", "--all", "--wait", "0.1s").exit_code == 1
         finally:
             delivery.close()
+
+
+@pytest.mark.parametrize("layout", ["penstock", "puller", "debezium", "cloudevents"])
+def test_a_sharded_collection_and_its_stream(
+    layout: str, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """The key of a change has the shard key beside the `_id`, also of a delete: `documentKey` in
+    https://www.mongodb.com/docs/manual/reference/change-events/delete/. Documents are found by
+    their `_id`."""
+    documents = [{"_id": n, "country": f"c{n % 3}", "n": n} for n in range(6)]
+    keys = [{"country": each["country"], "_id": each["_id"]} for each in documents]
+    with ScriptedMongod(History(), "mongos") as server:
+        backend = {"type": "mongodb", "connection": server.url, "database": "shop"}
+        shape = {} if layout == "penstock" else {"layout": layout, "encoding": "json"}
+        file = pipeline_file(tmp_path, backend, nats, stream, **shape)
+        delivery = Delivery(file)
+        ns = {"db": "shop", "coll": "users"}
+        try:
+            for each, key in zip(documents, keys, strict=True):
+                server.history.write(
+                    {"operationType": "insert", "ns": ns, "documentKey": key, "fullDocument": each}
+                )
+            server.history.write({"operationType": "delete", "ns": ns, "documentKey": keys[5]})
+            delivery.deliver(7)
+        finally:
+            delivery.close()
+        server.documents["shop.users"] = documents[:5]
+        found = compare(file, "users", "--all")
+        assert found.exit_code == 0, found.output
+        assert "5 documents in the source, 5 in the stream" in found.output
+        server.documents["shop.users"] = [*documents[:4], {**documents[4], "country": "moved"}]
+        found = compare(file, "users", "--all", "--wait", "0.1s")
+        assert found.exit_code == 1
+        assert "4: country" in found.output
 
 
 @pytest.mark.parametrize("kind", [Moto, DynamodbLocal])

@@ -244,7 +244,10 @@ class ScriptedMongod:
         return {"version": self.version, "versionArray": [*parts, 0]}
 
     def _aggregate(self, command: _Document) -> _Document:
-        """Opens the stream, whatever its token: see `ChangeStreamCursor._assert_history`."""
+        """Opens the stream, whatever its token: see `ChangeStreamCursor._assert_history`; or counts
+        documents."""
+        if "$changeStream" not in command["pipeline"][0]:
+            return self._count(command)
         assert command["cursor"] == {"batchSize": 0}, "others are not scripted"
         number = next(self._numbers)
         opened = self._cursors[number] = ChangeStreamCursor(
@@ -257,6 +260,13 @@ class ScriptedMongod:
             late=self.late,
         )
         return _cursor(command, number, "firstBatch", [], opened.token)
+
+    def _count(self, command: _Document) -> _Document:
+        """What the driver's `count_documents({})` sends."""
+        match, group = command["pipeline"]
+        assert (match, group) == ({"$match": {}}, {"$group": {"_id": 1, "n": {"$sum": 1}}})
+        found = self.documents.get(f"{command['$db']}.{command['aggregate']}", [])
+        return _cursor(command, 0, "firstBatch", [{"_id": 1, "n": len(found)}], None)
 
     def _get_more(self, command: _Document) -> _Document:
         number = command["getMore"]

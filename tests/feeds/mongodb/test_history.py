@@ -9,6 +9,7 @@ from bson import ObjectId
 from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.mongodb import MongoFeed
+from penstock.feeds.mongodb.cluster import is_another
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.position import Bookmark, Place
 from tests.mongodb.history import History
@@ -380,6 +381,12 @@ def test_sharded_clusters_are_told_apart_by_their_id(serve: Serve, reading: Read
     there = reading(feed_of(two), bookmark)
     assert isinstance(there.step(), PositionLost)
     assert there.causes == ["other_cluster"]
+
+
+def test_a_replica_set_that_becomes_a_sharded_cluster_is_another() -> None:
+    assert is_another("rs0/6b", "mongos/6c")
+    assert is_another("rs0/", "mongos/6c")
+    assert is_another("rs0/6b", "mongos/")
 
 
 def test_a_mark_without_a_cluster_is_accepted_once_and_completed(
