@@ -194,6 +194,34 @@ def test_follow_reads_each_shard_once_in_its_time(server: SlowServer, shards: in
     iterator.close()
 
 
+def test_follow_reads_an_idle_shard_as_often_as_it_polls(
+    server: SlowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same seconds for both, as the defaults are: no second poll is for nothing."""
+    reads = server.reads.setdefault(server.stream("users").shard().id, [])
+    pause = 0.3
+    iterator = Stream(DynamodbFeed(settings_of(server, reads=1000, poll=pause)), at="trim_horizon")
+    for _ in range(10):
+        next(iterator)  # the tip is sought
+    polls: list[int] = []
+    plain = iterator._coordinator.poll
+
+    def poll(*given: Any) -> None:
+        polls.append(len(reads))
+        plain(*given)
+
+    monkeypatch.setattr(iterator._coordinator, "poll", poll)
+    server.delay = 0.1
+    following = threading.Thread(target=lambda: list(iterator.follow(pause)), daemon=True)
+    following.start()
+    until(lambda: len(polls) > 12)
+    iterator.stop()
+    following.join(PATIENCE)
+    # A busy machine may put a poll off; every second one was for nothing.
+    assert polls[12] - polls[0] >= 8
+    iterator.close()
+
+
 def test_no_more_is_fetched_than_the_buffer_holds(server: SlowServer) -> None:
     stream = server.stream("users")
     for shard in [stream.shard() for _ in range(40)]:
