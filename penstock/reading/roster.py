@@ -33,11 +33,13 @@ class Openings(NamedTuple):
     """What a look-up found. `ready`: the partitions that may be read and are not, with their
     bookmarks. `missing`: those that the listing leaves out although one with a bookmark, or a
     child, is not done, and those that descend from nothing known. `forgotten`: those that are done
-    and not listed, and whose children are all known."""
+    and not listed, and whose children are all known. `superseded`: see there, once what is ready is
+    known."""
 
     ready: dict[PartitionId, Bookmark]
     missing: set[PartitionId]
     forgotten: list[PartitionId]
+    superseded: frozenset[PartitionId] = frozenset()
 
 
 def openings(
@@ -134,7 +136,7 @@ def _forgotten(
     ]
 
 
-def superseded(listed: Iterable[Lineage], known: Bookmarks) -> set[PartitionId]:
+def superseded(listed: Iterable[Lineage], known: Bookmarks) -> frozenset[PartitionId]:
     """Those that have ended and whose listed children, one at least, are all known: a position
     without them says the same, because ancestors of known partitions are done. What is no partition
     of the source, or is not listed any more, stays."""
@@ -143,11 +145,11 @@ def superseded(listed: Iterable[Lineage], known: Bookmarks) -> set[PartitionId]:
         for parent in each.parents:
             if parent in children:
                 children[parent].append(each.partition)
-    return {
+    return frozenset(
         name
         for name, found in children.items()
         if found and name in known and known[name].ended and known.keys() >= set(found)
-    }
+    )
 
 
 def _broken(lineage: Lineage) -> str:
@@ -187,8 +189,6 @@ class Roster:
         clock: Callable[[], float] = time.monotonic,
         every: float = LOOKUP,
     ) -> None:
-        # By the last listing; see there.
-        self.superseded: set[PartitionId] = set()
         self._feed = feed
         self._clock = clock
         self._every = every
@@ -232,9 +232,11 @@ class Roster:
         absent = self._absences.confirmed(first.missing, now, counts=counts)
         over = self._childless.confirmed(first.forgotten, now, counts=counts)
         found = openings(listing, known, opened, absent, wanted)
-        self.superseded = superseded(listing, {**known, **found.ready})
         self._next = now + self._wait(listing, now, in_doubt=not first.missing <= absent)
-        return found._replace(forgotten=[name for name in first.forgotten if name in over])
+        return found._replace(
+            forgotten=[name for name in first.forgotten if name in over],
+            superseded=superseded(listing, {**known, **found.ready}),
+        )
 
     def _wait(self, listing: Listing, now: float, *, in_doubt: bool) -> float:
         """Seconds until the next look-up. A child is read two seconds after it is listed, also one

@@ -64,6 +64,7 @@ class Coordinator:
         self._clock = clock
         self._grace = grace
         self._known: dict[PartitionId, Bookmark] = dict(bookmarks)
+        self._superseded: frozenset[PartitionId] = frozenset()  # by the last listing taken in
         self._shards: dict[PartitionId, Shard] = {}
         self._buffer = Buffer()
         self._refill = self._is_closed = False
@@ -232,11 +233,15 @@ class Coordinator:
         for name in found.forgotten:
             self._known.pop(name, None)
         for name, bookmark in found.ready.items():
+            if name in self._shards:  # Ctrl-C came while this was taken in
+                continue
             self._known[name] = bookmark
             reader = PartitionReader(
                 self._feed, name, bookmark, self, is_stored=False, clock=self._clock
             )
             self._shards[name] = Shard(reader, bookmark, self._read)
+        # Last: a token leaves these out, and must have their children.
+        self._superseded = found.superseded
 
     def heartbeat(self) -> None:
         """Keeps every open partition; raises the first error after all were kept."""
@@ -256,7 +261,7 @@ class Coordinator:
 
     def bookmarks(self) -> Mapping[PartitionId, Bookmark]:
         """After what was handed out; without those that have ended and whose children are here."""
-        holds, superseded = self._buffer.holds, self._roster.superseded
+        holds, superseded = self._buffer.holds, self._superseded
         return {
             name: bookmark for name, bookmark in self._known.items() if name not in superseded
         } | {name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()}

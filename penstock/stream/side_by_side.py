@@ -4,6 +4,7 @@ hangs keeps its thread, and neither the caller nor the end of the process.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
@@ -22,7 +23,8 @@ class SideBySide(Generic[Result]):
         self.busy: set[Hashable] = set()
         self._most = most
         self._jobs: SimpleQueue[tuple[Hashable, Callable[[], Result]]] = SimpleQueue()
-        self._results: SimpleQueue[tuple[Hashable, Result | BaseException]] = SimpleQueue()
+        self._results: deque[tuple[Hashable, Result | BaseException]] = deque()
+        self._arrived = threading.Event()
         self._lock = threading.Lock()
         self._threads = 0
 
@@ -33,21 +35,25 @@ class SideBySide(Generic[Result]):
         stopped: Callable[[], bool],
     ) -> None:
         """Does the jobs, but those that are busy still, and gives their results to `take`. Returns
-        when none is busy, or when `stopped`: what is busy then is taken by the next run."""
+        when none is busy, or when `stopped`: what is busy then is taken by the next run. So is what
+        `take` was interrupted at, by Ctrl-C: it may be taken twice, and is never dropped."""
         for name, job in jobs.items():
             if name not in self.busy:
                 self.busy.add(name)
                 self._jobs.put((name, job))
         self._start(len(self.busy))
         while self.busy and not stopped():
-            try:
-                name, result = self._results.get(timeout=_LOOK)
-            except Empty:
+            if not self._results:
+                self._arrived.wait(_LOOK)
+                self._arrived.clear()
                 continue
+            name, result = self._results[0]
+            if not isinstance(result, BaseException):
+                take(name, result)
+            self._results.popleft()
             self.busy.discard(name)
             if isinstance(result, BaseException):
                 raise result
-            take(name, result)
 
     def _start(self, wanted: int) -> None:
         with self._lock:
@@ -70,4 +76,5 @@ class SideBySide(Generic[Result]):
                 result: Result | BaseException = job()
             except BaseException as error:
                 result = error
-            self._results.put((name, result))
+            self._results.append((name, result))
+            self._arrived.set()

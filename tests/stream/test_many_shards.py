@@ -139,6 +139,44 @@ def test_follow_ends_at_once_while_partitions_are_looked_up(server: SlowServer) 
     assert not following.is_alive()
 
 
+def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: SlowServer) -> None:
+    """`stop` comes while the children are looked up, and the look-up ends in its thread."""
+    stream = server.stream("users")
+    parent = stream.shard()
+    stream.put(parent, "old", at=server.now)
+    iterator = opened(server)
+    assert some(iterator, 1) == ["old"]
+    for child in stream.split(parent):
+        stream.put(child, child.id, at=server.now)
+    name = f"{stream.label}/{parent.id}"
+    asked, goes_on = threading.Event(), threading.Event()
+    plain = server.answer
+
+    def answer(operation: str, request: dict[str, Any]) -> bytes:
+        ended = iterator._coordinator._known[PartitionId(name)].ended
+        if operation == "DescribeStream" and ended:
+            asked.set()
+            goes_on.wait(PATIENCE)
+        return plain(operation, request)
+
+    server.answer = answer  # type: ignore[method-assign]
+    following = threading.Thread(target=lambda: list(iterator.follow()), daemon=True)
+    following.start()
+    assert asked.wait(PATIENCE)
+    iterator.stop()
+    following.join(PATIENCE)
+    goes_on.set()
+    until(lambda: bool(iterator._coordinator._looking._results))
+    token = json.loads(json.dumps(iterator.token))
+    assert token["partitions"][name]["ended"]
+    children = sorted(set(stream.shards) - {parent.id})
+    with opened(server, at=token) as again:
+        assert sorted(some(again, 2)) == children
+        assert again.gaps == ()
+    assert sorted(some(iterator, 2)) == children
+    iterator.close()
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_follow_reads_each_shard_once_in_its_time(server: SlowServer, shards: int) -> None:
     stream = server.stream("users")
@@ -155,6 +193,34 @@ def test_follow_reads_each_shard_once_in_its_time(server: SlowServer, shards: in
     following.join(PATIENCE)
     most = (time.monotonic() - began) / 0.3 + 1
     assert all(len(each) - count <= most for each, count in zip(reads, before, strict=True))
+    iterator.close()
+
+
+def test_follow_reads_an_idle_shard_as_often_as_it_polls(
+    server: SlowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same seconds for both, as the defaults are: no second poll is for nothing."""
+    reads = server.reads.setdefault(server.stream("users").shard().id, [])
+    pause = 0.3
+    iterator = Stream(DynamodbFeed(settings_of(server, reads=1000, poll=pause)), at="trim_horizon")
+    for _ in range(10):
+        next(iterator)  # the tip is sought
+    due: list[bool] = []  # of each poll when a read is due, whether there was one
+    plain = iterator._coordinator.poll
+
+    def poll(*given: Any) -> None:
+        before, is_due = len(reads), time.monotonic() >= reads[-1] + pause - 0.05
+        plain(*given)
+        if is_due and not iterator._stopped.is_set():
+            due.append(len(reads) > before)
+
+    monkeypatch.setattr(iterator._coordinator, "poll", poll)
+    following = threading.Thread(target=lambda: list(iterator.follow(pause)), daemon=True)
+    following.start()
+    until(lambda: len(due) >= 5)
+    iterator.stop()
+    following.join(PATIENCE)
+    assert all(due)
     iterator.close()
 
 
@@ -316,3 +382,23 @@ def test_a_job_that_hangs_keeps_neither_the_caller_nor_the_others() -> None:
     assert not side_by_side.busy
     with pytest.raises(KeyError):
         side_by_side.run({"b": lambda: {}["b"]}, take, lambda: False)
+
+
+def test_a_result_that_ctrl_c_comes_before_is_taken_by_the_next_run() -> None:
+    done: list[str] = []
+    taken: list[Any] = []
+    interrupts = [KeyboardInterrupt()]
+
+    def take(name: Any, result: None) -> None:
+        while interrupts:
+            raise interrupts.pop()
+        taken.append(name)
+
+    side_by_side: SideBySide[None] = SideBySide(1)
+    jobs: dict[Any, Callable[[], None]] = {name: lambda: done.append("") for name in "ab"}
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side.run(jobs, take, lambda: False)
+    side_by_side.run(jobs, take, lambda: False)
+    assert taken == ["a", "b"]
+    assert len(done) == 2
+    assert not side_by_side.busy

@@ -9,9 +9,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from penstock.feeds.dynamodb.pacing import CallPace, ShardPace
+from penstock.feeds.dynamodb.pacing import CallPace, ShardPace, Tip
 from penstock.feeds.dynamodb.reach import Reach
 from penstock.position import Place
 
@@ -21,24 +21,37 @@ LISTS, DESCRIBES = 4, 8
 _SHARDS = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
-    """How far a shard was read: the next iterator after `after`, or, where no record was found,
-    after `since` (None: the horizon). `at`: monotonic seconds of that answer."""
+class Origin(NamedTuple):
+    """Where a walk comes from: after a record of the feed's user; or from `since` (None: the
+    horizon), asked for at `asked` (0 for the horizon). Two that began at "now" in the same second
+    differ in `asked` alone: the iterators of each are at places of their own."""
 
     after: Place | None
-    since: float | None
+    since: float | None = None
+    asked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """How far a shard was read: all up to the next iterator, which was answered at `at` (monotonic
+    seconds), and there was nothing since `origin`. `scans`: records that are older than a time were
+    passed over, up to `after`."""
+
+    origin: Origin
+    after: Place | None
+    scans: bool
     iterator: str
     at: float
     reach: Reach
+    tip: Tip
 
 
 class KnownShard:
     """A shard that this process reads. `walk` is replaced after each answer; the next following
-    from the same place goes on with it."""
+    of the same origin goes on with it."""
 
-    def __init__(self, pace: ShardPace) -> None:
-        self.pace = pace
+    def __init__(self) -> None:
+        self.pace = ShardPace()
         self.walk: Walk | None = None
 
 
@@ -100,13 +113,10 @@ class Account:
         if at > now:
             self._sleep(at - now)
 
-    def shard(self, arn: str, shard: str, reads: int, pause: float) -> KnownShard:
-        """One shard, paced as a feed's settings say."""
+    def shard(self, arn: str, shard: str) -> KnownShard:
+        """One shard."""
         with self._lock:
-            known = self._shards.get((arn, shard))
-            if known is None:
-                known = self._shards[arn, shard] = KnownShard(ShardPace(reads, pause))
-            known.pace.adjust(reads, pause)
+            known = self._shards.setdefault((arn, shard), KnownShard())
             self._shards.move_to_end((arn, shard))
             while len(self._shards) > _SHARDS:
                 self._shards.popitem(last=False)

@@ -39,7 +39,7 @@ class ShardBeginning:
         if not self.pinned:
             return {"iterator": self.iterator}
         mark: dict[str, Any] = {"from": "trim_horizon" if self.since is None else self.since}
-        mark |= {"asked": round(self.asked, 3)} if self.asked else {}
+        mark |= {"asked": round(self.asked, 6)} if self.asked else {}
         mark |= {"through": int(self.through)} if self.through else {}
         return mark | ({"iterator": self.iterator} if self.iterator else {})
 

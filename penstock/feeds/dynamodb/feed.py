@@ -162,7 +162,9 @@ class DynamodbFeed:
             shard=shard,
             table=self._table,
             beginning=beginning,
-            known=client.account.shard(arn, shard, self.settings.reads, self.settings.poll),
+            known=client.account.shard(arn, shard),
+            reads=self.settings.reads,
+            pause=self.settings.poll,
             lost=lambda after, cause: self._found_lost(
                 partition, bookmark._replace(place=after), cause
             ),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from penstock.errors import ShardIteratorExpired, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.feeds.dynamodb.account import KnownShard, Walk
+from penstock.feeds.dynamodb.account import KnownShard, Origin, Walk
 from penstock.feeds.dynamodb.ages import Ages
 from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning, is_before
 from penstock.feeds.dynamodb.client import StreamsClient
@@ -23,6 +24,7 @@ from penstock.feeds.dynamodb.failures import (
     code_of,
     failure,
 )
+from penstock.feeds.dynamodb.pacing import TO_THE_TIP, Tip
 from penstock.feeds.dynamodb.reach import Reach
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
@@ -32,14 +34,22 @@ from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequen
 # shard without new records is renewed; how far clocks may differ at most: requests are refused
 # beyond that.
 _KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 5 * 60.0
+# Seconds: how much longer a read waits if the pace allows it then. Its owner's period is the same
+# pause, and its calls come a little earlier or later: without it, every second one would be early.
+_SOON = 0.05
+# Seconds: what is older when it is read comes of a stand-in that keeps records for longer. AWS
+# trims what is older than a day, but not at once.
+_KEPT = RETENTION + 3600.0
 
 
 class DynamodbFollowing:
     """The implementation of `feeds.Following`. `known` is what this process knows of the shard;
-    `lost` makes the error for records that are gone (None: there were none). `clock` is monotonic
-    seconds, `now` the service's time.
+    `lost` makes the error for records that are gone (None: there were none). At most `reads` calls
+    a second; `pause` seconds from one to the next at the tip. `clock` is monotonic seconds, `now`
+    the service's time.
 
-    `_after` is the last record read; `_beginning` counts until there is one. `_iterator` is that of
+    `_after` is the last record read; `_beginning` counts until there is one, and while `_scans`:
+    until then records are passed over that are older than it. `_iterator` is that of
     the next page, made at `_iterated`; None: to be made anew, or the shard has ended (`_drained`).
     `_ahead` is a page that was read and not returned. Only `_ages` and `_acknowledged` change in
     other threads.
@@ -56,19 +66,22 @@ class DynamodbFollowing:
         beginning: ShardBeginning,
         known: KnownShard,
         lost: Callable[[Place | None, str], HistoryLost | None],
+        reads: int,
+        pause: float,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] | None = None,
     ) -> None:
         self._client, self._partition = client, partition
         self._arn, self._shard, self._table = arn, shard, table
         self._known, self._pace, self._lost = known, known.pace, lost
+        self._reads, self._pause, self._tip = reads, pause, Tip()
         self._clock, self._now = clock, now or client.now
         moment = self._now()
         if beginning.after is None and not beginning.asked:
             beginning = replace(beginning, asked=moment)
         self._beginning = beginning
         self._after = beginning.after
-        self._scans = False  # a time is not known there: from the horizon, passing over
+        self._scans = False
         self._iterator: str | None = beginning.live_iterator(moment) or None
         self._iterated = clock() - (moment - beginning.asked if self._iterator else 0.0)
         self._kept = self._iterated
@@ -82,32 +95,46 @@ class DynamodbFollowing:
         self.begins = "" if beginning.after is None else sequence_number(beginning.after)
 
     def _go_on(self) -> None:
-        """With the walk of this process that came to the same place, if there is one."""
-        walk, beginning = self._known.walk, self._beginning
-        place = (beginning.after, beginning.since)
-        if walk is None or (walk.after, walk.since) != place or not beginning.pinned:
-            self._pace.walks()
-        elif self._clock() - walk.at < LIFETIME:
-            self._iterator, self._iterated, self._reach = walk.iterator, walk.at, walk.reach
+        """With the walk of this process that came from the same place, if there is one."""
+        walk = self._known.walk
+        if walk is None or walk.origin != self._origin or not self._beginning.pinned:
+            return
+        self._after, self._scans = walk.after, walk.scans
+        if self._clock() - walk.at < LIFETIME:
+            self._iterator, self._iterated = walk.iterator, walk.at
+            self._reach, self._tip = copy(walk.reach), walk.tip
+
+    @property
+    def _origin(self) -> Origin:
+        if self._after is not None and not self._scans:
+            return Origin(self._after)
+        begins = self._beginning
+        return Origin(None, begins.since, 0.0 if begins.since is None else begins.asked)
 
     def read(self, timeout: float) -> Sequence[Page]:
-        """See `feeds.Following`. One poll: a call, and up to five until the tip is found."""
+        """See `feeds.Following`. One poll: a call, and up to five until the tip is found, or in a
+        scan; what is due in a moment is waited for."""
         if self._closed:
             raise Unavailable(f"{self._partition} was closed")
-        deadline = self._clock() + timeout
+        deadline, calls = self._clock() + timeout, 0
         while not self._drained or self._ahead is not None:
             if self._ahead is not None:
                 page, self._ahead = self._ahead, None
                 return [page]
-            now, due = self._clock(), self._pace.due()
-            if due > now:
-                time.sleep(max(0.0, min(due, deadline) - now))
-                if due > deadline:
-                    break
-            self._ahead = self._call()
-            if self._ahead is None and not self._pace.seeks_the_tip and self._clock() >= deadline:
+            now, due = self._clock(), self._due()
+            if due > deadline + _SOON:
+                time.sleep(max(0.0, deadline - now))
+                break
+            time.sleep(max(0.0, due - now))
+            self._ahead, calls = self._call(), calls + 1
+            is_enough = calls >= TO_THE_TIP or not self._tip.is_sought
+            if self._ahead is None and is_enough and self._clock() >= deadline:
                 break
         return []
+
+    def _due(self) -> float:
+        """When the next call may be."""
+        return max(self._tip.not_before, self._pace.due(self._reads))
 
     def look_ahead(self) -> bool:
         """Reads the first page now, which says where this following begins; whether the service
@@ -123,18 +150,20 @@ class DynamodbFollowing:
 
     def _call(self) -> Page | None:
         """One call of GetRecords; the page, if there are records for us."""
+        asked = self._clock()
         try:
             if self._iterator is None:
                 self._iterator = self._new_iterator()
             answer, body = self._client.records(self._iterator)
         except ClientError as error:
-            self._refused(error)
+            self._refused(error, asked)
             return None
         finally:  # the service has counted the call by now
             self._pace.reads(self._clock())
         self._iterator, self._iterated = answer.next, self._clock()
         self._drained = answer.next is None
-        self._pace.found(len(answer.records), self._clock())
+        self._pace.answered()
+        self._tip = self._tip.found(len(answer.records), asked, self._pause)
         page = None
         if answer.records:
             page = self._page(answer, body)
@@ -145,15 +174,17 @@ class DynamodbFollowing:
 
     def _remember(self) -> None:
         """What the next following from here goes on with, in this process."""
+        is_known = self._after is not None or self._beginning.pinned
         self._known.walk = None
-        if self._iterator is not None and not self._scans:
-            since = None if self._after is not None else self._beginning.since
+        if self._iterator is not None and is_known:
             self._known.walk = Walk(
+                origin=self._origin,
                 after=self._after,
-                since=since,
+                scans=self._scans,
                 iterator=self._iterator,
                 at=self._iterated,
-                reach=self._reach,
+                reach=copy(self._reach),
+                tip=self._tip,
             )
 
     def _new_iterator(self) -> str:
@@ -172,7 +203,7 @@ class DynamodbFollowing:
         self._scans = since is not None
         return self._client.iterator(self._arn, self._shard, "TRIM_HORIZON")
 
-    def _refused(self, error: ClientError) -> None:
+    def _refused(self, error: ClientError, asked: float) -> None:
         """Goes on where that is possible; raises what it is otherwise."""
         code = code_of(error)
         if code == EXPIRED:
@@ -183,7 +214,7 @@ class DynamodbFollowing:
             return
         if code == TRIMMED and self._is_at_the_horizon:
             self._iterator = None
-            self._pace.found(0, self._clock())
+            self._tip = self._tip.found(0, asked, self._pause)
             return
         if code in (TRIMMED, NOT_FOUND):
             lost = self._lost(self._after, "trimmed" if code == TRIMMED else "shard_gone")
@@ -239,7 +270,7 @@ class DynamodbFollowing:
         self._reach.found_nothing(self._now())
         if self._drained or self._reach.through - self._ages.newest >= _RENEW:
             self._ages.renew(self._reach.through)
-            if self._after is None:
+            if self._after is None or self._scans:
                 self._beginning = self._beginning.read_through(self._reach.through, self._now())
 
     @property
@@ -264,7 +295,7 @@ class DynamodbFollowing:
         if place is None:
             return Bookmark(None, self._beginning.to_mark())
         through = self._ages.of_bookmark(place)
-        if through <= self._read_at - RETENTION:  # a stand-in, which keeps records for longer
+        if through <= self._read_at - _KEPT:
             through = self._read_at
         return Bookmark(place, {"through": int(through)})
 
@@ -277,7 +308,7 @@ class DynamodbFollowing:
         now = self._now()
         stored = max(filter(None, (self._acknowledged, self._ages.asked)), default=None)
         is_tip = self._drained or self._reach.is_at_tip
-        is_done = is_tip and self._ahead is None and stored == self._after
+        is_done = is_tip and self._ahead is None and stored == self._origin.after
         through = now if is_done else self._ages.at(stored)
         last = datetime.fromtimestamp(self._created, UTC).isoformat() if self._created else None
         return {
@@ -291,7 +322,7 @@ class DynamodbFollowing:
                 "shard": self._shard,
                 "tip_reached": is_tip,
                 "last_record": last,
-                "next_read_in": round(max(0.0, self._pace.due() - self._clock()), 3),
+                "next_read_in": round(max(0.0, self._due() - self._clock()), 3),
             },
         }
 

@@ -2,7 +2,9 @@
 slower still where the service asks for it. Pure: the caller owns the clock (monotonic seconds).
 """
 
+import threading
 from collections import deque
+from dataclasses import dataclass
 
 from penstock.backoff import delays
 
@@ -30,47 +32,53 @@ class CallPace:
         return at
 
 
-class ShardPace:
-    """Of one shard. `reads` a second at most; `pause` seconds after an empty page at the tip."""
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """Of one walk through a shard: how many empty pages it had, and not before when the next page
+    is asked for, because there is nothing new."""
 
-    def __init__(self, reads: int, pause: float) -> None:
-        self._calls = CallPace(reads)
-        self._reads, self._pause = reads, pause
+    empty_pages: int = 0
+    not_before: float = 0.0
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether an empty page is followed by another read at once."""
+        return self.empty_pages < TO_THE_TIP
+
+    def found(self, count: int, asked: float, pause: float) -> "Tip":
+        """After a page of so many records, that was asked for then; at the tip one is asked for
+        every `pause` seconds."""
+        after = Tip(self.empty_pages + (not count))
+        return Tip(after.empty_pages, asked + pause) if not count and not after.is_sought else after
+
+
+class ShardPace:
+    """Of one shard, whoever reads it in this process: its calls of the last second, and whether
+    there are too many. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._recent: list[float] = []
         self._not_before = 0.0
-        self._empty_pages = 0
         self._waits = delays(first=0.5)
         self.is_throttled = False
 
-    def adjust(self, reads: int, pause: float) -> None:
-        """From now on with these settings."""
-        if reads != self._reads:
-            self._reads, self._calls = reads, CallPace(reads)
-        self._pause = pause
-
-    def walks(self) -> None:
-        """A walk begins at another place: its tip is not known."""
-        self._empty_pages = 0
-
-    @property
-    def seeks_the_tip(self) -> bool:
-        """Whether an empty page is followed by another read at once."""
-        return self._empty_pages < TO_THE_TIP
-
-    def due(self) -> float:
-        """When the next read may be."""
-        return max(self._not_before, self._calls.due())
+    def due(self, reads: int) -> float:
+        """When the next read may be, of at most `reads` a second."""
+        recent = self._recent
+        full = len(recent) >= reads
+        return max(self._not_before, recent[-reads] + _WINDOW if full else 0.0)
 
     def reads(self, now: float) -> None:
         """A call was made, and answered or not."""
-        self._calls.reserve(now)
+        with self._lock:
+            self._recent = [each for each in self._recent if each > now - _WINDOW] + [now]
 
-    def found(self, count: int, now: float) -> None:
-        """The call brought so many records."""
+    def answered(self) -> None:
+        """The service took the call."""
         self.is_throttled = False
+        self._not_before = 0.0
         self._waits = delays(first=0.5)
-        self._empty_pages += not count
-        at_the_tip = not count and not self.seeks_the_tip
-        self._not_before = now + self._pause if at_the_tip else 0.0
 
     def throttled(self, now: float) -> None:
         """The service refused the call because they are too many: fewer, for a while."""

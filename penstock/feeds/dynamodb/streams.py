@@ -97,7 +97,8 @@ class TableStreams:
         none was."""
         if self._settings.stream:
             return None
-        if not self._arns:
+        known = list(self._arns.values())  # other threads change it
+        if not known:
             table = self._settings.table_name
             raise Unavailable(f"no stream of {table} is listed now", hint=self._how_to_go_on)
-        return next(iter(self._arns.values())).rpartition(_STREAM)[0] + _STREAM + label
+        return known[0].rpartition(_STREAM)[0] + _STREAM + label

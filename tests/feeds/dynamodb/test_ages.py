@@ -280,3 +280,18 @@ def test_a_child_inherits_the_age_of_what_its_parent_had(
     feed.partitions()
     with pytest.raises(HistoryLost):
         feed.follow(name(stream, child), first)
+
+
+@pytest.mark.parametrize(("hours", "as_read"), [(24.5, False), (26, True)])
+def test_a_record_of_more_than_a_day_counts_as_it_is_old(
+    server: StreamsServer, stream: Stream, hours: float, as_read: bool
+) -> None:
+    """AWS trims within the hour; a stand-in keeps records for ever, and loses nothing."""
+    shard = stream.shard()
+    created = int(server.now - hours * HOUR)
+    stream.put(shard, "a", at=created)
+    walking = Walking(server, stream, shard)
+    assert walking.step() == 1
+    mark = walking.following.bookmark(walking.following._after).mark
+    assert mark is not None
+    assert (mark["through"] > created) == as_read

@@ -106,6 +106,47 @@ def test_a_shard_without_records_is_not_begun_anew_by_each_following(
     assert walking.step() == 1
 
 
+def test_two_readers_of_a_shard_do_not_take_each_others_turns(server: StreamsServer) -> None:
+    """In one process, as two iterators over one table."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    first = Walking(server, stream, shard)
+    second = Walking(server, stream, shard, known=first.known)
+    found, calls = [0, 0], [0, 0]
+    for step in range(20):
+        if step == 16:  # both read at the pace of the tip by now
+            stream.put(shard, "a", at=server.now)
+        server.advance(1.0)
+        for number, walking in enumerate((first, second)):
+            walking.seconds += 1.0
+            before = server.counts["GetRecords"]
+            found[number] += walking.step(0.0)
+            calls[number] += server.counts["GetRecords"] - before
+    assert found == [1, 1]
+    assert all(20 <= each <= 20 + 5 for each in calls)
+
+
+def test_the_pause_at_the_tip_counts_from_when_a_page_was_asked_for(
+    server: StreamsServer,
+) -> None:
+    """Its reader comes once in the same time, a little early: it waits, and is not sent away."""
+    stream = server.stream("users")
+    walking = Walking(server, stream, stream.shard())
+
+    def takes_a_while(operation: str, request: object) -> None:
+        walking.seconds += 0.2
+
+    walking.step()
+    server.before = takes_a_while
+    for _ in range(5):
+        asked, calls = walking.seconds, server.counts["GetRecords"]
+        walking.step(1.0)
+        walking.seconds = asked + 1.0 - 0.03
+        assert server.counts["GetRecords"] == calls + 1
+    walking.step(0.9)
+    assert server.counts["GetRecords"] == calls + 1, "no more than 50 ms early"
+
+
 @pytest.mark.slow
 def test_feeds_that_are_made_anew_all_the_time_keep_to_the_limits(server: StreamsServer) -> None:
     """Five tables, with a shard each, on a process that gets a ticket every 50 ms."""

@@ -17,7 +17,6 @@ from penstock.feeds.dynamodb.account import KnownShard
 from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
@@ -479,7 +478,9 @@ def test_heartbeats_of_four_hours_are_few_calls_and_no_iterator_expires(
         shard=shard.id,
         table="users",
         beginning=ShardBeginning(),
-        known=KnownShard(ShardPace(1000, 1e-6)),
+        known=KnownShard(),
+        reads=1000,
+        pause=1e-6,
         lost=lambda after, cause: None,
         clock=lambda: seconds,
         now=lambda: server.now,

@@ -125,6 +125,95 @@ def test_without_times_in_botocore_a_shard_is_scanned(
     assert asked(server) == []
 
 
+def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
+    server: StreamsServer, stream: Stream
+) -> None:
+    """As short tickets read: none begins the scan anew, and none takes long."""
+    server.at_timestamp = False
+    shard = stream.shard()
+    for age in range(200, 0, -1):
+        stream.put(shard, str(age), at=server.now - 60 * age)
+    server.page_of_records = 1
+    bookmark = ShardBeginning(since=server.now - 600, asked=server.now)
+    walking = Walking(server, stream, shard, bookmark)
+    for ticket in range(1, 60):
+        walking = Walking(
+            server, stream, shard, bookmark, known=walking.known, seconds=walking.seconds
+        )
+        if walking.step(1.5):
+            break
+        assert server.counts["GetRecords"] <= 5 * ticket
+    assert server.counts["GetRecords"] == 191
+    assert server.counts["GetShardIterator"] == 2  # at the time, and then at the horizon
+    assert walking.following.bookmark(walking.following._after).place == walking.following._after
+    assert sum(walking.step() for _ in range(9)) == 9
+
+
+def test_a_scan_whose_iterator_expires_goes_on_after_what_it_passed_over(
+    server: StreamsServer, stream: Stream
+) -> None:
+    server.at_timestamp = False
+    shard = stream.shard()
+    for age in range(10, 0, -1):
+        stream.put(shard, str(age), at=server.now - 60 * age)
+    server.page_of_records = 1
+    bookmark = ShardBeginning(since=server.now - 150, asked=server.now)
+    walking = Walking(server, stream, shard, bookmark)
+    assert walking.step() == 0
+    assert walking.following.bookmark(None).mark == bookmark.to_mark()
+    server.advance(20 * 60)
+    walking = Walking(
+        server, stream, shard, bookmark, known=walking.known, seconds=walking.seconds + 20 * 60
+    )
+    assert read(walking, 2) == 2
+    assert server.counts["GetRecords"] == 10
+
+
+def test_a_scan_that_found_nothing_of_ours_is_read_through(
+    server: StreamsServer, stream: Stream
+) -> None:
+    """Else it would count as lost a day after the time it began at."""
+    server.at_timestamp = False
+    shard = stream.shard()
+    stream.put(shard, "old", at=server.now - 3600)
+    begun = server.now
+    walking = Walking(server, stream, shard, ShardBeginning(since=begun - 600, asked=begun))
+    assert read(walking, 400) == 0
+    mark = walking.following.bookmark(None).mark
+    assert mark is not None
+    assert mark["through"] > begun
+    assert walking.status("lag_seconds") == 0
+
+
+@pytest.mark.parametrize("at", ["now", "a time"])
+def test_what_came_between_two_beginnings_of_one_second_is_not_lost(
+    server: StreamsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """The second reader of this process finds nothing after its own LATEST iterator; the first has
+    not read yet, and its bookmark has the same time."""
+    shard = stream.shard()
+    now = float(int(server.now))
+    moments = iter([now + 0.1, now + 0.2])
+    monkeypatch.setattr(StreamsClient, "now", lambda _: next(moments))
+    feed = DynamodbFeed(settings_of(server))
+    position: Any = "now" if at == "now" else datetime.fromtimestamp(now - 60, UTC)
+    first = beginning_of(feed.begin(position)[name(stream, shard)])
+    stream.put(shard, "between", at=server.now)
+    second = beginning_of(feed.begin("now")[name(stream, shard)])
+    assert first.since == second.since
+    latest = Walking(server, stream, shard, second)
+    assert read(latest) == 0
+    reader = Walking(server, stream, shard, first, known=latest.known, seconds=latest.seconds)
+    assert read(reader) == 1
+    assert read(latest) == 0
+    # Short followings of one bookmark share its walk still.
+    calls = server.counts["GetShardIterator"]
+    for _ in range(5):
+        latest = Walking(server, stream, shard, second, known=latest.known, seconds=latest.seconds)
+        assert read(latest) == 0
+    assert server.counts["GetShardIterator"] <= calls + 1
+
+
 def test_the_service_is_believed_and_not_this_machine(
     server: StreamsServer, stream: Stream
 ) -> None:

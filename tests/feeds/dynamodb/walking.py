@@ -6,7 +6,6 @@ from penstock.feeds.dynamodb.account import KnownShard
 from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.feeds.dynamodb.pacing import ShardPace
 from penstock.position import PartitionId
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
@@ -26,7 +25,7 @@ class Walking:
         seconds: float = 0.0,
     ) -> None:
         self.server, self.seconds = server, seconds
-        self.known = known or KnownShard(ShardPace(5, 1.0))
+        self.known = known or KnownShard()
         self.following = DynamodbFollowing(
             client_of(settings_of(server)),
             PartitionId(f"{stream.label}/{shard.id}"),
@@ -35,6 +34,8 @@ class Walking:
             table="users",
             beginning=beginning or ShardBeginning(),
             known=self.known,
+            reads=5,
+            pause=1.0,
             lost=lambda after, cause: None,
             clock=lambda: self.seconds,
             now=lambda: server.now,
