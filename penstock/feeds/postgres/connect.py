@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.errors import Unavailable
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 
@@ -27,6 +28,8 @@ _SESSION = {
 }
 _STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
 _LATE = 10.0  # seconds that a server may be late with ending a statement that took too long
+
+_CATALOGUE = "reading the catalogue"
 
 _READING = 3600.0  # seconds until a table's next rows count as not coming
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -155,11 +158,16 @@ class SideConnection:
         """The rows of one statement. Raises Unavailable or SettingsError."""
         if self._connection is not None:
             try:
-                return self._run(self._connection, query, parameters)
-            except psycopg.OperationalError:
+                with translating(_CATALOGUE):
+                    return self._run(self._connection, query, parameters)
+            except Unavailable:
+                if not self._connection.closed:
+                    raise
                 self.close()
         self._connection = connect_ordinary(self._settings)
-        with translating("reading the catalogue"):
+        with translating(_CATALOGUE):
+            # Defaults of a table that somebody has locked are not waited for.
+            self._connection.execute("SET lock_timeout = '1s'")
             return self._run(self._connection, query, parameters)
 
     @staticmethod
