@@ -21,7 +21,12 @@ class Log:
         self.asked = 0
         self.fault: PenstockError | None = None
         settings = PostgresSettings.model_validate(
-            {"connection": "postgresql://h/d", "slot": "s", "tables": ["public.t"]}
+            {
+                "connection": "postgresql://h/d",
+                "slot": "s",
+                "publication": "p",
+                "tables": ["public.t"],
+            }
         )
         self.announcer = Announcer(settings, self.recorded.append)
 
