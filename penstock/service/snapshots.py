@@ -1,11 +1,10 @@
-"""The part of the service that answers requests for snapshots, and keeps the bucket of schemas.
+"""The part of the service that answers requests for snapshots.
 
 A thread with a connection of its own, while the pipeline is ours: every subscriber gets requests,
 so only the instance that holds the lease subscribes. A server that is away is waited for.
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
@@ -22,16 +21,16 @@ from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
 from penstock.position import Bookmarks
 from penstock.reading.positions import Positions
-from penstock.sinks.jetstream.schemas import SchemaBucket
+from penstock.service.tables import FollowedTables
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import unescape
-from penstock.snapshots.catalog import Known, SnapshotSource, sources, tables_of
+from penstock.snapshots.catalog import sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
 
 SUBJECTS = "snapshot.>"
 _TICK = 0.3  # seconds
-_REFRESH = 30.0  # seconds between two looks at the tables
+_REFUSED = 300.0  # seconds after which a server that refuses us is asked again
 
 log = structlog.get_logger("penstock")
 
@@ -46,8 +45,6 @@ class Snapshots(Closes):
         self._sources = sources(pipeline)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
-        self._tables: dict[str, list[Known]] = {}  # backend -> its tables
-        self._refresh_at = 0.0  # monotonic seconds
         self._has_resumed = False
         self._said = ""
 
@@ -67,42 +64,49 @@ class Snapshots(Closes):
         assert isinstance(sink, JetStreamSettings)
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
         with (
+            FollowedTables(
+                self._pipeline.name, self._sources, sink, is_ours=self._is_ours
+            ) as tables,
             InitStream(sink, settings.stream) as stream,
             closing(Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks)) as desk,
         ):
+            tables.start()
             while self._goes_on:
                 try:
-                    self._serve(desk, sink)
+                    self._serve(desk, tables, sink)
                 except Exception as error:
                     self._warn("snapshots cannot be asked for now", error)
                     stream.close()
-                    self._over.wait(next(waits))
+                    refused = isinstance(error, SettingsError)
+                    self._over.wait(_REFUSED if refused else next(waits))
 
-    def _serve(self, desk: Desk, sink: JetStreamSettings) -> None:
+    def _serve(self, desk: Desk, tables: FollowedTables, sink: JetStreamSettings) -> None:
         """Until `close`, an error, or the loss of the lease."""
-        self._look(desk, sink)
+        if tables.unknown:
+            tables.look()
+        self._resume(desk, tables)
         with InitStream(sink, self._pipeline.snapshot.stream) as listening:
-            responder = Responder(listening.connection, SUBJECTS, partial(self._answer, desk))
+            responder = Responder(
+                listening.connection, SUBJECTS, partial(self._answer, desk, tables)
+            )
             responder.start()
             self._said = ""
             while self._goes_on:
                 responder.serve(_TICK)
                 desk.tick()
-                if time.monotonic() > self._refresh_at:
-                    self._look(desk, sink)
+                self._resume(desk, tables)
 
     @property
     def _goes_on(self) -> bool:
         return self._is_ours() and not self._over.is_set()
 
-    def _look(self, desk: Desk, sink: JetStreamSettings) -> None:
-        """At the tables; and, once all are known, at what an instance before this one left."""
-        self._refresh(sink)
-        if not self._has_resumed and not self._unknown:
-            desk.resume(self._followed)
+    def _resume(self, desk: Desk, tables: FollowedTables) -> None:
+        """What an instance before this one left, once all tables are known."""
+        if not self._has_resumed and not tables.unknown:
+            desk.resume(tables.all)
             self._has_resumed = True
 
-    def _answer(self, desk: Desk, message: Msg) -> bytes | None:
+    def _answer(self, desk: Desk, tables: FollowedTables, message: Msg) -> bytes | None:
         """To `snapshot.request.TABLE` and `snapshot.cancel.ID`; None: for another pipeline."""
         _, verb, *rest = message.subject.decode().split(".")
         name = tuple(map(unescape, rest))
@@ -111,7 +115,7 @@ class Snapshots(Closes):
             if options.get("pipeline", self._pipeline.name) != self._pipeline.name:
                 return None
             if verb == "request":
-                return orjson.dumps(answer(self._requested(desk, name)))
+                return orjson.dumps(answer(self._requested(desk, tables, name)))
             if verb == "cancel":
                 return orjson.dumps(answer(desk.cancel(".".join(name))))
         except SettingsError as error:
@@ -120,51 +124,18 @@ class Snapshots(Closes):
             return orjson.dumps({"error": error.message, "hint": error.hint})
         return None
 
-    def _requested(self, desk: Desk, name: tuple[str, ...]) -> Any:
+    @staticmethod
+    def _requested(desk: Desk, tables: FollowedTables, name: tuple[str, ...]) -> Any:
         try:
-            return desk.request(name, self._followed)
+            return desk.request(name, tables.all)
         except SettingsError:
-            sink = self._pipeline.sink.settings
-            assert isinstance(sink, JetStreamSettings)
-            self._refresh(sink)  # it may be new
-            if self._unknown:
+            tables.look()  # it may be new
+            if tables.unknown:
                 raise SettingsError(
-                    f"the tables of {', '.join(self._unknown)} are not known now",
+                    f"the tables of {', '.join(tables.unknown)} are not known now",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
-            return desk.request(name, self._followed)
-
-    @property
-    def _unknown(self) -> list[str]:
-        """The backends whose tables are not known yet."""
-        return [each.backend for each in self._sources if each.backend not in self._tables]
-
-    @property
-    def _followed(self) -> list[Known]:
-        return [table for tables in self._tables.values() for table in tables]
-
-    def _refresh(self, sink: JetStreamSettings) -> None:
-        """Looks at the tables of every backend that can be asked, and stores their schemas."""
-        self._refresh_at = time.monotonic() + _REFRESH
-        for source in self._sources:
-            try:
-                found = tables_of(source)
-            except PenstockError as error:
-                self._warn(f"the tables of {source.backend} cannot be looked at now", error)
-                continue
-            before = self._tables.get(source.backend, ())
-            self._tables[source.backend] = found
-            self._store(sink, source, found, before)
-
-    def _store(
-        self, sink: JetStreamSettings, source: SnapshotSource, found: list[Known], before: Any
-    ) -> None:
-        gone = {each.schema.name for each in before} - {each.schema.name for each in found}
-        with closing(SchemaBucket(sink, source.prefix)) as schemas:
-            for each in found:
-                schemas.put(each.schema)
-            for name in gone:
-                schemas.remove(name)
+            return desk.request(name, tables.all)
 
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")

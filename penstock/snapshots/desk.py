@@ -137,7 +137,7 @@ class Desk:
         job = Job(
             snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
             table=schema.table, name=table.name, prefix=source.prefix,
-            known=lambda: self._bookmarks(source.backend),
+            pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
         )  # fmt: skip
         run = SnapshotRun(job, self._sink, self._pipeline.snapshot)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)

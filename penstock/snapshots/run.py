@@ -40,6 +40,7 @@ class Job:
     table: str
     name: TableName
     prefix: TableName = ()
+    pipeline: str = ""
     known: Callable[[], Bookmarks]
 
 
@@ -98,11 +99,7 @@ class SnapshotRun:
     def _take(self, stream: InitStream, taken: TableSnapshot) -> None:
         settings, progress = self._settings, self.progress
         progress.position, progress.lsn = taken.position, taken.lsn
-        schemas = SchemaBucket(self._sink, self.job.prefix)
-        try:
-            schemas.put(taken.schema)
-        finally:
-            schemas.close()
+        SchemaBucket(self._sink, self.job.pipeline, self.job.prefix).put(taken.schema)
         self._room = stream.room  # asked once: a worker's first connection may find no server
         size = min(settings.chunk_bytes, self._room)
         planned = Future[Iterator[Any]]()

@@ -235,7 +235,7 @@ def test_the_command_takes_snapshots_and_lists_them(
 def test_schemas_follow_the_tables(
     database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.service.snapshots._REFRESH", 0.2)
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     table = table_in(database)
     desk = desk_of()
     desk.start()
