@@ -35,11 +35,10 @@ class Responder:
     ) -> None:
         self._connection, self._subject, self._answer = connection, subject, answer
         self._queue = queue
-        self._number: int | None = None
 
     def start(self) -> None:
         """Requests come here from now on. Raises Unavailable, SettingsError."""
-        self._number = self._connection.subscribe(self._subject, self._queue)
+        self._connection.subscribe(self._subject, self._queue)
 
     def serve(self, timeout: float) -> int:
         """Answers what comes within so many seconds, and returns how many requests there were at
@@ -53,9 +52,3 @@ class Responder:
                     continue
                 self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
         return served
-
-    def stop(self) -> None:
-        """Leaves; other members of the group get the requests. Raises Unavailable."""
-        if self._number is not None:
-            self._connection.unsubscribe(self._number)
-            self._number = None
