@@ -30,7 +30,7 @@ class TableRange(TypedDict, total=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """A table as its publication sends it. `key`: (column, type) of the primary key. `filter`: an
-    SQL expression, or "". `relation`: the Relation message that the log has of it."""
+    SQL expression, or ""."""
 
     schema: str
     table: str
@@ -38,7 +38,6 @@ class Published:
     key: tuple[tuple[str, str], ...]
     filter: str
     is_partitioned: bool
-    relation: bytes
 
     @property
     def quoted(self) -> sql.Composed:

@@ -164,7 +164,6 @@ class PostgresSnapshot:
             key=tuple((name, kind) for name, kind in self._ask(_KEY, relation.oid)),
             filter=row_filter,
             is_partitioned=is_partitioned,
-            relation=raw,
         )
         self.schema: TableSchema = schema_of(self._ask, settings, raw)
         with closing(SideConnection(settings)) as side:
