@@ -24,7 +24,8 @@ def asked(
 
 class Responder:
     """Answers the requests under a subject (may have wildcards), over a connection that it alone
-    receives from. `answer` makes the answer's payload; None: the request is not for us."""
+    receives from. `answer` makes the answer's payload, and may ask over the same connection; None:
+    the request is not for us."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Responder:
         once; 0 after the time has passed. Raises Unavailable, SettingsError."""
         served = 0
         for message in self._connection.receive(timeout):
-            if message.reply and covers(self._subject, message.subject.decode()):
+            if message.reply and covers(self._subject, message.subject.decode(errors="replace")):
                 answer = self._answer(message)
                 served += 1
                 if answer is None:

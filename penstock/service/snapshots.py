@@ -6,7 +6,7 @@ so only the instance that holds the lease subscribes. A server that is away is w
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import structlog
 from penstock.backoff import delays
 from penstock.closing import Closes
 from penstock.config import Pipeline
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
 from penstock.position import Bookmarks
@@ -27,16 +27,19 @@ from penstock.sinks.subject import unescape
 from penstock.snapshots.catalog import sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
+from penstock.table_schema import TableName
 
 SUBJECTS = "snapshot.>"
 _TICK = 0.3  # seconds
 _REFUSED = 300.0  # seconds after which a server that refuses us is asked again
+_END = 15.0  # seconds for which `close` waits
 
 log = structlog.get_logger("penstock")
 
 
 class Snapshots(Closes):
-    """Listens from `start` until `close`, if the sink has streams and a source has snapshots."""
+    """Listens from `start` until `close`, or until the pipeline is not ours any more, if the sink
+    has streams and a source has snapshots."""
 
     def __init__(
         self, pipeline: Pipeline, instance: str, *, is_ours: Callable[[], bool] = lambda: True
@@ -54,49 +57,45 @@ class Snapshots(Closes):
             self._thread.start()
 
     def close(self) -> None:
-        """Cancels the snapshots that run, and waits for their end."""
+        """Ends the snapshots that run, and waits for that, but not for a server that hangs."""
         self._over.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_END)
+            if self._thread.is_alive():
+                log.warning("snapshots end later than the service", waited=_END)
 
     def _run(self) -> None:
         sink = self._pipeline.sink.settings
         assert isinstance(sink, JetStreamSettings)
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
-        with (
-            FollowedTables(
-                self._pipeline.name, self._sources, sink, is_ours=self._is_ours
-            ) as tables,
-            InitStream(sink, settings.stream) as stream,
-            closing(Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks)) as desk,
-        ):
+        stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
+        desk = Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks, is_ours=self._goes_on)
+        tables = FollowedTables(self._pipeline.name, self._sources, sink, is_ours=self._goes_on)
+        with closing(desk), stream, tables:
             tables.start()
-            while self._goes_on:
+            while self._goes_on():
                 try:
-                    self._serve(desk, tables, sink)
+                    self._serve(desk, tables, stream)
                 except Exception as error:
                     self._warn("snapshots cannot be asked for now", error)
                     stream.close()
                     refused = isinstance(error, SettingsError)
                     self._over.wait(_REFUSED if refused else next(waits))
 
-    def _serve(self, desk: Desk, tables: FollowedTables, sink: JetStreamSettings) -> None:
+    def _serve(self, desk: Desk, tables: FollowedTables, stream: InitStream) -> None:
         """Until `close`, an error, or the loss of the lease."""
         if tables.unknown:
             tables.look()
         self._resume(desk, tables)
-        with InitStream(sink, self._pipeline.snapshot.stream) as listening:
-            responder = Responder(
-                listening.connection, SUBJECTS, partial(self._answer, desk, tables)
-            )
-            responder.start()
-            self._said = ""
-            while self._goes_on:
-                responder.serve(_TICK)
-                desk.tick()
-                self._resume(desk, tables)
+        # The desk asks over this connection, too: one that is read never goes stale.
+        responder = Responder(stream.connection, SUBJECTS, partial(self._answer, desk, tables))
+        responder.start()
+        self._said = ""
+        while self._goes_on():
+            responder.serve(_TICK)
+            desk.tick()
+            self._resume(desk, tables)
 
-    @property
     def _goes_on(self) -> bool:
         return self._is_ours() and not self._over.is_set()
 
@@ -108,9 +107,9 @@ class Snapshots(Closes):
 
     def _answer(self, desk: Desk, tables: FollowedTables, message: Msg) -> bytes | None:
         """To `snapshot.request.TABLE` and `snapshot.cancel.ID`; None: for another pipeline."""
-        _, verb, *rest = message.subject.decode().split(".")
-        name = tuple(map(unescape, rest))
+        verb, name = "", tuple[str, ...]()
         try:
+            verb, name = _asked_for(message.subject)
             options = _options(message.payload)
             if options.get("pipeline", self._pipeline.name) != self._pipeline.name:
                 return None
@@ -118,9 +117,10 @@ class Snapshots(Closes):
                 return orjson.dumps(answer(self._requested(desk, tables, name)))
             if verb == "cancel":
                 return orjson.dumps(answer(desk.cancel(".".join(name))))
-        except SettingsError as error:
-            if verb == "request":
-                desk.refuse(name, error)
+        except PenstockError as error:
+            if verb == "request" and isinstance(error, SettingsError):
+                with suppress(Unavailable):  # of two ways to say it one is enough
+                    desk.refuse(name, error)
             return orjson.dumps({"error": error.message, "hint": error.hint})
         return None
 
@@ -148,6 +148,21 @@ class Snapshots(Closes):
         return Positions.of(
             pipeline.positions, pipeline.name, backend, pipeline.checkpoint, owner=self._instance
         ).load()
+
+
+def _asked_for(subject: bytes) -> tuple[str, TableName]:
+    """The verb and the name in a request's subject. Raises SettingsError."""
+    _, verb, *rest = subject.split(b".")
+    try:
+        name = tuple(unescape(part.decode()) for part in rest)
+    except ValueError:
+        name = ()
+    if verb in (b"request", b"cancel") and not name:
+        raise SettingsError(
+            f"{subject.decode(errors='replace')} names nothing",
+            hint="send snapshot.request.TABLE or snapshot.cancel.ID; %XX is a byte of UTF-8",
+        )
+    return verb.decode(errors="replace"), name
 
 
 def _options(payload: bytes) -> Mapping[str, Any]:

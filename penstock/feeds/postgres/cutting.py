@@ -1,7 +1,7 @@
 """Cutting a table into ranges, and the query that reads one. Pure: SQL goes out, rows come in.
 
 A table with a primary key is cut by it: rows do not move between ranges. One without is cut by the
-numbers of its pages (TID range scans, PostgreSQL 14 and later), and a partitioned one leaf by leaf.
+numbers of its pages (before PostgreSQL 14 not at all), and a partitioned one leaf by leaf.
 Keys are compared by the server only, under the collation of their columns, and travel as text.
 """
 

@@ -348,12 +348,18 @@ class PostgresFeed:
             return schemas_of(side.rows, self._settings)
 
     def snapshot(
-        self, schema: str, table: str, known: Bookmarks, *, patience: float
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        *,
+        patience: float,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> PostgresSnapshot:
         """See `feeds.TakesSnapshots`."""
-        saved = known.get(PartitionId(self._settings.slot), START)
-        era = known_of(saved.mark, saved.place).era
-        return PostgresSnapshot(self._settings, schema, table, era=era, patience=patience)
+        return PostgresSnapshot(
+            self._settings, schema, table, known, patience=patience, is_stopped=is_stopped
+        )
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
