@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 import psycopg
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from penstock.cli import main
 from penstock.config import Pipeline, parse_pipeline
@@ -324,3 +325,20 @@ def test_nothing_listens_after_the_end(database: Database, desk_of: Callable[...
     desk.stop()
     assert desk.ask("request.t") == {}
     assert "snapshots" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_without_rights_to_requests_schemas_are_stored_all_the_same(
+    database: Database, own_nats: Callable[..., Nats], tmp_path: Path
+) -> None:
+    table = table_in(database)
+    permissions = {"publish": ">", "subscribe": {"deny": "snapshot.>"}}
+    user = {"user": "u", "password": "p", "permissions": permissions}
+    server = own_nats({"authorization": {"users": [user]}, "no_auth_user": "u"})
+    desk = Desk(database, server, tmp_path)
+    with capture_logs() as logs, closing(desk.connection):
+        desk.service = Snapshots(desk.pipeline, "me")
+        desk.service.start()
+        bucket = Bucket(desk.connection, "schemas")
+        desk.until(lambda: bucket.get(table) is not None and bool(logs))
+        desk.stop()
+    assert ["snapshot.>" in each["error"] for each in logs] == [True]
