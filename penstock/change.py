@@ -12,8 +12,8 @@ import pyarrow as pa
 from penstock.position import Place
 
 __all__ = [
-    "COLUMNS", "ERROR", "IMAGES", "Images", "OnError", "Operation", "event_id", "images_of",
-    "schema", "unreadable",
+    "COLUMNS", "ERROR", "IMAGES", "OPTIONAL", "Images", "OnError", "Operation", "event_id",
+    "images_of", "schema", "unreadable",
 ]  # fmt: skip
 
 Images = Literal["json", "msgpack"]
@@ -92,6 +92,9 @@ _SCHEMAS: dict[Images, pa.Schema] = {
 }
 
 COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
+
+# Those that a DataFrame of changes may lack (null then): newer than transforms that list columns.
+OPTIONAL: frozenset[str] = frozenset({"schema_version"})
 
 # Those with row images.
 IMAGES: tuple[str, ...] = ("key", "before", "after", "delta")

@@ -27,7 +27,7 @@ class TableSchema:
     columns: tuple[Mapping[str, Any], ...]
     position: str | None = None
 
-    def document(self, now: datetime) -> dict[str, Any]:
+    def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""
         return {
             "table": self.table,
@@ -35,6 +35,7 @@ class TableSchema:
             "qualified_name": f"{self.schema}.{self.table}",
             "version": self.version,
             "position": self.position,
+            "pipeline": pipeline,
             "timestamp": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "columns": list(self.columns),
         }

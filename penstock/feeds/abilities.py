@@ -119,9 +119,12 @@ class RowSource(Protocol):
     """Reads the ranges of a snapshot. Pickles: any process that reaches the source may use it, as
     long as the snapshot is open."""
 
-    def opened(self) -> AbstractContextManager[Callable[[Any, int, int], Iterator[Page]]]:
+    def opened(
+        self, is_stopped: Callable[[], bool]
+    ) -> AbstractContextManager[Callable[[Any, int, int], Iterator[Page]]]:
         """A connection, as a function: the pages of a range, of at most so many rows and about so
-        many bytes. Does I/O; both raise Unavailable, SettingsError."""
+        many bytes. Does I/O; both raise Unavailable, SettingsError; Unavailable soon after
+        `is_stopped` returns True."""
         ...
 
 
@@ -154,17 +157,29 @@ class TableSnapshot(Protocol):
         bytes each, where the source can tell. Does I/O."""
         ...
 
+    def verify(self, known: Bookmarks) -> None:
+        """Raises Unavailable where positions of changes that come after these bookmarks can't be
+        compared with `position`: the source has got another history since it was taken. No I/O."""
+        ...
+
 
 @runtime_checkable
 class TakesSnapshots(Protocol):
     """A feed that can give a table's rows as they are at a point of its log."""
 
     def snapshot(
-        self, schema: str, table: str, known: Bookmarks, *, patience: float
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        *,
+        patience: float,
+        is_stopped: Callable[[], bool],
     ) -> AbstractContextManager[TableSnapshot]:
         """Of a followed table; `known` are the saved bookmarks (of which history places are).
         Waits at most `patience` seconds for locks and older transactions. Entering it raises
-        Unavailable, and SettingsError for a table that can't be read."""
+        Unavailable, and SettingsError for a table that can't be read; it and `plan` raise
+        Unavailable soon after `is_stopped` returns True."""
         ...
 
 

@@ -55,15 +55,15 @@ class SchemasOptions(Settings):
     secret: SecretStr = SecretStr("")
     prefix: str = ""
 
-    def store(self) -> SchemaStore | None:
-        """None where the sink keeps no schemas."""
+    def store(self, pipeline: str) -> SchemaStore | None:
+        """The pipeline's; None where the sink keeps no schemas."""
         if not self.sink:
             return None
         plug_in: SinkPlugin = plugin("sinks", self.sink)
         options = orjson.loads(self.secret.get_secret_value())
         sink = plug_in.build(settings_from_options(plug_in.settings, options))
         prefix = (self.prefix,) if self.prefix else ()
-        return sink.schemas(prefix) if isinstance(sink, KeepsSchemas) else None
+        return sink.schemas(pipeline, prefix) if isinstance(sink, KeepsSchemas) else None
 
 
 class SourceOptions(Settings):

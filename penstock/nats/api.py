@@ -98,9 +98,9 @@ class JetStream:
         """Limits and use of the account."""
         return self._call("INFO", {})
 
-    def stream(self, name: str) -> Mapping[str, Any] | None:
+    def stream(self, name: str, asked: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
         """STREAM.INFO, or None."""
-        return self._maybe(f"STREAM.INFO.{name}", {})
+        return self._maybe(f"STREAM.INFO.{name}", asked)
 
     def create(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
         """STREAM.CREATE; the same configuration again is no error."""

@@ -11,8 +11,7 @@ def error_of(text: str, address: str) -> PenstockError:
     if lower.startswith("permissions violation"):
         return SettingsError(
             f"{address} denies what penstock needs: {text}",
-            hint="allow the user to publish the stream's subjects and $JS.API.>, and to subscribe "
-            "to _INBOX.>",
+            hint="allow it to the user; docs/how-to/nats.md and snapshots.md list all",
         )
     if any(lower.startswith(word) for word in _REFUSED):
         return SettingsError(

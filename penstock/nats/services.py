@@ -24,7 +24,8 @@ def asked(
 
 class Responder:
     """Answers the requests under a subject (may have wildcards), over a connection that it alone
-    receives from. `answer` makes the answer's payload; None: the request is not for us."""
+    receives from. `answer` makes the answer's payload, and may ask over the same connection; None:
+    the request is not for us."""
 
     def __init__(
         self,
@@ -35,27 +36,20 @@ class Responder:
     ) -> None:
         self._connection, self._subject, self._answer = connection, subject, answer
         self._queue = queue
-        self._number: int | None = None
 
     def start(self) -> None:
         """Requests come here from now on. Raises Unavailable, SettingsError."""
-        self._number = self._connection.subscribe(self._subject, self._queue)
+        self._connection.subscribe(self._subject, self._queue)
 
     def serve(self, timeout: float) -> int:
         """Answers what comes within so many seconds, and returns how many requests there were at
         once; 0 after the time has passed. Raises Unavailable, SettingsError."""
         served = 0
         for message in self._connection.receive(timeout):
-            if message.reply and covers(self._subject, message.subject.decode()):
+            if message.reply and covers(self._subject, message.subject.decode(errors="replace")):
                 answer = self._answer(message)
                 served += 1
                 if answer is None:
                     continue
                 self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
         return served
-
-    def stop(self) -> None:
-        """Leaves; other members of the group get the requests. Raises Unavailable."""
-        if self._number is not None:
-            self._connection.unsubscribe(self._number)
-            self._number = None

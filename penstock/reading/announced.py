@@ -1,33 +1,43 @@
 """Schemas that a source announces, stored before the pages that need them are handed out."""
 
 import logging
+import time
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.sinks import SchemaStore
-from penstock.table_schema import TableSchema
+from penstock.table_schema import TableName, TableSchema
+
+_AGAIN = 60.0  # seconds after which a store that refused us is tried again
 
 log = logging.getLogger("penstock")
 
 
 class Announced:
-    """Called with each schema. Where the store is away the read fails, and is tried again: without
-    it the sink could not store the changes either. Where it refuses us, changes flow without
-    schemas, and the log says so once."""
+    """Called with each schema. Where the store cannot be reached at all the read fails, and is
+    tried again: the sink could not store the changes either. Where the store is there and does not
+    take it, changes flow, the log says so once, and a later announcement stores it as well."""
 
     def __init__(self, store: SchemaStore) -> None:
         self._store = store
-        self._is_refused = False
+        self._missing: dict[TableName, TableSchema] = {}
+        self._try_at = 0.0  # monotonic seconds
+        self._has_failed = False
 
     def __call__(self, schema: TableSchema) -> None:
-        if self._is_refused:
+        self._missing[schema.name] = schema
+        if time.monotonic() < self._try_at:
             return
         try:
-            self._store.put(schema)
-        except SettingsError as error:
-            log.warning("schemas of tables are not stored: %s", error)
-            self._is_refused = True
-        except PenstockError as error:
+            self._store.put(*self._missing.values())
+        except Unavailable as error:
             raise Unavailable(
                 f"storing the schema of {schema.schema}.{schema.table}: {error.message}",
                 hint=error.hint,
             ) from error
+        except PenstockError as error:
+            if not self._has_failed:
+                log.warning("schemas of tables are not stored now; changes flow: %s", error)
+            self._has_failed, self._try_at = True, time.monotonic() + _AGAIN
+        else:
+            self._missing.clear()
+            self._has_failed = False

@@ -100,7 +100,9 @@ class Service:
                 with (
                     closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
                     Snapshots(
-                        pipeline, ownership.instance, is_ours=lambda: not standby.lost
+                        pipeline,
+                        ownership.instance,
+                        is_ours=lambda: not (standby.lost or self._stop.is_set()),
                     ) as snapshots,
                 ):
                     beginnings.start()

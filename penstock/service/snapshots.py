@@ -1,13 +1,12 @@
-"""The part of the service that answers requests for snapshots, and keeps the bucket of schemas.
+"""The part of the service that answers requests for snapshots.
 
 A thread with a connection of its own, while the pipeline is ours: every subscriber gets requests,
 so only the instance that holds the lease subscribes. A server that is away is waited for.
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -17,27 +16,30 @@ import structlog
 from penstock.backoff import delays
 from penstock.closing import Closes
 from penstock.config import Pipeline
-from penstock.errors import PenstockError, SettingsError
+from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
 from penstock.position import Bookmarks
 from penstock.reading.positions import Positions
-from penstock.sinks.jetstream.schemas import SchemaBucket
+from penstock.service.tables import FollowedTables
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import unescape
-from penstock.snapshots.catalog import Known, SnapshotSource, sources, tables_of
+from penstock.snapshots.catalog import sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
+from penstock.table_schema import TableName
 
 SUBJECTS = "snapshot.>"
 _TICK = 0.3  # seconds
-_REFRESH = 30.0  # seconds between two looks at the tables
+_REFUSED = 300.0  # seconds after which a server that refuses us is asked again
+_END = 15.0  # seconds for which `close` waits
 
 log = structlog.get_logger("penstock")
 
 
 class Snapshots(Closes):
-    """Listens from `start` until `close`, if the sink has streams and a source has snapshots."""
+    """Listens from `start` until `close`, or until the pipeline is not ours any more, if the sink
+    has streams and a source has snapshots."""
 
     def __init__(
         self, pipeline: Pipeline, instance: str, *, is_ours: Callable[[], bool] = lambda: True
@@ -46,8 +48,6 @@ class Snapshots(Closes):
         self._sources = sources(pipeline)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
-        self._tables: dict[str, list[Known]] = {}  # backend -> its tables
-        self._refresh_at = 0.0  # monotonic seconds
         self._has_resumed = False
         self._said = ""
 
@@ -57,114 +57,85 @@ class Snapshots(Closes):
             self._thread.start()
 
     def close(self) -> None:
-        """Cancels the snapshots that run, and waits for their end."""
+        """Ends the snapshots that run, and waits for that, but not for a server that hangs."""
         self._over.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_END)
+            if self._thread.is_alive():
+                log.warning("snapshots end later than the service", waited=_END)
 
     def _run(self) -> None:
         sink = self._pipeline.sink.settings
         assert isinstance(sink, JetStreamSettings)
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
-        with (
-            InitStream(sink, settings.stream) as stream,
-            closing(Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks)) as desk,
-        ):
-            while self._goes_on:
+        stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
+        desk = Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks, is_ours=self._goes_on)
+        tables = FollowedTables(self._pipeline.name, self._sources, sink, is_ours=self._goes_on)
+        with closing(desk), stream, tables:
+            tables.start()
+            while self._goes_on():
                 try:
-                    self._serve(desk, sink)
+                    self._serve(desk, tables, stream)
                 except Exception as error:
                     self._warn("snapshots cannot be asked for now", error)
                     stream.close()
-                    self._over.wait(next(waits))
+                    refused = isinstance(error, SettingsError)
+                    self._over.wait(_REFUSED if refused else next(waits))
 
-    def _serve(self, desk: Desk, sink: JetStreamSettings) -> None:
+    def _serve(self, desk: Desk, tables: FollowedTables, stream: InitStream) -> None:
         """Until `close`, an error, or the loss of the lease."""
-        self._look(desk, sink)
-        with InitStream(sink, self._pipeline.snapshot.stream) as listening:
-            responder = Responder(listening.connection, SUBJECTS, partial(self._answer, desk))
-            responder.start()
-            self._said = ""
-            while self._goes_on:
-                responder.serve(_TICK)
-                desk.tick()
-                if time.monotonic() > self._refresh_at:
-                    self._look(desk, sink)
+        if tables.unknown:
+            tables.look()
+        self._resume(desk, tables)
+        # The desk asks over this connection, too: one that is read never goes stale.
+        responder = Responder(stream.connection, SUBJECTS, partial(self._answer, desk, tables))
+        responder.start()
+        self._said = ""
+        while self._goes_on():
+            responder.serve(_TICK)
+            desk.tick()
+            self._resume(desk, tables)
 
-    @property
     def _goes_on(self) -> bool:
         return self._is_ours() and not self._over.is_set()
 
-    def _look(self, desk: Desk, sink: JetStreamSettings) -> None:
-        """At the tables; and, once all are known, at what an instance before this one left."""
-        self._refresh(sink)
-        if not self._has_resumed and not self._unknown:
-            desk.resume(self._followed)
+    def _resume(self, desk: Desk, tables: FollowedTables) -> None:
+        """What an instance before this one left, once all tables are known."""
+        if not self._has_resumed and not tables.unknown:
+            desk.resume(tables.all)
             self._has_resumed = True
 
-    def _answer(self, desk: Desk, message: Msg) -> bytes | None:
+    def _answer(self, desk: Desk, tables: FollowedTables, message: Msg) -> bytes | None:
         """To `snapshot.request.TABLE` and `snapshot.cancel.ID`; None: for another pipeline."""
-        _, verb, *rest = message.subject.decode().split(".")
-        name = tuple(map(unescape, rest))
+        verb, name = "", tuple[str, ...]()
         try:
+            verb, name = _asked_for(message.subject)
             options = _options(message.payload)
             if options.get("pipeline", self._pipeline.name) != self._pipeline.name:
                 return None
             if verb == "request":
-                return orjson.dumps(answer(self._requested(desk, name)))
+                return orjson.dumps(answer(self._requested(desk, tables, name)))
             if verb == "cancel":
                 return orjson.dumps(answer(desk.cancel(".".join(name))))
-        except SettingsError as error:
-            if verb == "request":
-                desk.refuse(name, error)
+        except PenstockError as error:
+            if verb == "request" and isinstance(error, SettingsError):
+                with suppress(Unavailable):  # of two ways to say it one is enough
+                    desk.refuse(name, error)
             return orjson.dumps({"error": error.message, "hint": error.hint})
         return None
 
-    def _requested(self, desk: Desk, name: tuple[str, ...]) -> Any:
+    @staticmethod
+    def _requested(desk: Desk, tables: FollowedTables, name: tuple[str, ...]) -> Any:
         try:
-            return desk.request(name, self._followed)
+            return desk.request(name, tables.all)
         except SettingsError:
-            sink = self._pipeline.sink.settings
-            assert isinstance(sink, JetStreamSettings)
-            self._refresh(sink)  # it may be new
-            if self._unknown:
+            tables.look()  # it may be new
+            if tables.unknown:
                 raise SettingsError(
-                    f"the tables of {', '.join(self._unknown)} are not known now",
+                    f"the tables of {', '.join(tables.unknown)} are not known now",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
-            return desk.request(name, self._followed)
-
-    @property
-    def _unknown(self) -> list[str]:
-        """The backends whose tables are not known yet."""
-        return [each.backend for each in self._sources if each.backend not in self._tables]
-
-    @property
-    def _followed(self) -> list[Known]:
-        return [table for tables in self._tables.values() for table in tables]
-
-    def _refresh(self, sink: JetStreamSettings) -> None:
-        """Looks at the tables of every backend that can be asked, and stores their schemas."""
-        self._refresh_at = time.monotonic() + _REFRESH
-        for source in self._sources:
-            try:
-                found = tables_of(source)
-            except PenstockError as error:
-                self._warn(f"the tables of {source.backend} cannot be looked at now", error)
-                continue
-            before = self._tables.get(source.backend, ())
-            self._tables[source.backend] = found
-            self._store(sink, source, found, before)
-
-    def _store(
-        self, sink: JetStreamSettings, source: SnapshotSource, found: list[Known], before: Any
-    ) -> None:
-        gone = {each.schema.name for each in before} - {each.schema.name for each in found}
-        with closing(SchemaBucket(sink, source.prefix)) as schemas:
-            for each in found:
-                schemas.put(each.schema)
-            for name in gone:
-                schemas.remove(name)
+            return desk.request(name, tables.all)
 
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")
@@ -177,6 +148,21 @@ class Snapshots(Closes):
         return Positions.of(
             pipeline.positions, pipeline.name, backend, pipeline.checkpoint, owner=self._instance
         ).load()
+
+
+def _asked_for(subject: bytes) -> tuple[str, TableName]:
+    """The verb and the name in a request's subject. Raises SettingsError."""
+    _, verb, *rest = subject.split(b".")
+    try:
+        name = tuple(unescape(part.decode()) for part in rest)
+    except ValueError:
+        name = ()
+    if verb in (b"request", b"cancel") and not name:
+        raise SettingsError(
+            f"{subject.decode(errors='replace')} names nothing",
+            hint="send snapshot.request.TABLE or snapshot.cancel.ID; %XX is a byte of UTF-8",
+        )
+    return verb.decode(errors="replace"), name
 
 
 def _options(payload: bytes) -> Mapping[str, Any]:

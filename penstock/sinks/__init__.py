@@ -194,19 +194,17 @@ class KeepsLeases(Protocol):
 
 
 class SchemaStore(Protocol):
-    """Where the schemas of tables are kept for consumers. Its methods do I/O; they raise
-    Unavailable, SettingsError. Owned by one thread."""
+    """Where the schemas of tables are kept for consumers. Its methods do I/O. They raise
+    Unavailable where nobody can be reached, and SettingsError (or what else) where the other side
+    is there and does not store. Owned by one thread."""
 
-    def put(self, schema: TableSchema) -> None:
-        """Stores the schema, unless the last one of its table has the same version."""
+    def put(self, *schemas: TableSchema) -> None:
+        """Stores each, unless the last one of its table has the same version, or this version was
+        put before."""
         ...
 
     def remove(self, name: TableName) -> None:
-        """The table is gone: deletes its schema."""
-        ...
-
-    def close(self) -> None:
-        """Closes the connection."""
+        """The table is gone: deletes its schema, if it is this pipeline's."""
         ...
 
 
@@ -214,8 +212,8 @@ class SchemaStore(Protocol):
 class KeepsSchemas(Protocol):
     """A sink whose other side keeps the schemas of tables."""
 
-    def schemas(self, prefix: TableName = ()) -> SchemaStore:
-        """Of tables whose names begin with `prefix`; no I/O."""
+    def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaStore:
+        """Of a pipeline's tables, whose names begin with `prefix`; no I/O."""
         ...
 
 

@@ -4,8 +4,9 @@ Used by one thread; runs have threads of their own, and the desk looks after the
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -29,7 +30,8 @@ ALIVE = 10.0  # seconds after which the record of a run is stored again
 
 
 class Desk:
-    """`bookmarks` gives a backend's saved bookmarks; `stream` and `records` are of its thread."""
+    """`bookmarks` gives a backend's saved bookmarks; `stream` and `records` are of its thread.
+    Runs end, and their records stay, once it is not `is_ours` any more; it never is again."""
 
     def __init__(
         self,
@@ -38,9 +40,10 @@ class Desk:
         stream: InitStream,
         *,
         bookmarks: Callable[[str], Bookmarks],
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
-        self._bookmarks = bookmarks
+        self._bookmarks, self._is_ours = bookmarks, is_ours
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
         self._runs: dict[str, tuple[RunRecord, SnapshotRun, Future[None]]] = {}
 
@@ -50,11 +53,11 @@ class Desk:
         return Records(self._stream.connection, self._pipeline.name)
 
     def request(self, name: TableName, tables: list[Known]) -> RunRecord:
-        """The run of a table: the one that there is, or a new one. Raises SettingsError for a table
+        """The run of a table: the one that goes on, or a new one. Raises SettingsError for a table
         that is not followed, Unavailable."""
         table = resolve(name, tables)
-        for record, _, _ in self._runs.values():
-            if record.name == table.name:
+        for record, run, future in self._runs.values():
+            if record.name == table.name and not run.is_cancelled and not future.done():
                 return self._present(record.snapshot_id)
         return self._start(table)
 
@@ -69,14 +72,21 @@ class Desk:
         return self._present(snapshot_id)
 
     def resume(self, tables: list[Known]) -> None:
-        """Takes up what an instance before this one left: its chunks go, because they are of a
-        point that is gone with it, and a new run takes the place of each. Forgets old records."""
+        """Takes up what an instance before this one left: what has a meta is complete; of others
+        the chunks go, because they are of a point that is gone with it, and a new run takes the
+        place of each. Forgets old records."""
         for record in self.records.all():
+            if record.snapshot_id in self._runs:
+                continue
             if record.has_ended:
                 if time.time() - record.changed_at > KEPT:
                     self.records.forget(record)
                 continue
-            self._stream.purge(record.name, record.snapshot_id)
+            if meta := self._stream.meta(record.name, record.snapshot_id):
+                self._put(_complete(record, meta))
+                continue
+            with _logged("the chunks of a snapshot cannot be deleted", snapshot=record.snapshot_id):
+                self._stream.purge(record.name, record.snapshot_id)
             try:
                 again = self.request(record.name, tables)
             except SettingsError as error:
@@ -92,14 +102,17 @@ class Desk:
         """Stores how the runs are, and what came of those that ended. Raises Unavailable; then it
         is called again."""
         for snapshot_id, (record, _, future) in list(self._runs.items()):
+            has_ended = future.done()
+            if has_ended and not self._is_ours():
+                return  # perhaps for that: the next owner takes it up
             present = self._present(snapshot_id)
-            if future.done():
+            if has_ended:
                 present = self._ended(present, future)
             # Again after a while, so that a slow run differs from a dead service.
             if present != record or time.time() - record.changed_at > ALIVE:
                 present = self._put(present)
                 self._runs[snapshot_id] = (present, *self._runs[snapshot_id][1:])
-            if future.done():
+            if has_ended:
                 del self._runs[snapshot_id]
 
     def close(self) -> None:
@@ -110,7 +123,7 @@ class Desk:
         self._pool.shutdown()
 
     def refuse(self, name: TableName, error: PenstockError, snapshot_id: str = "") -> None:
-        """Publishes why there is no snapshot."""
+        """Publishes why there is no snapshot, or logs why not. Raises Unavailable."""
         say = dialect("json" if self._sink.encoding == "json" else "msgpack")
         body = {
             "table": ".".join(name),
@@ -121,8 +134,9 @@ class Desk:
         headers = {"Penstock-Schema": b"1", "Content-Type": say.content_type}
         identity = f"init-error-{token(name)}-{snapshot_id or new_id()}"
         subject = f"{PREFIX}.error.{token(name)}"
-        self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
-        self._stream.publish(subject, say.value(body), headers, identity)
+        with _logged("an error cannot be published", subject=subject):
+            self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
+            self._stream.publish(subject, say.value(body), headers, identity)
 
     def _start(self, table: Known) -> RunRecord:
         source, schema = table.source, table.schema
@@ -137,7 +151,8 @@ class Desk:
         job = Job(
             snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
             table=schema.table, name=table.name, prefix=source.prefix,
-            known=lambda: self._bookmarks(source.backend),
+            pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
+            is_ours=self._is_ours,
         )  # fmt: skip
         run = SnapshotRun(job, self._sink, self._pipeline.snapshot)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)
@@ -157,12 +172,15 @@ class Desk:
                 rows=record.rows, chunks=record.chunks,
             )  # fmt: skip
             return replace(record, state="done")
+        if meta := self._stream.meta(record.name, record.snapshot_id):  # its answer was lost
+            return _complete(record, meta)
         cancelled = isinstance(error, Cancelled)
         if cancelled or not isinstance(error, Exception):
             found: PenstockError = Unavailable("it was cancelled", hint="ask again")
         else:
             found = PenstockError.of(error, "the snapshot")
-        self._stream.purge(record.name, record.snapshot_id)  # the server may have been away
+        with _logged("the chunks of a snapshot cannot be deleted", snapshot=record.snapshot_id):
+            self._stream.purge(record.name, record.snapshot_id)  # the server may have been away
         self.refuse(record.name, found, record.snapshot_id)
         log.warning(
             "a snapshot ended early", table=".".join(record.name), snapshot=record.snapshot_id,
@@ -175,6 +193,24 @@ class Desk:
         stored = replace(record, changed_at=time.time())
         self.records.put(stored)
         return stored
+
+
+def _complete(record: RunRecord, meta: Mapping[str, Any]) -> RunRecord:
+    return replace(
+        record, state="done", position=meta["position"], lsn=meta["lsn"], done=record.ranges,
+        chunks=meta["batch_count"], rows=meta["row_count"],
+    )  # fmt: skip
+
+
+@contextmanager
+def _logged(event: str, **about: str) -> Iterator[None]:
+    """What an operator has to change is logged: the rest does not wait for that."""
+    try:
+        yield
+    except Unavailable:
+        raise
+    except PenstockError as error:
+        log.warning(event, error=str(error), **about)
 
 
 def answer(record: RunRecord) -> Mapping[str, Any]:

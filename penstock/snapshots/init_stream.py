@@ -1,7 +1,11 @@
 """The stream INIT: chunks, then a meta that says that they are all there; or an error."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import orjson
+import ormsgpack
 
 from penstock.backoff import delays
 from penstock.closing import Closes
@@ -15,7 +19,11 @@ from penstock.table_schema import TableName
 PREFIX = "init"
 MAX_AGE = 7 * 24 * 3600  # seconds
 _PATIENCE = 60.0  # seconds for which a message is tried again
+_POLL = 0.1  # seconds between two looks whether a wait is to end
+_PAST = 2**31 - 1  # an offset: a list of subjects comes as its length alone
 _HEADERS = 4096  # bytes of headers and subject, at most
+
+Result = TypeVar("Result")
 
 
 def token(name: TableName) -> str:
@@ -23,12 +31,19 @@ def token(name: TableName) -> str:
     return ".".join(map(escape, name))
 
 
+def meta_identity(name: TableName, snapshot_id: str) -> str:
+    """The header `Nats-Msg-Id` of a snapshot's meta."""
+    return f"init-meta-{token(name)}-{snapshot_id}"
+
+
 class InitStream(Closes):
     """A connection to the server that has the stream. Owned by one thread. Everything raises
-    Unavailable, SettingsError."""
+    Unavailable, SettingsError. Nothing is tried again once it `is_stopped`."""
 
-    def __init__(self, settings: NatsSettings, stream: str) -> None:
-        self._settings, self._stream = settings, stream
+    def __init__(
+        self, settings: NatsSettings, stream: str, is_stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._settings, self._stream, self._is_stopped = settings, stream, is_stopped
         self._connection: Connection | None = None
 
     def close(self) -> None:
@@ -78,20 +93,51 @@ class InitStream(Closes):
         lines = [b"NATS/1.0", b"Nats-Msg-Id: " + identity.encode()]
         lines += [b"%b: %b" % (name.encode(), value) for name, value in headers.items()]
         head = b"\r\n".join([*lines, b"", b""])
+
+        def stored(api: JetStream) -> int:
+            try:
+                return int(api.publish(subject, head, body)["seq"])
+            except ApiError as error:
+                raise error_of(error, f"a message of the stream {self._stream}") from None
+
+        return self._tried(stored)
+
+    def count(self, name: TableName, snapshot_id: str) -> int:
+        """How many chunks of a snapshot there are."""
+        asked = {"subjects_filter": self._chunks(name, snapshot_id), "offset": _PAST}
+        found = self._tried(lambda api: api.stream(self._stream, asked))
+        return int(found.get("total", 0)) if found else 0
+
+    def meta(self, name: TableName, snapshot_id: str) -> Mapping[str, Any] | None:
+        """The meta of a snapshot, if it is complete."""
+        sequence, identity = 0, meta_identity(name, snapshot_id)
+        subject = f"{PREFIX}.meta.{token(name)}"
+        while found := self.api.next(self._stream, subject, sequence + 1):
+            if found.headers.get("Nats-Msg-Id") == identity:
+                read: Any = orjson.loads if found.payload[:1] == b"{" else ormsgpack.unpackb
+                document: Mapping[str, Any] = read(found.payload)
+                return document
+            sequence = found.sequence
+        return None
+
+    def _tried(self, ask: Callable[[JetStream], Result]) -> Result:
+        """Where the server is away, it is asked again for a while, over another connection."""
         waits, deadline = delays(), time.monotonic() + _PATIENCE
         while True:
             try:
-                return int(self.api.publish(subject, head, body)["seq"])
-            except ApiError as error:
-                failure = error_of(error, f"a message of the stream {self._stream}")
-                if not isinstance(failure, Unavailable) or time.monotonic() > deadline:
-                    raise failure from None
+                return ask(self.api)
             except Unavailable:
                 self.close()
-                if time.monotonic() > deadline:
+                until = min(time.monotonic() + next(waits), deadline)
+                while time.monotonic() < until and not self._is_stopped():
+                    time.sleep(_POLL)
+                if time.monotonic() >= deadline or self._is_stopped():
                     raise
-            time.sleep(next(waits))
 
     def purge(self, name: TableName, snapshot_id: str) -> None:
         """Deletes the chunks of a snapshot."""
-        self.api.purge(self._stream, f"{PREFIX}.snap.{token(name)}.{snapshot_id}.>")
+        self.api.purge(self._stream, self._chunks(name, snapshot_id))
+
+    @staticmethod
+    def _chunks(name: TableName, snapshot_id: str) -> str:
+        return f"{PREFIX}.snap.{token(name)}.{snapshot_id}.>"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import schema
+from penstock.change import OPTIONAL, schema
 from penstock.errors import SettingsError
 from penstock.handover.options import Reports, read_sink, read_source
 from penstock.handover.split import Split, bounded
@@ -267,9 +267,9 @@ def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[p
 
 def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
     """Raises SettingsError unless these are tickets or include every column of a change that is
-    not late."""
+    neither late nor optional."""
     needed = stub_schema(schema(), columns_of(options.get("late", ""))).names
-    missing = [name for name in needed if name not in names]
+    missing = [name for name in needed if name not in OPTIONAL.union(names)]
     if missing and list(names) != TICKETS.names:
         raise SettingsError(
             f"the DataFrame lacks the columns {', '.join(missing)}",

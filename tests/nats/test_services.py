@@ -82,16 +82,6 @@ def test_requests_are_answered_and_shared_by_a_group(
     assert min(served.values()) > 10, "and both members have answered"
 
 
-def test_a_service_that_stopped_gets_nothing_more(
-    connect: Callable[[], Connection], subject: str
-) -> None:
-    service = Responder(connect(), subject, lambda message: message.payload)
-    service.start()
-    service.stop()
-    with pytest.raises(Unavailable):
-        asked(connect(), subject, b"?", timeout=5)
-
-
 def test_answers_do_not_get_lost_among_messages_of_a_subscription(
     connect: Callable[[], Connection], subject: str
 ) -> None:

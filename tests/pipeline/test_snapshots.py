@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import ormsgpack
 import psycopg
 import pytest
 
+from penstock.errors import Unavailable
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
+from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
 from penstock.position import Place
 from penstock.replica.fold import Fold
@@ -23,6 +26,7 @@ from tests.servers import Database, Nats
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
 
+@pytest.mark.timeout(600)
 def test_a_snapshot_and_the_changes_after_it_are_the_table(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -36,9 +40,9 @@ def test_a_snapshot_and_the_changes_after_it_are_the_table(
     )
     pipeline = document(tmp_path, database, nats, stream, snapshot={"chunk_rows": 200})
     connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 60}))
-    connection.open()
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
+    with closing(connection), running(tmp_path, pipeline) as run:
+        connection.open()
+        eventually(lambda: slot_of(database)[2] and answers(connection), run=run)
         stop = threading.Event()
         writer = threading.Thread(target=write, args=(database, table, stop))
         writer.start()
@@ -51,12 +55,13 @@ def test_a_snapshot_and_the_changes_after_it_are_the_table(
         eventually(lambda: is_the_last(JetStream(connection).last(stream, ">")), run=run)
         changes = messages(nats, stream)
         assert run.stop() == 0
+        rows_of = [chunk_rows(connection, table, meta) for meta in metas]
+        document_ = Bucket(connection, "schemas").get(table)
     expected = {
         row[0]: {"id": row[0], "n": row[1], "big": row[2]}
         for row in database.execute(f"SELECT id, n, big FROM {table}")
     }
-    for meta in metas:
-        rows = chunk_rows(connection, table, meta)
+    for meta, rows in zip(metas, rows_of, strict=True):
         assert len(rows) == meta["row_count"]
         fold: Fold[int] = Fold(lambda change: int(change["key"]["id"]))
         fold.rows.update({row["id"]: row for row in rows})
@@ -69,10 +74,8 @@ def test_a_snapshot_and_the_changes_after_it_are_the_table(
             fold.apply(one.body)
         assert dict(fold.rows) == expected
         assert {one.headers["Penstock-Table-Schema"] for one in after} == {meta["schema_version"]}
-    document_ = Bucket(connection, "schemas").get(table)
     assert document_ is not None
     assert ormsgpack.unpackb(document_.value or b"")["version"] == metas[0]["schema_version"]
-    connection.close()
 
 
 def write(database: Database, table: str, stop: threading.Event) -> None:
@@ -89,6 +92,13 @@ def write(database: Database, table: str, stop: threading.Event) -> None:
             ):
                 connection.execute(statement.encode())
             connection.commit()
+
+
+def answers(connection: Connection) -> bool:
+    """Whether the service answers requests already."""
+    with suppress(Unavailable):
+        return b"error" in asked(connection, "snapshot.cancel.none", b"", 60).payload
+    return False
 
 
 def snapshot(run: Run, table: str, connection: Connection) -> dict[str, Any]:

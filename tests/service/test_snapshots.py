@@ -4,7 +4,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 import psycopg
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from penstock.cli import main
 from penstock.config import Pipeline, parse_pipeline
@@ -24,6 +25,7 @@ from penstock.nats.settings import NatsSettings
 from penstock.service.snapshots import Snapshots
 from penstock.snapshots.records import Records, RunRecord
 from tests.servers import Database, Nats
+from tests.snapshots.gate import Gate
 
 pytestmark = pytest.mark.live
 
@@ -53,9 +55,11 @@ class Desk:
         self.connection.open()
         self.records = Records(self.connection, self.name)
         self.service: Snapshots | None = None
+        self.is_ours = True
 
     def start(self) -> None:
-        self.service = Snapshots(self.pipeline, "me")
+        self.is_ours = True
+        self.service = Snapshots(self.pipeline, "me", is_ours=lambda: self.is_ours)
         self.service.start()
         self.until(lambda: "error" in self.ask("cancel.snap-none"))
 
@@ -68,10 +72,16 @@ class Desk:
         payload = orjson.dumps({"pipeline": self.name, **options})
         with suppress(Unavailable):
             found: Json = orjson.loads(
-                asked(self.connection, f"snapshot.{what}", payload, 20).payload
+                asked(self.connection, f"snapshot.{what}", payload, 60).payload
             )
             return found
         return {}
+
+    def accepted(self, table: str) -> str:
+        """The id of the snapshot that was asked for."""
+        answer = self.ask(f"request.{table}")
+        assert answer.get("state") in ("queued", "running"), answer
+        return str(answer["snapshot_id"])
 
     def ended(self, snapshot_id: str) -> RunRecord:
         found: list[RunRecord] = []
@@ -126,9 +136,7 @@ def test_a_request_is_answered_and_the_meta_comes(
     table = table_in(database)
     desk = desk_of()
     desk.start()
-    answer = desk.ask(f"request.{table}")
-    assert answer["state"] in ("queued", "running")
-    record = desk.ended(answer["snapshot_id"])
+    record = desk.ended(desk.accepted(table))
     assert (record.state, record.rows, record.name) == ("done", 1000, (table,))
     meta = desk.last(f"init.meta.{table}")
     assert meta["snapshot_id"] == record.snapshot_id
@@ -144,10 +152,10 @@ def test_requests_for_a_table_share_a_run(database: Database, desk_of: Callable[
     desk.start()
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        answers = [desk.ask(f"request.{name}") for name in (table, f"public.{table}")]
+        snapshots = [desk.accepted(name) for name in (table, f"public.{table}")]
         connection.commit()
-    assert len({answer["snapshot_id"] for answer in answers}) == 1
-    assert desk.ended(answers[0]["snapshot_id"]).rows == 1001
+    assert snapshots[0] == snapshots[1]
+    assert desk.ended(snapshots[0]).rows == 1001
 
 
 def test_an_unknown_table_is_an_error_with_those_that_exist(
@@ -172,6 +180,8 @@ def test_another_pipelines_requests_are_not_ours(
     desk.start()
     with pytest.raises(Unavailable):
         asked(desk.connection, f"snapshot.request.{table}", b'{"pipeline":"other"}', 1.0)
+    snapshot_id = desk.accepted(table)
+    assert [record.snapshot_id for record in desk.records.all()] == [snapshot_id]
 
 
 def test_a_run_is_cancelled(database: Database, desk_of: Callable[..., Desk]) -> None:
@@ -180,34 +190,95 @@ def test_a_run_is_cancelled(database: Database, desk_of: Callable[..., Desk]) ->
     desk.start()
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        answer = desk.ask(f"request.{table}")
-        desk.ask(f"cancel.{answer['snapshot_id']}")
-        connection.commit()
-    record = desk.ended(answer["snapshot_id"])
+        snapshot_id = desk.accepted(table)
+        assert desk.ask(f"cancel.{snapshot_id}").get("snapshot_id") == snapshot_id
+        record = desk.ended(snapshot_id)  # without waiting for the transaction
     assert record.state == "cancelled"
     assert desk.last(f"init.error.{table}")["snapshot_id"] == record.snapshot_id
     assert JetStream(desk.connection).last("INIT", f"init.meta.{table}") is None
 
 
 def test_what_a_dead_service_left_is_taken_up(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_in(database)
+    desk, gate = desk_of(chunk_rows=100), Gate(monkeypatch, "init.snap.", 5)
+    desk.start()
+    snapshot_id = desk.accepted(table)
+    gate.reached()
+    desk.is_ours = False
+    gate.open()
+    desk.stop()
+    record = desk.records.get(snapshot_id)
+    assert record is not None and not record.has_ended
+    monkeypatch.undo()
+    desk.start()
+    record = desk.ended(snapshot_id)
+    assert record.state == "replaced"
+    assert desk.ended(record.by).rows == 1000
+    assert JetStream(desk.connection).last("INIT", f"init.snap.{table}.{snapshot_id}.>") is None
+    assert desk.last(f"init.meta.{table}")["snapshot_id"] == record.by
+
+
+def test_a_stop_waits_for_no_snapshot(database: Database, desk_of: Callable[..., Desk]) -> None:
+    table = table_in(database)
+    desk = desk_of(patience=600)
+    desk.start()
+    with psycopg.connect(database.url) as connection:
+        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
+        snapshot_id = desk.accepted(table)
+        waiting = (
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'walsender' AND wait_event_type = 'Lock'"
+        )
+        desk.until(lambda: bool(database.execute(waiting)))
+        desk.stop()
+        assert "snapshots" not in [thread.name for thread in threading.enumerate()]
+        desk.until(lambda: not database.execute(waiting))
+    record = desk.records.get(snapshot_id)
+    assert record is not None and not record.has_ended
+
+
+def test_a_service_that_nobody_asks_for_long_answers(
+    database: Database, own_nats: Callable[..., Nats], tmp_path: Path
+) -> None:
+    """The server drops a client that answers none of its pings."""
+    table = table_in(database)
+    desk = Desk(database, own_nats({"ping_interval": "100ms", "ping_max": 1}), tmp_path)
+    try:
+        desk.start()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            desk.connection.receive(0.05)
+        record = desk.ended(desk.accepted(table))
+        assert (record.state, record.rows) == ("done", 1000)
+    finally:
+        desk.stop()
+        desk.connection.close()
+
+
+def test_a_request_that_is_malformed_is_answered(
     database: Database, desk_of: Callable[..., Desk]
 ) -> None:
-    table = table_in(database, 20_000)
-    desk = desk_of(chunk_rows=100)
+    table = table_in(database)
+    desk = desk_of()
     desk.start()
-    answer = desk.ask(f"request.{table}")
-    chunks = f"init.snap.{table}.{answer['snapshot_id']}.>"
-    api = JetStream(desk.connection)
-    desk.until(lambda: api.last("INIT", chunks) is not None)
-    desk.stop()  # as a crash: the record says that it runs
-    record = desk.records.get(answer["snapshot_id"])
-    assert record is not None and not record.has_ended
+    for what in ("request.%FF", "request", "cancel.%E2%82"):
+        assert "names nothing" in desk.ask(what)["error"]
+    assert desk.ended(desk.accepted(table)).state == "done"
+
+
+def test_a_request_that_fails_is_answered(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise Unavailable("the bucket does not answer now", hint="ask again")
+
+    desk = desk_of()
+    monkeypatch.setattr("penstock.snapshots.desk.Desk.request", fail)
     desk.start()
-    record = desk.ended(answer["snapshot_id"])
-    assert record.state == "replaced"
-    assert desk.ended(record.by).rows == 20_000
-    assert api.last("INIT", chunks) is None
-    assert desk.last(f"init.meta.{table}")["snapshot_id"] == record.by
+    expected = {"error": "the bucket does not answer now", "hint": "ask again"}
+    assert desk.ask(f"request.{database.name}") == expected
 
 
 def test_the_command_takes_snapshots_and_lists_them(
@@ -235,7 +306,7 @@ def test_the_command_takes_snapshots_and_lists_them(
 def test_schemas_follow_the_tables(
     database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.service.snapshots._REFRESH", 0.2)
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     table = table_in(database)
     desk = desk_of()
     desk.start()
@@ -254,3 +325,20 @@ def test_nothing_listens_after_the_end(database: Database, desk_of: Callable[...
     desk.stop()
     assert desk.ask("request.t") == {}
     assert "snapshots" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_without_rights_to_requests_schemas_are_stored_all_the_same(
+    database: Database, own_nats: Callable[..., Nats], tmp_path: Path
+) -> None:
+    table = table_in(database)
+    permissions = {"publish": ">", "subscribe": {"deny": "snapshot.>"}}
+    user = {"user": "u", "password": "p", "permissions": permissions}
+    server = own_nats({"authorization": {"users": [user]}, "no_auth_user": "u"})
+    desk = Desk(database, server, tmp_path)
+    with capture_logs() as logs, closing(desk.connection):
+        desk.service = Snapshots(desk.pipeline, "me")
+        desk.service.start()
+        bucket = Bucket(desk.connection, "schemas")
+        desk.until(lambda: bucket.get(table) is not None and bool(logs))
+        desk.stop()
+    assert ["snapshot.>" in each["error"] for each in logs] == [True]

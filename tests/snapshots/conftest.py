@@ -40,6 +40,9 @@ class World:
         self.connection.open()
         self.api = JetStream(self.connection)
 
+    def close(self) -> None:
+        self.connection.close()
+
     def job(self, table: str, **more: Any) -> Job:
         return Job(
             **{

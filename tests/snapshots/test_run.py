@@ -6,14 +6,17 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from penstock.config import SnapshotSettings
-from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.errors import LeaseLost, Rejected, SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
+from penstock.position import Bookmark, PartitionId
 from penstock.snapshots.run import Cancelled, SnapshotRun
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
+from tests.snapshots.gate import Gate
 
 pytestmark = pytest.mark.live
 
@@ -28,6 +31,13 @@ def table_of(world: World, rows: int) -> str:
     world.database.execute(PEOPLE.format(name, rows))
     world.feed.begin()
     return name
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
@@ -99,41 +109,35 @@ def test_a_row_that_the_server_does_not_take_ends_the_run(world: World) -> None:
     assert world.api.last("INIT", f"init.meta.{table}") is None
 
 
-def test_a_cancelled_run_leaves_nothing(world: World) -> None:
-    table = table_of(world, 20_000)
+def test_a_cancelled_run_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, gate = table_of(world, 20_000), Gate(monkeypatch, "init.snap.", 3)
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
-    failed: list[BaseException] = []
-
-    def take() -> None:
-        try:
-            run.run()
-        except Cancelled as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    while thread.is_alive() and run.progress.chunks < 3:
-        thread.join(0.01)
-    run.cancel()
-    thread.join(60)
-    assert len(failed) == 1
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        run.cancel()
+        gate.open()
+        with pytest.raises(Cancelled):
+            running.result(60)
     assert run.progress.chunks < 400
     assert world.chunks(run) == []
 
 
-def test_a_lost_connection_ends_the_run_and_leaves_nothing(world: World) -> None:
-    table = table_of(world, 20_000)
+def test_a_lost_connection_ends_the_run_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 20_000), Gate(monkeypatch, "init.snap.", 3)
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
-        while not running.done() and run.progress.chunks < 3:
-            time.sleep(0.01)
+        gate.reached()
         # Readers of the table, and whoever holds the snapshot.
         world.database.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
             " current_database() AND application_name = 'penstock' AND backend_type ="
             " 'client backend'"
         )
+        gate.open()
         with pytest.raises(Unavailable):
             running.result(60)
     assert world.chunks(run) == []
@@ -141,17 +145,17 @@ def test_a_lost_connection_ends_the_run_and_leaves_nothing(world: World) -> None
 
 
 def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
-    database: Database, own_nats: Callable[..., Nats]
+    database: Database, own_nats: Callable[..., Nats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = own_nats()
     world = World(database, server)
-    table = table_of(world, 20_000)
+    table, gate = table_of(world, 20_000), Gate(monkeypatch, "init.snap.", 3)
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
-        while not running.done() and run.progress.chunks < 3:
-            time.sleep(0.01)
+        gate.reached()
         server.kill()
+        gate.open()
         server.start()
         running.result(120)
     world.reconnect()
@@ -159,6 +163,102 @@ def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
     world.connection.close()
     assert sorted(rows) == list(range(1, 20_001))
     assert run.progress.rows == 20_000
+
+
+def test_chunks_that_are_gone_forbid_the_meta(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of the stream, or another instance that took the snapshot up."""
+    table, gate = table_of(world, 2_000), Gate(monkeypatch, "init.snap.", 3)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=100))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        world.api.purge("INIT", f"init.snap.{table}.>")
+        gate.open()
+        with pytest.raises(Unavailable, match=r"20 chunks were stored.* has 1[89] of them"):
+            running.result(60)
+    assert world.chunks(run) == []
+    assert world.api.last("INIT", f"init.meta.{table}") is None
+
+
+def test_a_run_that_is_not_ours_any_more_has_no_meta(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 2_000), Gate(monkeypatch, "init.snap.", 20)
+    lost = threading.Event()
+    job = world.job(table, is_ours=lambda: not lost.is_set())
+    run = SnapshotRun(job, world.sink, SnapshotSettings(chunk_rows=100))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        lost.set()
+        gate.open()
+        with pytest.raises(LeaseLost):
+            running.result(60)
+    assert world.chunks(run) == []
+    assert world.api.last("INIT", f"init.meta.{table}") is None
+
+
+def test_chunks_stay_when_the_answer_to_the_meta_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of(world, 10)
+    Gate(monkeypatch, "init.meta.", then=Unavailable("away")).open()
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings())
+    with pytest.raises(Unavailable, match="away"):
+        run.run()
+    assert len(world.chunks(run)) == 1
+    assert world.meta(table)["snapshot_id"] == run.job.snapshot_id
+
+
+def test_another_history_meanwhile_fails_the_run(world: World) -> None:
+    """Its changes sort after the position, though they may be of before it."""
+    table = table_of(world, 10)
+    slot = PartitionId(f"s_{world.database.name}")
+    known = iter([{}, {slot: Bookmark(None, {"era": "e0001-"})}])
+    run = SnapshotRun(world.job(table, known=lambda: next(known)), world.sink, SnapshotSettings())
+    with pytest.raises(Unavailable, match="history"):
+        run.run()
+    assert world.chunks(run) == []
+    assert world.api.last("INIT", f"init.meta.{table}") is None
+
+
+def test_a_cancelled_run_waits_for_no_old_transaction(world: World) -> None:
+    table = table_of(world, 10)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(patience=600))
+    ours = "datname = current_database() AND backend_type = 'walsender'"
+    waiting = f"SELECT 1 FROM pg_stat_activity WHERE {ours} AND wait_event_type = 'Lock'"
+    left = (
+        f"SELECT 1 FROM pg_stat_activity WHERE {ours} UNION ALL SELECT 1 FROM pg_replication_slots"
+        " WHERE database = current_database() AND temporary"
+    )
+    with psycopg.connect(world.database.url) as connection, ThreadPoolExecutor() as pool:
+        connection.execute(f"INSERT INTO {table} VALUES (0)".encode())
+        running = pool.submit(run.run)
+        until(lambda: bool(world.database.execute(waiting)))
+        run.cancel()
+        with pytest.raises(Cancelled):
+            running.result(60)
+        until(lambda: not world.database.execute(left))
+
+
+def test_a_run_that_is_cancelled_waits_for_no_server(
+    database: Database, own_nats: Callable[..., Nats], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.snapshots.init_stream._PATIENCE", 600.0)
+    server = own_nats()
+    world = World(database, server)
+    table, gate = table_of(world, 1_000), Gate(monkeypatch, "init.snap.", 3)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        server.kill()
+        gate.open()
+        run.cancel()
+        with pytest.raises(Cancelled):
+            running.result(60)
 
 
 def test_an_unknown_table_is_refused(world: World) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Malformed
+from penstock.change import schema
+from penstock.errors import Malformed, SettingsError
 from penstock.handover.ticket import Ticket, ticket_row
 from penstock.page import Page
 from penstock.position import PartitionId, Place
@@ -23,7 +24,7 @@ from penstock.sinks import Progress, Receipt, ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings
 from penstock.tasks import task as module
 from penstock.tasks.late import Attempt
-from penstock.tasks.task import tidied, write_changes
+from penstock.tasks.task import require_columns, tidied, write_changes
 from tests.reading.made import P0, Made, feed_of, made, place, positions_of, until
 
 PLACE = Place("1", 0)
@@ -179,3 +180,29 @@ def test_a_receipt_says_what_is_acknowledged_at_the_end_of_an_epoch(
             assert isinstance(task.error, Malformed)
             assert "without a place for p0" in str(task.error)
             assert task.durable is None
+
+
+def test_a_dataframe_without_the_version_of_the_schema_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a transform makes it that lists its columns, and is older than this one."""
+    taken: list[pa.RecordBatch] = []
+
+    class Keeping(MemorySink):
+        def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
+            taken.extend(changes)
+            return Receipt()
+
+    sink = Keeping(MemorySinkSettings(keep=False))
+    monkeypatch.setattr(module, "_sink", lambda _: (sink, "quiet", None))
+    row = {"backend": "b", "partition": "p", "cursor": "1", "ordinal": 0, "event_id": "b:1:0"}
+    whole = pa.RecordBatch.from_pylist(
+        [{**row, "operation": "INSERT", "schema_version": "v"}], schema=schema()
+    )
+    listed = whole.drop_columns(["schema_version"])
+    require_columns(listed.schema.names, {})
+    write_changes({}, [listed], Attempt(stage=0, number=0, is_first=True))
+    assert [batch.schema for batch in taken] == [schema()]
+    assert taken[0].to_pylist() == [{**whole.to_pylist()[0], "schema_version": None}]
+    with pytest.raises(SettingsError, match="lacks the columns key"):
+        require_columns(listed.drop_columns(["key"]).schema.names, {})

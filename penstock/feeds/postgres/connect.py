@@ -5,12 +5,14 @@ without limit, and values come in the one format that the decoder reads.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.errors import Unavailable
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 
@@ -26,7 +28,10 @@ _SESSION = {
     "statement_timeout": "0",
 }
 _STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
+_CANCELLING = 2.0  # seconds for a request to end a statement
 _LATE = 10.0  # seconds that a server may be late with ending a statement that took too long
+
+_CATALOGUE = "reading the catalogue"
 
 _READING = 3600.0  # seconds until a table's next rows count as not coming
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -36,15 +41,22 @@ Result = TypeVar("Result")
 
 class _Patient(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose statements end, though the server hang: it may have accepted us and be
-    frozen since, and then no timeout of its own ever strikes."""
+    frozen since, and then no timeout of its own ever strikes. They end early once `is_stopped`."""
 
     patience = 0.0  # seconds
+    is_stopped: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **more: Any) -> Result:
         """Waits as psycopg does, which resumes the generator ten times a second. What gave no
         answer is closed: the answer to an old question must not be taken for one to a new one."""
         try:
-            return super().wait(_bounded(gen, self.patience), *args, **more)
+            return super().wait(_bounded(gen, self.patience, self.is_stopped), *args, **more)
+        except _Stopped:
+            # The server does not notice that we are gone while it waits for a lock.
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCELLING)
+            self.close()
+            raise
         except _Silent:
             self.close()
             raise
@@ -54,12 +66,20 @@ class _Silent(psycopg.OperationalError):
     """No answer came in time."""
 
 
-def _bounded(gen: Generator[Any, Any, Result], patience: float) -> Generator[Any, Any, Result]:
+class _Stopped(psycopg.OperationalError):
+    """The answer is not wanted any more."""
+
+
+def _bounded(
+    gen: Generator[Any, Any, Result], patience: float, is_stopped: Callable[[], bool]
+) -> Generator[Any, Any, Result]:
     deadline = time.monotonic() + patience
     try:
         wanted = next(gen)
         while True:
             ready = yield wanted
+            if is_stopped():
+                raise _Stopped("it was cancelled")
             if time.monotonic() > deadline:
                 raise _Silent(f"no answer for {patience:.0f} s")
             wanted = gen.send(ready)
@@ -83,30 +103,36 @@ def connect_replication(settings: PostgresSettings) -> Ordinary:
         return _connected(parameters, settings.connect_timeout)
 
 
-def connect_exporting(settings: PostgresSettings, patience: float) -> Ordinary:
+def connect_exporting(
+    settings: PostgresSettings, patience: float, is_stopped: Callable[[], bool]
+) -> Ordinary:
     """As `connect_replication`, to make a slot: that waits for older transactions, for at most
-    `patience` seconds."""
+    `patience` seconds, and until it `is_stopped`."""
     session = _SESSION | {"lock_timeout": str(round(patience * 1000))}
     parameters = _parameters(settings, session) | {"replication": "database"}
     with translating(f"connecting to {address(settings)} for replication"):
-        return _connected(parameters, patience + _LATE)
+        return _connected(parameters, patience + _LATE, is_stopped)
 
 
-def connect_reading(settings: PostgresSettings) -> Ordinary:
+def connect_reading(settings: PostgresSettings, is_stopped: Callable[[], bool]) -> Ordinary:
     """An autocommit connection for reading tables: values are text as in the log, statements may
-    take long, and row security is an error instead of a filter."""
+    take long, until it `is_stopped`, and row security is an error instead of a filter."""
     session = {"idle_in_transaction_session_timeout": "0", "row_security": "off"}
     parameters = _parameters(settings, _SESSION | session)
     with translating(f"connecting to {address(settings)}"):
-        connection = _connected(parameters, _READING)
+        connection = _connected(parameters, _READING, is_stopped)
         if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
             connection.execute("SET transaction_timeout = 0")
         return connection
 
 
-def _connected(parameters: dict[str, Any], patience: float) -> Ordinary:
+def _connected(
+    parameters: dict[str, Any], patience: float, is_stopped: Callable[[], bool] | None = None
+) -> Ordinary:
     connection = _Patient.connect(**parameters, autocommit=True)
     connection.patience = patience
+    if is_stopped is not None:
+        connection.is_stopped = is_stopped
     return connection
 
 
@@ -155,11 +181,16 @@ class SideConnection:
         """The rows of one statement. Raises Unavailable or SettingsError."""
         if self._connection is not None:
             try:
-                return self._run(self._connection, query, parameters)
-            except psycopg.OperationalError:
+                with translating(_CATALOGUE):
+                    return self._run(self._connection, query, parameters)
+            except Unavailable:
+                if not self._connection.closed:
+                    raise
                 self.close()
         self._connection = connect_ordinary(self._settings)
-        with translating("reading the catalogue"):
+        with translating(_CATALOGUE):
+            # Defaults of a table that somebody has locked are not waited for.
+            self._connection.execute("SET lock_timeout = '1s'")
             return self._run(self._connection, query, parameters)
 
     @staticmethod

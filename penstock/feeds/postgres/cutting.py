@@ -1,7 +1,7 @@
 """Cutting a table into ranges, and the query that reads one. Pure: SQL goes out, rows come in.
 
 A table with a primary key is cut by it: rows do not move between ranges. One without is cut by the
-numbers of its pages (TID range scans, PostgreSQL 14 and later), and a partitioned one leaf by leaf.
+numbers of its pages (before PostgreSQL 14 not at all), and a partitioned one leaf by leaf.
 Keys are compared by the server only, under the collation of their columns, and travel as text.
 """
 
@@ -30,7 +30,7 @@ class TableRange(TypedDict, total=False):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """A table as its publication sends it. `key`: (column, type) of the primary key. `filter`: an
-    SQL expression, or "". `relation`: the Relation message that the log has of it."""
+    SQL expression, or ""."""
 
     schema: str
     table: str
@@ -38,7 +38,6 @@ class Published:
     key: tuple[tuple[str, str], ...]
     filter: str
     is_partitioned: bool
-    relation: bytes
 
     @property
     def quoted(self) -> sql.Composed:

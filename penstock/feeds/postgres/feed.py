@@ -21,6 +21,7 @@ from penstock.feeds import (
     Listing,
     Mark,
 )
+from penstock.feeds.postgres.announcer import Announcer
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -45,7 +46,7 @@ from penstock.feeds.postgres.history import (
 )
 from penstock.feeds.postgres.preflight import check
 from penstock.feeds.postgres.publication import ensure_publication
-from penstock.feeds.postgres.schemas import relation_of, schema_of
+from penstock.feeds.postgres.schemas import schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.feeds.postgres.slot import (
     Slot,
@@ -79,7 +80,7 @@ class PostgresFeed:
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
         self._streaming = settings.streaming
-        self._announce: Callable[[TableSchema], None] | None = None
+        self._announcer: Announcer | None = None
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -179,7 +180,7 @@ class PostgresFeed:
                 begin,
                 on_server_defect=self._do_not_stream,
                 diverged=partial(self._diverged, known_of(mark, after), after),
-                announce=self._announce,
+                announcer=self._announcer,
             )
         except BaseException:
             replication.close()
@@ -339,22 +340,26 @@ class PostgresFeed:
 
     def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
         """See `feeds.AnnouncesSchemas`."""
-        self._announce = record
+        self._announcer = Announcer(self._settings, record)
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.AnnouncesSchemas`."""
-        settings = self._settings
-        with closing(SideConnection(settings)) as side:
-            raws = [relation_of(side.rows, settings.publication, *table) for table in self.tables()]
-            return [schema_of(side.rows, settings, raw) for raw in raws if raw]
+        with closing(SideConnection(self._settings)) as side:
+            return schemas_of(side.rows, self._settings)
 
     def snapshot(
-        self, schema: str, table: str, known: Bookmarks, *, patience: float
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        *,
+        patience: float,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> PostgresSnapshot:
         """See `feeds.TakesSnapshots`."""
-        saved = known.get(PartitionId(self._settings.slot), START)
-        era = known_of(saved.mark, saved.place).era
-        return PostgresSnapshot(self._settings, schema, table, era=era, patience=patience)
+        return PostgresSnapshot(
+            self._settings, schema, table, known, patience=patience, is_stopped=is_stopped
+        )
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.errors import Malformed, PenstockError, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import HistoryLost
+from penstock.feeds.postgres.announcer import Announcer
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Ordinary, SideConnection
@@ -17,7 +18,6 @@ from penstock.feeds.postgres.history import KnownHistory, known_of
 from penstock.feeds.postgres.page_timer import PageTimer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
-from penstock.feeds.postgres.schemas import schema_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
@@ -25,7 +25,6 @@ from penstock.feeds.postgres.transport import Transport, start
 from penstock.feeds.postgres.watch import Watch
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.table_schema import TableSchema
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
 
@@ -67,7 +66,7 @@ class PostgresFollowing:
         *,
         on_server_defect: Callable[[], None] = lambda: None,
         diverged: Callable[[], HistoryLost],
-        announce: Callable[[TableSchema], None] | None = None,
+        announcer: Announcer | None = None,
     ) -> None:
         slot, after = begin.slot, begin.after
         self._settings = settings
@@ -96,7 +95,7 @@ class PostgresFollowing:
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
         self._side = SideConnection(settings)
         self._catalogue = Catalogue(self._side)
-        self._announce = announce
+        self._announcer = announcer
         self._heartbeat = Heartbeat(self._side, settings.heartbeat, now)
         self._framer = Framer(
             Collector(
@@ -196,19 +195,11 @@ class PostgresFollowing:
 
     def _describe(self, raw: bytes) -> KnownRelation:
         """What to remember of a Relation message; the schema is announced first."""
-        if self._announce is not None:
-            self._announced(raw, self._announce)
-        return self._catalogue.describe(raw)
-
-    def _announced(self, raw: bytes, announce: Callable[[TableSchema], None]) -> None:
-        wanted, collector = self._settings.tables, self._framer.collector
-        try:
-            schema = schema_of(self._side.rows, self._settings, raw)
-        except Malformed:
-            return  # the decoder says what is wrong with it
-        if not wanted or f"{schema.schema}.{schema.table}" in wanted:
+        if self._announcer is not None:
+            collector = self._framer.collector
             position = f"{collector.cursor}:{collector.ordinal}" if collector.cursor else None
-            announce(replace(schema, position=position))
+            self._announcer.announce(raw, self._side.rows, position)
+        return self._catalogue.describe(raw)
 
     def _report(self, now: float) -> None:
         acknowledged = self._acknowledged

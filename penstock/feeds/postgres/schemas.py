@@ -5,7 +5,10 @@ default, only the catalogue knows: as they are now, which may be newer than the 
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from penstock.errors import Malformed
@@ -16,6 +19,8 @@ from penstock.wire.pgoutput.schema import schema_version
 
 # A query with parameters -> its rows.
 Ask = Callable[..., Sequence[tuple[Any, ...]]]
+
+_COLUMN = "name", "position", "data_type", "is_nullable", "column_default", "key"
 
 _COLUMNS = """
 SELECT t.name, pg_catalog.format_type(t.type, t.modifier), NOT coalesce(a.attnotnull, false),
@@ -34,48 +39,85 @@ SELECT count(DISTINCT schemaname) FROM pg_catalog.pg_publication_tables
 WHERE pubname = %s AND tablename = %s
 """
 
-# As pgoutput finds it: the columns that it sends, in their order; those of the replica identity
+# As pgoutput finds them: the columns that it sends, in their order; those of the replica identity
 # (all of them with FULL). PostgreSQL 15 lists generated columns, too, which it does not send.
-_RELATION = """
-SELECT c.oid, c.relreplident::text, a.attname, a.atttypid, a.atttypmod,
-       c.relreplident = 'f' OR coalesce(a.attnum = ANY (k.keys), false)
+_RELATIONS = """
+SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
+       a.attname, a.atttypid, a.atttypmod,
+       c.relreplident = 'f' OR coalesce(a.attnum = ANY (k.keys), false),
+       pg_catalog.format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid),
+       coalesce(a.attnum = ANY (i.indkey::int2[]), false)
 FROM pg_catalog.pg_publication_tables p
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary
 LEFT JOIN LATERAL (
     SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] AS keys FROM pg_catalog.pg_index i
     WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
       AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
                               WHEN 'i' THEN i.indisreplident ELSE false END
 ) k ON true
-WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
+WHERE p.pubname = %s AND (%s::text IS NULL OR p.schemaname = %s AND p.tablename = %s)
   AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
   AND CASE WHEN to_jsonb(p) ? 'attnames'
            THEN to_jsonb(p) -> 'attnames' ? a.attname ELSE true END
-ORDER BY a.attnum
+ORDER BY p.schemaname, p.tablename, a.attnum
 """
 
 
 def relation_of(ask: Ask, publication: str, schema: str, table: str) -> bytes:
     """The Relation message of a published table, as the log would announce it now; b"" where the
     publication does not send it (under this name)."""
-    rows = ask(_RELATION, publication, schema, table)
-    if not rows:
-        return b""
-    oid, identity = rows[0][:2]
+    rows = ask(_RELATIONS, publication, schema, schema, table)
+    return _relation(rows) if rows else b""
+
+
+def schemas_of(ask: Ask, settings: PostgresSettings) -> list[TableSchema]:
+    """Those of all followed tables, as they are now; by one question."""
+    rows = ask(_RELATIONS, settings.publication, None, None, None)
+    tables = {key: list(some) for key, some in groupby(rows, key=itemgetter(0, 1))}
+    wanted = {split_table(each) for each in settings.tables} or tables.keys()
+    count = Counter(table for _, table in wanted)
+    return [
+        TableSchema(
+            schema=schema,
+            table=table,
+            name=(table,) if count[table] < 2 else (schema, table),
+            version=schema_version(_relation(some)),
+            columns=tuple(
+                _column((name, number, kind, nullable, default, primary if whole == "f" else key))
+                for number, (_, _, _, whole, name, _, _, key, kind, nullable, default, primary)
+                in enumerate(some, 1)
+            ),
+        )
+        for (schema, table), some in tables.items()
+        if (schema, table) in wanted
+    ]  # fmt: skip
+
+
+def _relation(rows: Sequence[tuple[Any, ...]]) -> bytes:
+    schema, table, oid, identity = rows[0][:4]
     parts = [b"R", struct.pack(">I", oid), _text(schema), _text(table), identity.encode()]
     parts.append(struct.pack(">H", len(rows)))
-    for _, _, name, kind, modifier, key in rows:
+    for name, kind, modifier, key in (row[4:8] for row in rows):
         parts += [bytes([key]), _text(name), struct.pack(">Ii", kind, modifier)]
     return b"".join(parts)
 
 
-def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
-    """The schema that a Relation message (from `R`, no xid) announces. Raises Malformed."""
+def relation_in(raw: bytes) -> Relation:
+    """A Relation message (from `R`, no xid), decoded. Raises Malformed."""
     relation = decode_message(raw, lenient=True)
     if not isinstance(relation, Relation):
         raise Malformed(f"{type(relation).__name__} is no Relation message")
+    return relation
+
+
+def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
+    """The schema that a Relation message (from `R`, no xid) announces. Raises Malformed."""
+    relation = relation_in(raw)
     columns = relation.columns
     found = ask(
         _COLUMNS,
@@ -91,14 +133,7 @@ def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
         name=table_name(ask, settings, relation.namespace, relation.name),
         version=schema_version(raw),
         columns=tuple(
-            {
-                "name": name,
-                "position": number,
-                "data_type": kind,
-                "is_nullable": nullable,
-                "column_default": default,
-                "key": primary if whole else column.key,
-            }
+            _column((name, number, kind, nullable, default, primary if whole else column.key))
             for number, (column, (name, kind, nullable, default, primary)) in enumerate(
                 zip(columns, found, strict=True), 1
             )
@@ -113,6 +148,10 @@ def table_name(ask: Ask, settings: PostgresSettings, schema: str, table: str) ->
     else:
         count = ask(_NAMESAKES, settings.publication, table)[0][0]
     return (table,) if count < 2 else (schema, table)
+
+
+def _column(values: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(_COLUMN, values, strict=True))
 
 
 def _text(name: str) -> bytes:

@@ -7,6 +7,7 @@ rewrites first: after a TRUNCATE an older snapshot would see an empty table, wit
 """
 
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 from psycopg import sql
 
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -34,14 +35,17 @@ from penstock.feeds.postgres.cutting import (
     rows_in_range,
 )
 from penstock.feeds.postgres.failures import translating
+from penstock.feeds.postgres.history import known_of
 from penstock.feeds.postgres.rows import RowPages
 from penstock.feeds.postgres.schemas import relation_of, schema_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.position import START, Bookmarks, PartitionId, Place
 from penstock.table_schema import TableSchema
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 from penstock.wire.pgoutput.messages import Relation, decode_message
+
+_PAGES_SINCE = 140_000  # TID range scans; before, each range would read the whole table
 
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
@@ -82,13 +86,14 @@ class PostgresRowSource:
     rows: RowPages
 
     @contextmanager
-    def opened(self) -> Iterator[Callable[[TableRange, int, int], Iterator[Page]]]:
-        """A connection that has imported the snapshot, as a function: the pages of a range, of at
-        most so many rows and about so many bytes. Raises Unavailable, SettingsError.
+    def opened(
+        self, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[Callable[[TableRange, int, int], Iterator[Page]]]:
+        """See `feeds.RowSource`: a connection that has imported the snapshot.
 
         It takes the table's lock first, and waits for it only so long: an ALTER TABLE may be queued
         before it that waits for the end of the snapshot, which waits for this."""
-        with closing(connect_reading(self.settings)) as connection:
+        with closing(connect_reading(self.settings, is_stopped)) as connection:
             _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
@@ -107,10 +112,18 @@ class PostgresSnapshot:
     the server keeps old versions of rows."""
 
     def __init__(
-        self, settings: PostgresSettings, schema: str, table: str, *, era: str, patience: float
+        self,
+        settings: PostgresSettings,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        *,
+        patience: float,
+        is_stopped: Callable[[], bool],
     ) -> None:
         self._settings, self._schema, self._table = settings, schema, table
-        self._era, self._patience = era, patience
+        self._patience, self._is_stopped = patience, is_stopped
+        self._era = self._era_of(known)
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
@@ -126,9 +139,11 @@ class PostgresSnapshot:
 
     def _enter(self) -> None:
         settings = self._settings
-        self._holder = self._open.enter_context(closing(connect_reading(settings)))
+        self._holder = self._open.enter_context(
+            closing(connect_reading(settings, self._is_stopped))
+        )
         _lock(self._holder, self._schema, self._table, self._patience)
-        with closing(connect_exporting(settings, self._patience)) as exporting:
+        with closing(connect_exporting(settings, self._patience, self._is_stopped)) as exporting:
             with translating("making a temporary slot for a snapshot"):
                 name = sql.Identifier(f"penstock_snap_{secrets.token_hex(8)}")
                 row = exporting.execute(sql.SQL(_EXPORT).format(name)).fetchone()
@@ -164,7 +179,6 @@ class PostgresSnapshot:
             key=tuple((name, kind) for name, kind in self._ask(_KEY, relation.oid)),
             filter=row_filter,
             is_partitioned=is_partitioned,
-            relation=raw,
         )
         self.schema: TableSchema = schema_of(self._ask, settings, raw)
         with closing(SideConnection(settings)) as side:
@@ -191,7 +205,8 @@ class PostgresSnapshot:
         leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
                   self._ask(_LEAVES, *[self._oid] * 3)]  # fmt: skip
         if not table.key:
-            return list(page_ranges(leaves, size))
+            by_pages = self._holder.info.server_version >= _PAGES_SINCE
+            return list(page_ranges(leaves, size if by_pages else sys.maxsize))
         with translating(what):
             counted = self._holder.execute(count_query(table)).fetchone()
             assert counted is not None
@@ -199,6 +214,18 @@ class PostgresSnapshot:
             step = rows_in_range(rows, size, count=counted[0], weight=weight)
             bounds = self._holder.execute(bounds_query(table, step)).fetchall()
         return key_ranges(bounds)
+
+    def verify(self, known: Bookmarks) -> None:
+        """See `feeds.TableSnapshot`."""
+        if self._era_of(known) != self._era:
+            raise Unavailable(
+                "the server's history became another one during the snapshot",
+                hint="ask for another snapshot",
+            )
+
+    def _era_of(self, known: Bookmarks) -> str:
+        saved = known.get(PartitionId(self._settings.slot), START)
+        return known_of(saved.mark, saved.place).era
 
     def _ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         with translating("reading the catalogue"):

@@ -1,15 +1,15 @@
 """The bucket `schemas`: the schema of each followed table, under the table's name."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import ormsgpack
 
-from penstock.nats.buckets import Bucket, key_of
+from penstock.errors import SettingsError, Unavailable
+from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
 from penstock.nats.connection import Connection
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
@@ -17,61 +17,65 @@ from penstock.table_schema import TableName, TableSchema
 
 BUCKET = "schemas"
 _HISTORY = 10  # versions of a table that the bucket keeps
+_REMEDY = "let the user publish to $KV.schemas.> and $JS.API.>, and JetStream have room"
 
 
 class SchemaBucket:
-    """A `sinks.SchemaStore`. Connects when it is first used, and again after an error."""
+    """A `sinks.SchemaStore`. Connects when there is something to store, which is rare. Another
+    pipeline of the account may have tables of the same names: each stores a version once."""
 
-    def __init__(self, settings: JetStreamSettings, prefix: TableName = ()) -> None:
-        self._settings, self._prefix = settings, prefix
+    def __init__(self, settings: JetStreamSettings, pipeline: str, prefix: TableName = ()) -> None:
+        self._settings, self._pipeline, self._prefix = settings, pipeline, prefix
         self._dialect = dialect("json" if settings.encoding == "json" else "msgpack")
-        self._open: tuple[int, Connection] | None = None  # with the process that made it
         self._stored: dict[str, str] = {}  # key -> version
 
-    def put(self, schema: TableSchema) -> None:
+    def put(self, *schemas: TableSchema) -> None:
         """See `sinks.SchemaStore`."""
-        key = key_of((*self._prefix, *schema.name))
-        if self._stored.get(key) == schema.version:
+        named = {self._key(schema.name): schema for schema in schemas}
+        wanted = {key: one for key, one in named.items() if self._stored.get(key) != one.version}
+        if not wanted:
             return
+        now = datetime.now(UTC)
         with self._bucket() as bucket:
-            last = bucket.get(key)
-            if last is None or _version(last.value or b"") != schema.version:
-                bucket.put(key, self._dialect.value(schema.document(datetime.now(UTC))))
-        self._stored[key] = schema.version
+            for (key, schema), last in zip(wanted.items(), bucket.lasts(list(wanted)), strict=True):
+                if _read(last).get("version") != schema.version:
+                    bucket.put(key, self._dialect.value(schema.document(now, self._pipeline)))
+                self._stored[key] = schema.version
 
     def remove(self, name: TableName) -> None:
         """See `sinks.SchemaStore`."""
-        key = key_of((*self._prefix, *name))
+        key = self._key(name)
         self._stored.pop(key, None)
-        with self._bucket() as bucket:
-            bucket.delete(key)
+        with self._bucket() as bucket, suppress(WrongRevision):  # another's, since
+            last = bucket.last(key)
+            if last is not None and _read(last).get("pipeline") == self._pipeline:
+                bucket.delete(key, last.revision)
 
-    def close(self) -> None:
-        """See `sinks.SchemaStore`."""
-        opened, self._open = self._open, None
-        if opened is not None and opened[0] == os.getpid():
-            opened[1].close()
+    def _key(self, name: TableName) -> str:
+        return key_of((*self._prefix, *name))
 
     @contextmanager
     def _bucket(self) -> Iterator[Bucket]:
-        try:
-            if self._open is None or self._open[0] != os.getpid():
-                connection = Connection(self._settings)
+        connection = Connection(self._settings)
+        bucket = Bucket(connection, BUCKET)
+        with closing(connection):
+            try:
                 connection.open()
-                self._open = os.getpid(), connection
                 replicas, storage = self._settings.replicas, self._settings.storage
-                made = Bucket(connection, BUCKET)
-                made.create(history=_HISTORY, replicas=replicas, storage=storage)
-            yield Bucket(self._open[1], BUCKET)
-        except BaseException:
-            self.close()
-            raise
+                bucket.create(history=_HISTORY, replicas=replicas, storage=storage)
+                yield bucket
+            except Unavailable as error:
+                if not connection.info:  # no server spoke to us: nor to the sink
+                    raise
+                raise SettingsError(error.message, hint=error.hint or _REMEDY) from error
 
 
-def _version(document: bytes) -> Any:
-    """The version that a document names; None for what is no document."""
+def _read(stored: KeyValue | None) -> dict[str, Any]:
+    """The document; empty for what is none."""
+    document = (stored and stored.value) or b""
     try:
         read: Any = orjson.loads if document[:1] == b"{" else ormsgpack.unpackb
-        return read(document).get("version")
-    except (ValueError, AttributeError):
-        return None
+        found = read(document)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -115,9 +115,9 @@ class JetStreamSink:
         """See `KeepsLeases`."""
         return OwnersStore(self.settings)
 
-    def schemas(self, prefix: TableName = ()) -> SchemaBucket:
+    def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaBucket:
         """See `KeepsSchemas`."""
-        return SchemaBucket(self.settings, prefix)
+        return SchemaBucket(self.settings, pipeline, prefix)
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """See `DescribesStreams`; raises Unavailable."""

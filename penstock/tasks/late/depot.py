@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.change import images_of, schema
+from penstock.change import OPTIONAL, images_of, schema
 from penstock.tasks.late import Attempt
 from penstock.tasks.late.errors import ErrorFiles
 from penstock.tasks.late.side_files import SideFiles
@@ -47,5 +47,11 @@ class Depot:
 def as_changes(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A DataFrame's batch with the columns of a change, in their order and exact types."""
     chosen = schema(images_of(batch.schema))
-    columns = [batch.column(field.name).cast(field.type) for field in chosen]
+    absent = OPTIONAL.difference(batch.schema.names)
+    columns = [
+        pa.nulls(batch.num_rows, field.type)
+        if field.name in absent
+        else batch.column(field.name).cast(field.type)
+        for field in chosen
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=chosen)

@@ -1,7 +1,9 @@
 """Schemas of tables: what the log announces and what the catalogue says are one schema."""
 
+import time
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.table_schema import TableSchema
@@ -47,6 +49,8 @@ def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> N
     assert {name: one.version for name, one in announced.items()} == {
         name: one.version for name, one in found.items()
     }
+    for name, one in announced.items():
+        assert (one.name, one.columns) == (found[name].name, found[name].columns)
     keys = {
         name: [each["name"] for each in one.columns if each["key"]] for name, one in found.items()
     }
@@ -122,3 +126,20 @@ def test_a_column_list_is_the_schema(reader_any: Reader) -> None:
     (schema,) = reader_any.feed.schemas()
     assert [each["name"] for each in schema.columns] == ["id", "b"]
     assert schema.version == row["schema_version"]
+
+
+def test_a_table_that_somebody_has_locked_holds_up_no_changes(
+    reader_any: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Printing a default locks its table in new servers (ruleutils.c, pg_get_expr_worker)."""
+    announced: list[TableSchema] = []
+    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'x')")
+    reader_any.prepare()
+    reader_any.feed.announce_schemas(announced.append)
+    reader_any.database.execute("INSERT INTO t VALUES (1)")
+    with psycopg.connect(reader_any.database.url) as connection:
+        connection.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        started = time.monotonic()
+        reader_any.take(1)
+        assert time.monotonic() - started < 20, "it waited until the statement's time was over"
+    assert len(announced) + len(caplog.records) == 1

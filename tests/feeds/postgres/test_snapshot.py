@@ -3,9 +3,10 @@
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -14,15 +15,20 @@ import pytest
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import TableSnapshot
 from penstock.feeds.postgres import PostgresFeed
+from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader, Row
 
 pytestmark = pytest.mark.live
 
+PATIENCE = 60.0  # a slot waits for all transactions of the server, and other tests have some
+
 
 @contextmanager
-def snapshot_of(reader: Reader, table: str, patience: float = 30.0) -> Iterator[PostgresSnapshot]:
+def snapshot_of(
+    reader: Reader, table: str, patience: float = PATIENCE
+) -> Iterator[PostgresSnapshot]:
     schema, _, name = table.rpartition(".")
     with reader.feed.snapshot(schema or "public", name, {}, patience=patience) as found:
         yield found
@@ -35,6 +41,13 @@ def rows_of(
     source = pickle.loads(pickle.dumps(snapshot.source))
     with source.opened() as pages:
         return [reader.decode(list(pages(part, rows, size))) for part in snapshot.plan(rows, size)]
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def flat(ranges: list[list[Row]]) -> list[Any]:
@@ -217,7 +230,7 @@ def test_positions_are_of_the_history_that_changes_are_of(reader: Reader) -> Non
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     reader.prepare()
     known = {reader.slot: Bookmark(None, {"era": "e0002-"})}
-    with reader.feed.snapshot("public", "t", known, patience=10) as snapshot:
+    with reader.feed.snapshot("public", "t", known, patience=PATIENCE) as snapshot:
         assert snapshot.position.startswith("e0002-0000")
         rows = rows_of(reader, snapshot)
     assert rows == [[]]
@@ -230,8 +243,11 @@ def test_the_table_cannot_be_rewritten_meanwhile(reader: Reader) -> None:
         with pytest.raises(psycopg.errors.LockNotAvailable):
             reader.database.execute("SET lock_timeout = '100ms'; TRUNCATE t")
         assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
-    slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'penstock_snap%%'"
-    assert reader.database.execute(slots) == [(0,)]
+        slots = (
+            "SELECT 1 FROM pg_replication_slots WHERE temporary AND database = current_database()"
+        )
+        # Its connection is closed; the server ends it when it notices.
+        until(lambda: not reader.database.execute(slots))
     reader.database.execute("SET lock_timeout = '20s'; TRUNCATE t")
 
 
@@ -244,16 +260,14 @@ def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> Non
     )
     with (
         ThreadPoolExecutor() as pool,
-        snapshot_of(reader, "t", patience=2) as snapshot,
+        snapshot_of(reader, "t") as snapshot,
         snapshot.source.opened() as pages,
     ):
         rewrite = pool.submit(reader.database.execute, "TRUNCATE t")
-        deadline = time.monotonic() + 60
-        while reader.database.execute(waiting) == [(0,)]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: reader.database.execute(waiting) != [(0,)])
         # Who is late would wait for the rewrite, which waits for the snapshot's end.
-        with pytest.raises(Unavailable, match="lock"), snapshot.source.opened():
+        late = replace(snapshot.source, patience=0.5)
+        with pytest.raises(Unavailable, match="lock"), late.opened():
             raise AssertionError
         (part,) = snapshot.plan(10, 1000)
         assert [row["after"] for row in reader.decode(list(pages(part, 10, 1000)))] == [{"id": 1}]
@@ -271,6 +285,72 @@ def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
         connection.commit()
     with snapshot_of(reader, "t") as snapshot:
         assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
+
+
+@pytest.mark.parametrize("statement", ["SELECT pg_sleep(600)", "LOCK TABLE t"])
+def test_a_statement_ends_when_it_is_stopped(reader: Reader, statement: str) -> None:
+    """Here and at the server."""
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    running = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'"
+        " AND application_name = 'penstock'"
+    )
+    stopped = threading.Event()
+    with (
+        psycopg.connect(reader.database.url) as other,
+        closing(connect_reading(reader.settings, stopped.is_set)) as connection,
+        ThreadPoolExecutor() as pool,
+    ):
+        other.execute("LOCK TABLE t")
+        connection.execute("BEGIN")
+        waiting = pool.submit(connection.execute, statement.encode())
+        until(lambda: bool(reader.database.execute(running)))
+        stopped.set()
+        with pytest.raises(psycopg.OperationalError, match="cancelled"):
+            waiting.result(60)
+        until(lambda: not reader.database.execute(running))
+
+
+def test_rows_that_do_not_come_are_not_waited_for_when_it_is_stopped(reader: Reader) -> None:
+    stopped = threading.Event()
+    with (
+        closing(connect_reading(reader.settings, stopped.is_set)) as connection,
+        ThreadPoolExecutor() as pool,
+    ):
+
+        def copy() -> int:
+            query = "COPY (SELECT pg_sleep(600)) TO STDOUT"
+            with connection.cursor() as cursor, cursor.copy(query) as rows:
+                return len(list(rows))
+
+        waiting = pool.submit(copy)
+        stopped.set()
+        with pytest.raises(psycopg.OperationalError, match="cancelled"):
+            waiting.result(60)
+
+
+def test_a_server_without_tid_range_scans_reads_a_leaf_at_once(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL 13: each range of pages would read the whole table."""
+    monkeypatch.setattr("penstock.feeds.postgres.snapshot._PAGES_SINCE", 990_000)
+    reader.database.execute(
+        "CREATE TABLE t (v int, s text);"
+        "INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n"
+    )
+    reader.prepare()
+    with snapshot_of(reader, "t") as snapshot:
+        found = rows_of(reader, snapshot, size=16384)
+    assert [len(part) for part in found] == [2000]
+
+
+def test_another_history_is_noticed(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.prepare()
+    with snapshot_of(reader, "t") as snapshot:
+        snapshot.verify({reader.slot: Bookmark(None, {"flushed": "0/1"})})
+        with pytest.raises(Unavailable, match="history"):
+            snapshot.verify({reader.slot: Bookmark(None, {"era": "e0001-"})})
 
 
 def test_what_cannot_be_read_is_refused(reader: Reader) -> None:
@@ -293,10 +373,10 @@ def test_what_cannot_be_read_is_refused(reader: Reader) -> None:
         reader.settings.model_copy(update={"connection": type(reader.settings.connection)(url)})
     )
     with pytest.raises(SettingsError, match="permission denied"):
-        theirs.snapshot("public", "t", {}, patience=10).__enter__()
+        theirs.snapshot("public", "t", {}, patience=PATIENCE).__enter__()
     with (
         pytest.raises(SettingsError, match="row-level security"),
-        theirs.snapshot("public", "hidden", {}, patience=10) as snapshot,
+        theirs.snapshot("public", "hidden", {}, patience=PATIENCE) as snapshot,
     ):
         rows_of(reader, snapshot)
     reader.database.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")

@@ -13,6 +13,7 @@ from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 from penstock.tail.bodies import changes_of
+from penstock.tasks.late.depot import as_changes
 
 ENCODINGS = ["json", "msgpack", "arrow"]
 
@@ -91,3 +92,15 @@ def test_no_hash_partition_passes_what_concerns_the_whole_table(
     batch = batch_of(5, route=[1, 2, 0, 2, 1], operation=operations)
     messages = encoded(batch, "cdc.{partition}", messages="batch")
     assert [place.as_py() for place in messages.ordinals] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_changes_that_came_without_the_version_of_their_schema_are_encoded(
+    encoding: str, batch_of: Any
+) -> None:
+    whole = batch_of(3)
+    came = as_changes(whole.drop_columns(["schema_version"]))
+    form = {"encoding": encoding, "messages": "batch" if encoding == "arrow" else "change"}
+    found, wanted = (encoded(one, "cdc.{collection}", **form) for one in (came, whole))
+    for name in ("subjects", "headers", "bodies"):
+        assert getattr(found, name).to_pylist() == getattr(wanted, name).to_pylist()

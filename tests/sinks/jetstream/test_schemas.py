@@ -1,14 +1,19 @@
 """The bucket of schemas, on a real server."""
 
 import uuid
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import orjson
 import ormsgpack
 import pytest
 
+from penstock.errors import Unavailable
+from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
+from penstock.reading.announced import Announced
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.schemas import BUCKET, SchemaBucket
 from penstock.table_schema import TableSchema
@@ -35,7 +40,7 @@ def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
     settings = JetStreamSettings(url=nats.url, encoding=encoding)
     name = f"t-{uuid.uuid4().hex}"
     for version in ("one", "one", "two"):
-        SchemaBucket(settings).put(schema(name, version))
+        SchemaBucket(settings, "shop").put(schema(name, version))
     connection = Connection(settings)
     connection.open()
     stored = Bucket(connection, BUCKET).history(name)
@@ -45,14 +50,16 @@ def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
     assert [one["version"] for one in found] == ["one", "two"]
     assert found[0] == {
         "table": name, "schema": "public", "qualified_name": f"public.{name}", "version": "one",
-        "position": None, "timestamp": found[0]["timestamp"], "columns": list(COLUMNS),
+        "position": None, "pipeline": "shop", "timestamp": found[0]["timestamp"],
+        "columns": list(COLUMNS),
     }  # fmt: skip
 
 
 def test_a_table_that_is_gone_is_deleted(nats: Nats) -> None:
     backend = f"b-{uuid.uuid4().hex}"
     settings = JetStreamSettings(url=nats.url)
-    store, other = SchemaBucket(settings, (backend,)), SchemaBucket(settings, (f"{backend}2",))
+    store = SchemaBucket(settings, "shop", (backend,))
+    other = SchemaBucket(settings, "shop", (f"{backend}2",))
     for one in (store, other):
         one.put(schema("kept", "v"))
         one.put(schema("töte.x", "v"))
@@ -66,5 +73,75 @@ def test_a_table_that_is_gone_is_deleted(nats: Nats) -> None:
         f"{backend}.kept", f"{backend}2.kept", f"{backend}2.t=C3=B6te=2Ex",
     }  # fmt: skip
     store.put(schema("töte.x", "v"))  # it was made again
-    store.close()
-    other.close()
+
+
+def test_two_pipelines_do_not_fight_over_a_table(nats: Nats) -> None:
+    settings, name = JetStreamSettings(url=nats.url), f"t-{uuid.uuid4().hex}"
+    one, other = SchemaBucket(settings, "one"), SchemaBucket(settings, "other")
+    for _ in range(3):
+        one.put(schema(name, "of one"))
+        other.put(schema(name, "of other"))
+    one.remove((name,))
+    with closing(Connection(settings)) as connection:
+        connection.open()
+        stored = Bucket(connection, BUCKET).history(name)
+    found = [ormsgpack.unpackb(each.value or b"") for each in stored]
+    assert [(each["pipeline"], each["version"]) for each in found] == [
+        ("one", "of one"),
+        ("other", "of other"),
+    ]
+
+
+def test_a_bucket_outlives_its_server(own_nats: Callable[..., Nats]) -> None:
+    server = own_nats()
+    settings = JetStreamSettings(url=server.url)
+    store = SchemaBucket(settings, "shop")
+    store.put(schema("t", "one"))
+    server.stop()
+    with pytest.raises(Unavailable):
+        store.put(schema("t", "three"))
+    server.start()
+    store.put(schema("t", "three"))
+
+
+@pytest.mark.parametrize(
+    ("account", "said"),
+    [
+        ({"permissions": {"publish": ["cdc.>", "$JS.API.>"]}}, "KV.schemas"),
+        ({"permissions": {"publish": ["cdc.>"]}}, "JS.API"),
+        ({"permissions": {"publish": ["cdc.>", "$KV.>"]}}, "JS.API"),
+    ],
+)
+def test_an_account_that_may_publish_its_changes_alone_is_refused_and_reads_on(
+    own_nats: Callable[..., Nats],
+    account: dict[str, Any],
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    user = {"user": "u", "password": "p", **account}
+    settings = JetStreamSettings(
+        url=own_nats({"authorization": {"users": [user]}}).url, user="u", password="p"
+    )
+    announced = Announced(SchemaBucket(settings, "shop"))
+    for version in ("one", "two"):
+        announced(schema("t", version))
+    (record,) = caplog.records
+    assert said in record.getMessage()
+
+
+@pytest.mark.parametrize("has_jetstream", [True, False])
+def test_without_jetstream_or_room_changes_flow(
+    own_nats: Callable[..., Nats], caplog: pytest.LogCaptureFixture, *, has_jetstream: bool
+) -> None:
+    limits = {"max_mem": 1 << 20, "max_file": 1 << 24, "max_streams": 1}
+    account = {"users": [{"user": "u", "password": "p"}], "jetstream": limits}
+    server = own_nats({"accounts": {"A": account}} if has_jetstream else {"jetstream": False})
+    settings = JetStreamSettings(url=server.url, user="u", password="p")
+    if has_jetstream:
+        with closing(Connection(settings)) as connection:
+            connection.open()
+            JetStream(connection).create({"name": "CDC", "subjects": ["cdc.>"]})
+    announced = Announced(SchemaBucket(settings, "shop"))
+    announced(schema("t", "one"))
+    (record,) = caplog.records
+    assert ("maximum" if has_jetstream else "no JetStream") in record.getMessage()

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.change import COLUMNS, IMAGES
+from penstock.change import COLUMNS, IMAGES, OPTIONAL
 from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import (
     LeaseLost,
@@ -134,6 +134,11 @@ def test_a_transform_that_spark_refuses_says_why(
         (["SELECT * FROM changes WHERE ordinal < 0"], {"ordinal", CARRIER}),
         (["SELECT * FROM changes WHERE relation_id IS NULL"], {"relation_id", CARRIER}),
         ([f"SELECT {', '.join(COLUMNS)} FROM changes WHERE ordinal < 3"], set(COLUMNS)),
+        (
+            [f"SELECT {', '.join(c for c in COLUMNS if c not in OPTIONAL)} FROM changes"],
+            set(COLUMNS),
+        ),
+        (["SELECT * EXCEPT (schema_version) FROM changes"], set(COLUMNS)),
         (["SELECT * FROM changes WHERE ordinal IN (SELECT col1 FROM VALUES (1))"], set(COLUMNS)),
         (["SELECT * FROM changes UNION ALL SELECT * FROM changes WHERE 1 = 0"], set(COLUMNS)),
         ([], {CARRIER}),
@@ -145,6 +150,8 @@ def test_a_transform_that_spark_refuses_says_why(
         "nothing left",
         "the relation",
         "a list",
+        "an old list",
+        "without what may lack",
         "subquery",
         "union",
         "none",

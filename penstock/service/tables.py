@@ -1,0 +1,122 @@
+"""The tables that a pipeline follows, as they are now, and the bucket of their schemas.
+
+A thread of its own looks twice a minute: neither requests nor changes wait for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from penstock.closing import Closes
+from penstock.errors import PenstockError
+from penstock.sinks.jetstream.schemas import SchemaBucket
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.snapshots.catalog import Known, SnapshotSource, tables_of
+from penstock.table_schema import TableName
+
+_LOOK = 30.0  # seconds between two looks at the tables
+_AGAIN = 60.0  # seconds after which a bucket that did not take a schema is tried again
+_TOGETHER = 50  # schemas that are stored between two questions whether to go on
+_LEAVING = 5.0  # seconds that `close` waits for a look
+
+log = structlog.get_logger("penstock")
+
+
+class FollowedTables(Closes):
+    """Looks from `start` until `close`, while the pipeline is ours. What fails is said once."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        sources: list[SnapshotSource],
+        sink: JetStreamSettings,
+        *,
+        is_ours: Callable[[], bool],
+    ) -> None:
+        self._sources, self._is_ours = sources, is_ours
+        self._found: dict[str, list[Known]] = {}  # backend -> its tables
+        self._buckets = {
+            each.backend: SchemaBucket(sink, pipeline, each.prefix) for each in sources
+        }
+        self._stored: dict[str, set[TableName]] = {each.backend: set() for each in sources}
+        self._store_at = 0.0  # monotonic seconds
+        self._said: dict[str, str] = {}  # what failed -> how
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="schemas", daemon=True)
+
+    def start(self) -> None:
+        """Returns at once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(_LEAVING)
+
+    @property
+    def unknown(self) -> list[str]:
+        """The backends whose tables are not known yet."""
+        return [each.backend for each in self._sources if each.backend not in self._found]
+
+    @property
+    def all(self) -> list[Known]:
+        """The tables, as the last look found them."""
+        return [table for tables in self._found.copy().values() for table in tables]
+
+    def look(self) -> None:
+        """At the tables of every backend that can be asked."""
+        for source in self._sources:
+            what = f"the tables of {source.backend} cannot be looked at now"
+            try:
+                self._found[source.backend] = tables_of(source)
+            except Exception as error:
+                self._warn(what, error)
+            else:
+                self._said.pop(what, None)
+
+    def _run(self) -> None:
+        while self._goes_on:
+            self.look()
+            if time.monotonic() >= self._store_at:
+                self._store()
+            self._over.wait(_LOOK)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._is_ours() and not self._over.is_set()
+
+    def _store(self) -> None:
+        """What is new, and the ends of tables that are gone."""
+        what = "schemas of tables cannot be stored now; changes flow"
+        try:
+            for backend, tables in self._found.copy().items():
+                self._store_of(backend, tables)
+        except Exception as error:
+            self._warn(what, error)
+            self._store_at = time.monotonic() + _AGAIN
+        else:
+            self._said.pop(what, None)
+
+    def _store_of(self, backend: str, tables: list[Known]) -> None:
+        bucket, stored = self._buckets[backend], self._stored[backend]
+        schemas = [each.schema for each in tables]
+        for start in range(0, len(schemas), _TOGETHER):
+            if not self._goes_on:
+                return
+            some = schemas[start : start + _TOGETHER]
+            bucket.put(*some)
+            stored.update(each.name for each in some)
+        for name in stored - {each.name for each in schemas}:
+            if not self._goes_on:
+                return
+            bucket.remove(name)
+            stored.discard(name)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        text = str(PenstockError.of(error, "the look at the tables"))
+        if self._said.get(what) != text:
+            log.warning(what, error=text)
+        self._said[what] = text

@@ -1,0 +1,132 @@
+"""The look at the tables, with a source and a bucket that are scripted."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.service.tables import FollowedTables
+from penstock.snapshots.catalog import Known, SnapshotSource
+from penstock.table_schema import TableName, TableSchema
+
+
+class Script:
+    """What the source has, and what is done to the bucket; both raise `fault`s on demand."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, str] = {}
+        self.looks = 0
+        self.done: list[Any] = []
+        self.source_fault: Exception | None = None
+        self.bucket_fault: Exception | None = None
+        self.entered, self.proceed = threading.Event(), threading.Event()
+        self.proceed.set()
+
+    def tables_of(self, source: SnapshotSource) -> list[Known]:
+        self.looks += 1
+        if self.source_fault is not None:
+            raise self.source_fault
+        return [
+            Known(
+                source=source,
+                schema=TableSchema(
+                    schema="public", table=name, name=(name,), version=version, columns=()
+                ),
+            )
+            for name, version in self.versions.items()
+        ]
+
+    def put(self, *schemas: TableSchema) -> None:
+        self.entered.set()
+        assert self.proceed.wait(60)
+        self._do(*(each.name for each in schemas))
+
+    def remove(self, name: TableName) -> None:
+        self._do("remove", name)
+
+    def _do(self, *what: Any) -> None:
+        if self.bucket_fault is not None:
+            raise self.bucket_fault
+        self.done.append(what)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def look_again(self) -> None:
+        looks = self.looks
+        self.until(lambda: self.looks > looks + 1)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    made = Script()
+    monkeypatch.setattr("penstock.service.tables.tables_of", made.tables_of)
+    monkeypatch.setattr("penstock.service.tables.SchemaBucket", lambda *_: made)
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.005)
+    monkeypatch.setattr("penstock.service.tables._AGAIN", 0.01)
+    return made
+
+
+@pytest.fixture
+def tables(script: Script) -> Iterator[FollowedTables]:
+    feed: Any = None
+    source = SnapshotSource(backend="shop", feed=feed, prefix=())
+    sink: Any = None
+    with FollowedTables("pipe", [source], sink, is_ours=lambda: True) as made:
+        yield made
+
+
+def test_what_is_gone_is_removed_although_that_failed_first(
+    script: Script, tables: FollowedTables
+) -> None:
+    script.versions = {"kept": "1", "gone": "1"}
+    tables.start()
+    script.until(lambda: (("kept",), ("gone",)) in script.done)
+    script.bucket_fault = Unavailable("away")
+    del script.versions["gone"]
+    script.look_again()
+    script.bucket_fault = None
+    script.until(lambda: ("remove", ("gone",)) in script.done)
+    script.look_again()
+    assert script.done.count(("remove", ("gone",))) == 1
+
+
+def test_what_fails_is_said_once_and_stops_nothing_else(
+    script: Script, tables: FollowedTables
+) -> None:
+    script.versions = {"t": "1"}
+    script.bucket_fault = SettingsError("may not publish")
+    with capture_logs() as logs:
+        tables.start()
+        script.until(lambda: bool(logs) and not tables.unknown)
+        script.look_again()
+        script.source_fault = Unavailable("away")
+        script.until(lambda: len(logs) == 2)
+        script.look_again()
+    assert ["may not publish" in logs[0]["error"], "away" in logs[1]["error"]] == [True, True]
+    assert len(logs) == 2
+    assert [each.name for each in tables.all] == [("t",)], "what is known stays known"
+
+
+def test_requests_do_not_wait_for_the_bucket_and_neither_does_the_end(
+    script: Script, tables: FollowedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.tables._LEAVING", 0.05)
+    monkeypatch.setattr("penstock.service.tables._TOGETHER", 1)
+    script.versions = {"one": "1", "two": "1"}
+    script.proceed.clear()
+    tables.start()
+    assert script.entered.wait(60)
+    tables.look()
+    assert len(tables.all) == 2
+    tables.close()
+    script.proceed.set()
+    tables._thread.join(60)
+    assert script.done == [(("one",),)], "it goes on with no other table"

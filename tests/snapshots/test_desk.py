@@ -1,0 +1,205 @@
+"""Requests, and what becomes of runs, on real servers; without the service's thread."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.config import Pipeline, parse_pipeline
+from penstock.errors import Unavailable
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.snapshots.catalog import Known, sources, tables_of
+from penstock.snapshots.desk import Desk
+from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.records import RunRecord
+from tests.servers import Database, Nats
+from tests.snapshots.conftest import World
+from tests.snapshots.gate import Gate
+
+pytestmark = pytest.mark.live
+
+Json = dict[str, Any]
+
+
+class Office:
+    """A pipeline with one table of 300 rows, whose snapshots have 3 chunks, and its desks."""
+
+    def __init__(self, world: World, stack: ExitStack) -> None:
+        self.world, self._stack = world, stack
+        self.table = f"t_{world.database.name}"
+        world.database.execute(
+            f"CREATE TABLE {self.table} (id int PRIMARY KEY);"
+            f"INSERT INTO {self.table} SELECT generate_series(1, 300)"
+        )
+        world.feed.begin()
+        document: Json = {
+            "name": f"pipe-{world.database.name}",
+            "backends": [{
+                "name": "shop", "type": "postgres", "connection": world.database.url,
+                "slot": f"s_{world.database.name}", "publication": "p",
+            }],
+            "sink": {"type": "jetstream", "url": world.sink.url.get_secret_value(),
+                     "encoding": "json"},
+            "snapshot": {"chunk_rows": 100},
+        }  # fmt: skip
+        self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
+        self.tables: list[Known] = tables_of(sources(self.pipeline)[0])
+
+    def desk(self, url: str = "", **more: Any) -> Desk:
+        sink = self.pipeline.sink.settings
+        assert isinstance(sink, JetStreamSettings)
+        if url:
+            sink = sink.model_copy(update={"url": type(sink.url)(url)})
+        stream = self._stack.enter_context(InitStream(sink, "INIT"))
+        made = Desk(self.pipeline, sink, stream, bookmarks=lambda _: {}, **more)
+        return self._stack.enter_context(closing(made))
+
+    def request(self, desk: Desk) -> RunRecord:
+        return desk.request((self.table,), self.tables)
+
+    def ended(self, desk: Desk, snapshot_id: str) -> RunRecord:
+        """After ticks until it has."""
+        deadline = time.monotonic() + 60
+        while True:
+            desk.tick()
+            record = desk.records.get(snapshot_id)
+            if record is not None and record.has_ended:
+                return record
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def complete(self) -> str:
+        """Returns when there is a meta of the table: the id of its snapshot."""
+        deadline = time.monotonic() + 60
+        while (found := self.world.api.last("INIT", f"init.meta.{self.table}")) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return str(orjson.loads(found.payload)["snapshot_id"])
+
+    def chunks(self, snapshot_id: str) -> int:
+        return len(self.world.messages(f"init.snap.{self.table}.{snapshot_id}.>"))
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture
+def office(world: World, stack: ExitStack) -> Office:
+    return Office(world, stack)
+
+
+def test_a_complete_snapshot_is_not_taken_again(office: Office) -> None:
+    """Whose service ended between its meta and its record."""
+    before = office.desk()
+    snapshot_id = office.request(before).snapshot_id
+    assert office.complete() == snapshot_id
+    before.close()
+    after = office.desk()
+    after.resume(office.tables)
+    record = after.records.get(snapshot_id)
+    assert record is not None
+    assert (record.state, record.rows, record.chunks) == ("done", 300, 3)
+    assert record.position
+    assert office.chunks(snapshot_id) == 3
+    assert len(after.records.all()) == 1
+
+
+def test_a_snapshot_whose_answer_to_the_meta_was_lost_is_complete(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Gate(monkeypatch, "init.meta.", then=Unavailable("away")).open()
+    desk = office.desk()
+    record = office.ended(desk, office.request(desk).snapshot_id)
+    assert (record.state, record.rows, record.error) == ("done", 300, "")
+    assert office.chunks(record.snapshot_id) == 3
+
+
+def test_what_runs_here_is_not_taken_up(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the tables were not all known at the start, requests come first."""
+    gate, desk = Gate(monkeypatch, "init.snap.", 3), office.desk()
+    snapshot_id = office.request(desk).snapshot_id
+    gate.reached()
+    desk.resume(office.tables)
+    gate.open()
+    record = office.ended(desk, snapshot_id)
+    assert (record.state, record.rows) == ("done", 300)
+    assert len(desk.records.all()) == 1
+
+
+def test_an_ended_run_is_not_shared(office: Office) -> None:
+    """Its rows are older than the request."""
+    desk = office.desk()
+    first = office.request(desk).snapshot_id
+    office.complete()
+    deadline = time.monotonic() + 60
+    while (second := office.request(desk).snapshot_id) == first:  # its connections are closed yet
+        assert time.monotonic() < deadline
+    assert [office.ended(desk, one).state for one in (first, second)] == ["done", "done"]
+
+
+def test_a_cancelled_run_is_not_shared(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, desk = Gate(monkeypatch, "init.snap.", 2), office.desk()
+    first = office.request(desk).snapshot_id
+    gate.reached()
+    desk.cancel(first)
+    second = office.request(desk).snapshot_id
+    gate.open()
+    assert [office.ended(desk, one).state for one in (first, second)] == ["cancelled", "done"]
+
+
+def test_a_run_that_ended_for_the_lease_stays_for_the_next_owner(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, lost = Gate(monkeypatch, "init.snap.", 3), threading.Event()
+    desk = office.desk(is_ours=lambda: not lost.is_set())
+    snapshot_id = office.request(desk).snapshot_id
+    gate.reached()
+    lost.set()
+    gate.open()
+    desk.close()
+    desk.tick()
+    record = desk.records.get(snapshot_id)
+    assert record is not None and not record.has_ended
+    monkeypatch.undo()
+    heir = office.desk()
+    heir.resume(office.tables)
+    record = heir.records.get(snapshot_id)
+    assert record is not None and record.state == "replaced"
+    assert office.ended(heir, record.by).state == "done"
+
+
+def test_missing_rights_do_not_keep_a_record_from_its_end(
+    database: Database,
+    own_nats: Callable[..., Nats],
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    denied = ["$JS.API.STREAM.PURGE.>", "init.error.>"]
+    users = [
+        {"user": "all", "password": "x"},
+        {"user": "few", "password": "x", "permissions": {"publish": {"deny": denied}}},
+    ]
+    server = own_nats({"authorization": {"users": users}, "no_auth_user": "all"})
+    world = stack.enter_context(closing(World(database, server)))
+    office = Office(world, stack)
+    gate = Gate(monkeypatch, "init.snap.", 2)
+    desk = office.desk(server.url.replace("//", "//few:x@"))
+    snapshot_id = office.request(desk).snapshot_id
+    gate.reached()
+    desk.cancel(snapshot_id)
+    gate.open()
+    record = office.ended(desk, snapshot_id)
+    assert record.state == "cancelled"
+    assert office.chunks(snapshot_id)  # it may not delete them
+    desk.records.put(replace(record, snapshot_id="snap-left", state="running"))
+    desk.resume(office.tables)
+    left = desk.records.get("snap-left")
+    assert left is not None and left.state == "replaced"
