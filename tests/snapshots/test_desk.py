@@ -131,6 +131,7 @@ def test_what_runs_here_is_not_taken_up(office: Office, monkeypatch: pytest.Monk
     gate.open()
     record = office.ended(desk, snapshot_id)
     assert (record.state, record.rows) == ("done", 300)
+    assert office.chunks(snapshot_id) == 3
     assert len(desk.records.all()) == 1
 
 
