@@ -235,7 +235,8 @@ class PartitionReader:
                     raise
                 self._record(lost)
                 despite.append(lost.gap)
-        self._unended += [(gap, resume) for gap in despite]
+        known = [gap for gap, _ in self._unended]
+        self._unended += [(gap, resume) for gap in despite if gap not in known]
         if following.begins:
             self._end_gaps(following.begins)
         if self._saved is not None and resume is not self._saved:
@@ -246,7 +247,7 @@ class PartitionReader:
     def _end_gaps(self, to: str) -> None:
         """Records where passed gaps end: some sources say it with the first change after them."""
         while self._unended:
-            gap, resume = self._unended.pop()
+            gap, resume = self._unended.pop(0)
             self._gaps.lost(self.partition, gap, resume, to=to)
 
     def _record(self, lost: HistoryLost) -> None:
