@@ -8,8 +8,9 @@ from pydantic import BeforeValidator
 def _refuse(value: Any) -> Any:
     if value == "resnapshot":
         raise ValueError(
-            "`resnapshot` is not supported yet; write `fail`, or `continue` and load the data anew"
-            " yourself (tables of PostgreSQL: with `penstock snapshot`)"
+            "`resnapshot` needs snapshots that are taken by themselves, which is not supported yet;"
+            " write `fail`, or `continue` and load the data anew (tables of PostgreSQL: with"
+            " `penstock snapshot`)"
         )
     return value
 

@@ -16,7 +16,7 @@ from penstock.native import library
 from penstock.wire.changestream.changes import Read
 
 _OPERATIONS = ("INSERT", "UPDATE", "REPLACE", "DELETE")
-_NUMBERS = 20  # of an event, in bson.c
+_NUMBERS = 20  # of an event, in events.c
 
 # Database, collection -> tenant.
 NameRule = Callable[[str | None, str | None], str | None]
