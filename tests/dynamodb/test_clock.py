@@ -85,7 +85,8 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
         records: list[dict[str, Any]] = []
 
         def read() -> bool:
-            reading.read()
+            with suppress(Unavailable):  # the server drops connections at this pace
+                reading.read()
             with suppress(Unavailable):
                 while record := next(stream):
                     records.append(record)
