@@ -34,6 +34,7 @@ from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.records import Answer, read_answer
 
 _CONNECTIONS = 16
+_TRIES = 3  # of a look-up that the service fails
 _making = threading.Lock()  # sessions are not thread-safe
 
 
@@ -73,7 +74,8 @@ class StreamsClient:
     """The four calls, with errors as ours unless a method says otherwise. Thread-safe.
 
     botocore repeats none of them: a repeated call would not be paced. What was refused is tried
-    again by whoever asked; only a connection that the service has closed is made anew here.
+    again by whoever asked; only a look-up that the service failed, and a connection that it has
+    closed, are tried again here.
     """
 
     def __init__(self, settings: DynamodbSettings, account: Account | None = None) -> None:
@@ -120,12 +122,17 @@ class StreamsClient:
         """ListStreams or DescribeStream, as soon as the account's limits allow it."""
         account = self.account
         lists = method.__name__ == "list_streams"
-        account.wait_for(account.lists if lists else account.describes)
-        try:
-            answer = self._call(method, **given)
-        except ClientError as error:
-            account.is_throttled = issubclass(kind_of(error), Throttled)
-            raise
+        for tries in range(_TRIES, 0, -1):
+            account.wait_for(account.lists if lists else account.describes)
+            try:
+                answer = self._call(method, **given)
+            except ClientError as error:
+                kind = kind_of(error)
+                account.is_throttled = issubclass(kind, Throttled)
+                if tries == 1 or account.is_throttled or not issubclass(kind, Unavailable):
+                    raise
+            else:
+                break
         account.is_throttled = False
         return answer
 

@@ -219,17 +219,17 @@ def test_look_ups_that_are_refused_are_not_repeated_at_once(server: StreamsServe
 
 
 def test_a_call_that_is_refused_is_made_once(server: StreamsServer) -> None:
-    """botocore repeats nothing."""
+    """botocore repeats nothing; a look-up that the service fails is made three times."""
     stream = server.stream("users")
     shard = stream.shard()
     server.fail("GetRecords", "LimitExceededException")
     server.fail("ListStreams", "ThrottlingException")
-    server.fail("DescribeStream", "InternalServerError", status=500)
+    server.fail("DescribeStream", "InternalServerError", times=3, status=500)
     feed = DynamodbFeed(settings_of(server))
     for _ in range(2):
         with pytest.raises(Unavailable):
             feed.partitions()
-    assert (server.counts["ListStreams"], server.counts["DescribeStream"]) == (2, 1)
+    assert (server.counts["ListStreams"], server.counts["DescribeStream"]) == (2, 3)
     walking = Walking(server, stream, shard)
     walking.step()
     assert server.counts["GetRecords"] == 1
