@@ -21,7 +21,7 @@ LISTS, DESCRIBES = 4, 8
 _SHARDS = 10_000
 
 
-class Origin(NamedTuple):
+class WalkOrigin(NamedTuple):
     """Where a walk comes from: after a record of the feed's user; or from `since` (None: the
     horizon), asked for at `asked` (0 for the horizon). Two that began at "now" in the same second
     differ in `asked` alone: the iterators of each are at places of their own."""
@@ -37,7 +37,7 @@ class Walk:
     seconds), and there was nothing since `origin`. `scans`: records that are older than a time were
     passed over, up to `after`."""
 
-    origin: Origin
+    origin: WalkOrigin
     after: Place | None
     scans: bool
     iterator: str

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from penstock.errors import ShardIteratorExpired, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.feeds.dynamodb.account import KnownShard, Origin, Walk
+from penstock.feeds.dynamodb.account import KnownShard, Walk, WalkOrigin
 from penstock.feeds.dynamodb.ages import Ages
 from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning, is_before
 from penstock.feeds.dynamodb.client import StreamsClient
@@ -105,11 +105,11 @@ class DynamodbFollowing:
             self._reach, self._tip = copy(walk.reach), walk.tip
 
     @property
-    def _origin(self) -> Origin:
+    def _origin(self) -> WalkOrigin:
         if self._after is not None and not self._scans:
-            return Origin(self._after)
+            return WalkOrigin(self._after)
         begins = self._beginning
-        return Origin(None, begins.since, 0.0 if begins.since is None else begins.asked)
+        return WalkOrigin(None, begins.since, 0.0 if begins.since is None else begins.asked)
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`. One poll: a call, and up to five until the tip is found, or in a

@@ -16,7 +16,7 @@ _AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked ag
 log = logging.getLogger("penstock")
 
 
-class Announcer:
+class SchemaAnnouncer:
     """Calls `record` with each schema once; the feed keeps it, because every reader of a slot is
     sent all Relation messages anew. A catalogue that does not answer holds up no changes: then a
     schema is left out, until its next message."""

@@ -21,7 +21,7 @@ from penstock.feeds import (
     Listing,
     Mark,
 )
-from penstock.feeds.postgres.announcer import Announcer
+from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -80,7 +80,7 @@ class PostgresFeed:
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
         self._streaming = settings.streaming
-        self._announcer: Announcer | None = None
+        self._announcer: SchemaAnnouncer | None = None
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -340,7 +340,7 @@ class PostgresFeed:
 
     def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
         """See `feeds.AnnouncesSchemas`."""
-        self._announcer = Announcer(self._settings, record)
+        self._announcer = SchemaAnnouncer(self._settings, record)
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.AnnouncesSchemas`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.feeds.postgres.announcer import Announcer
+from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Ordinary, SideConnection
@@ -66,7 +66,7 @@ class PostgresFollowing:
         *,
         on_server_defect: Callable[[], None] = lambda: None,
         diverged: Callable[[], HistoryLost],
-        announcer: Announcer | None = None,
+        announcer: SchemaAnnouncer | None = None,
     ) -> None:
         slot, after = begin.slot, begin.after
         self._settings = settings

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresSettings
-from penstock.feeds.postgres.announcer import Announcer
+from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.table_schema import TableSchema
 from tests.wire.pages import relation
 
@@ -28,7 +28,7 @@ class Log:
                 "tables": ["public.t"],
             }
         )
-        self.announcer = Announcer(settings, self.recorded.append)
+        self.announcer = SchemaAnnouncer(settings, self.recorded.append)
 
     def sends(self, raw: bytes) -> "Log":
         self.announcer.announce(raw, self._ask, "1:0")
