@@ -25,7 +25,7 @@ int bson_take_name(struct cursor *c, uint8_t *type, struct text *name) {
     name->at = c->at;
     name->size = end - c->at;
     c->at = end + 1;
-    return FINE;
+    return is_utf8(*name) ? FINE : STRANGE;
 }
 
 int bson_enter(struct cursor *c, struct cursor *inside) {

@@ -170,6 +170,14 @@ def test_a_name_that_is_there_twice_is_as_python_has_it() -> None:
     agree(page(bytes(raw)))
 
 
+def test_a_name_that_is_no_utf_8_is_an_error_for_both() -> None:
+    raw = bson.encode(event(1, fullDocument=..., fullDocumentX=None))
+    broken = raw.replace(b"fullDocumentX", b"\x80ullDocumentX")
+    agree(page(broken), on_error="dead-letter")
+    native, _ = decoders("json", on_error="dead-letter")
+    assert [row["operation"] for row in rows(native, page(broken))] == ["ERROR"]
+
+
 @pytest.mark.parametrize("depth", [10, 63, 64, 90])
 def test_depth_is_no_limit(depth: int) -> None:
     found: Any = 1
