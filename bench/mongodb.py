@@ -10,6 +10,8 @@ from bson import Int64
 from bson.raw_bson import RawBSONDocument
 
 from penstock.closing import Closes
+from penstock.feeds.mongodb.pipeline import stages
+from penstock.feeds.mongodb.settings import MongoSettings
 from tests.servers import Secantus
 
 _DATABASE, _COLLECTION = "bench", "bench"
@@ -18,7 +20,7 @@ _DATABASE, _COLLECTION = "bench", "bench"
 class MongoDB(Closes):
     """A `Source`."""
 
-    baseline = "PyMongo's raw batches, not decoded"
+    baseline = "PyMongo's raw batches of the same stream, not decoded"
 
     def __init__(self, rows: int) -> None:
         options = {"sync-on-commit": False, "oplog-max-entries": 2 * rows + 100_000}
@@ -44,12 +46,14 @@ class MongoDB(Closes):
     @property
     def backend(self) -> Mapping[str, Any]:
         """See `Source`."""
+        return {"type": "mongodb", **self._settings, "start": "beginning"}
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
         return {
-            "type": "mongodb",
             "connection": self._server.url,
             "database": _DATABASE,
             "collections": [_COLLECTION],
-            "start": "beginning",
         }
 
     def write(self, rows: int, size: int = 1000) -> None:
@@ -64,13 +68,14 @@ class MongoDB(Closes):
         """See `Source`."""
         with closing(pymongo.MongoClient(self._server.url, document_class=RawBSONDocument)) as own:
             database = own[_DATABASE]
-            stage = {"startAtOperationTime": self._first()}
+            settings = MongoSettings.model_validate(self._settings)
+            pipeline = stages(settings, {"time": self._first()}, split=True)
             with own.start_session() as session:
                 started, found = time.perf_counter(), 0
                 reply = database.command(
                     {
-                        "aggregate": _COLLECTION,
-                        "pipeline": [{"$changeStream": stage}],
+                        "aggregate": 1,
+                        "pipeline": pipeline,
                         "cursor": {"batchSize": 1000},
                     },
                     session=session,
@@ -79,16 +84,17 @@ class MongoDB(Closes):
                 while (found := found + len(batch)) < rows:
                     more = {
                         "getMore": Int64(cursor["id"]),
-                        "collection": _COLLECTION,
+                        "collection": cursor["ns"].partition(".")[2],
                         "batchSize": 1000,
                         "maxTimeMS": 1000,
                     }
                     batch = database.command(more, session=session)["cursor"]["nextBatch"]
                 return time.perf_counter() - started
 
-    def _first(self) -> Any:
+    def _first(self) -> list[int]:
         """The cluster time of the first change."""
-        return self._client.local["oplog.rs"].find_one(sort=[("$natural", 1)])["ts"]
+        time = self._client.local["oplog.rs"].find_one(sort=[("$natural", 1)])["ts"]
+        return [time.time, time.inc]
 
 
 def _document(number: int) -> dict[str, Any]:
