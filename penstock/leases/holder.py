@@ -5,7 +5,6 @@ clocks of two hosts are never compared. A holder that is cut off from the store 
 the same rule: `holds` is false one term after the last renewal, before any other can have them.
 """
 
-import json
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.leases import Lease
+from penstock.leases.encoding import properties_of
 from penstock.leases.owned import OwnedRows
 from penstock.processes import is_alive, machine
 
@@ -27,6 +27,8 @@ RENEW = 1.0
 TERM = 4.0
 
 _Document = dict[str, Any]
+# Of `terms`: what is true of one owner only.
+_OWNERS = frozenset({"since", "machine", "pid", "term", "asked_by"})
 
 
 def instance_name() -> str:
@@ -35,29 +37,38 @@ def instance_name() -> str:
 
 
 def terms(lease: Lease) -> _Document:
-    """What a lease's owner wrote of itself: `since`, `machine`, `pid`, `term` (seconds), its
-    `properties`, and `asked_by`, who wants it; empty if nobody holds it."""
-    try:
-        found = json.loads(lease.continuation)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    """The lease's properties: what its owner wrote of itself, `since`, `machine`, `pid`, `term`
+    (seconds) and more; `asked_by`, who wants it; and what is the user's own."""
+    return _earlier(lease) or dict(lease.properties)
+
+
+def users_own(lease: Lease) -> _Document:
+    """The properties without what is an owner's: the user's, for a partition's children too."""
+    return {name: value for name, value in terms(lease).items() if name not in _OWNERS}
+
+
+def _earlier(lease: Lease) -> _Document:
+    """What an owner of an earlier version wrote: in the continuation. It goes first: such an
+    owner leaves another's properties as they are, in some stores."""
+    found = properties_of(lease.continuation)
+    return found if "since" in found else {}
 
 
 def _with(lease: Lease, owner: str, document: Mapping[str, Any]) -> Lease:
-    return replace(lease, owner=owner, continuation=json.dumps(document) if document else "")
+    continuation = "" if _earlier(lease) else lease.continuation
+    return replace(lease, owner=owner, continuation=continuation, properties=dict(document))
 
 
 class _Seen(NamedTuple):
     """Of another's lease: for how many seconds it was seen to be of one revision."""
 
-    revision: int
+    revision: str
     seconds: float
     looked_at: float
 
 
 class LeaseHolder:
-    """The leases that one owner holds among rows of which it writes nothing else.
+    """The leases that one owner holds among rows of which it writes the owner and the properties.
 
     `free` and `take` until they are ours; `renew` every `every` seconds (`start`: in a thread),
     one write for all of them; `release`, or lose them. `term` is ours: another's lease states its
@@ -133,7 +144,8 @@ class LeaseHolder:
             **self._properties(),
         }
         store, owner = self._rows.store, self._rows.owner
-        answers = store.put_all([_with(row, owner, fresh) for row in rows]) if rows else []
+        written = [_with(row, owner, users_own(row) | fresh) for row in rows]
+        answers = store.put_all(written) if written else []
         taken = [each for each in answers if isinstance(each, Lease)]
         with self._rows.lock:
             self._rows.adopt(taken)
@@ -175,7 +187,7 @@ class LeaseHolder:
             for name in names:
                 del self._renewed[name]  # first: another may hold it before we have the answer
             with suppress(PenstockError):
-                self._rows.write(names, lambda row: _with(row, "", {}))
+                self._rows.write(names, lambda row: _with(row, "", self._unowned(row)))
             self._rows.drop(names)
 
     def start(self) -> None:
@@ -198,6 +210,10 @@ class LeaseHolder:
         while not done.wait(self._every):
             with suppress(PenstockError):
                 self.renew()
+
+    def _unowned(self, row: Lease) -> _Document:
+        ours = self._properties()
+        return {name: value for name, value in users_own(row).items() if name not in ours}
 
     def _watched(self, row: Lease, now: float) -> _Seen:
         before = self._seen.get(row.name)

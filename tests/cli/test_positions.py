@@ -45,7 +45,7 @@ def test_positions_are_shown_by_backend_and_partition(file: Path) -> None:
             "partition": "my/slot",
             "place": PLACE,
             "owner": "",
-            "revision": 1,
+            "revision": "1",
         }
     ]
     lines = positions(file).output.splitlines()

@@ -14,6 +14,11 @@ from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live
 
+# The table as the first version made it.
+OF_BEFORE = """CREATE TABLE penstock_lease (
+    name text PRIMARY KEY, owner text NOT NULL, continuation text NOT NULL,
+    revision bigint NOT NULL, deleted boolean NOT NULL DEFAULT false)"""
+
 
 def test_two_stores_share_their_rows(database: Database) -> None:
     one, other = open_store(database.url), open_store(database.url)
@@ -51,7 +56,7 @@ def test_of_many_that_begin_at_once_one_wins(database: Database) -> None:
         thread.join()
     assert len(won) == 1
     store = PostgresStore(database.url)
-    assert store.get("a") == Lease(name="a", owner=won[0], revision=1)
+    assert store.get("a") == Lease(name="a", owner=won[0], revision="1")
     store.close()
 
 
@@ -121,6 +126,28 @@ def test_a_role_that_may_not_is_told_what_it_needs(database: Database) -> None:
         assert "CREATE" in caught.value.hint
         store.close()
     finally:
+        database.execute(f"DROP ROLE {role}")
+
+
+def test_a_table_of_an_earlier_version_is_used_without_a_right_to_alter_it(
+    database: Database,
+) -> None:
+    role = f"r_{database.name}"
+    database.execute(OF_BEFORE)
+    database.execute("""INSERT INTO penstock_lease VALUES ('a', 'me', '{"place": null}', 7)""")
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    database.execute(f"GRANT SELECT, INSERT, UPDATE ON penstock_lease TO {role}")
+    try:
+        store = PostgresStore(database.url.replace("postgres@", f"{role}@"))
+        found = store.get("a")
+        assert found == Lease(name="a", owner="me", continuation='{"place": null}', revision="7")
+        rows = [replace(found, properties={"team": "x"}), Lease(name="b", properties={"y": 1})]
+        assert store.put_all(rows) == store.list("")
+        assert [row.properties for row in store.list("")] == [{"team": "x"}, {"y": 1}]
+        assert [row.continuation for row in store.list("")] == ['{"place": null}', ""]
+        store.close()
+    finally:
+        database.execute(f"DROP OWNED BY {role}")
         database.execute(f"DROP ROLE {role}")
 
 
