@@ -117,6 +117,18 @@ class LeaseHolder:
         is_held = renewed is not None and name not in self._rows.lost
         return is_held and self._clock() - (renewed or 0.0) < self._term
 
+    def has(self, name: str) -> bool:
+        """Whether the lease is among those that are `held`."""
+        return name in self._renewed and name not in self._rows.lost
+
+    def forget(self, names: Collection[str]) -> None:
+        """These are not ours any more, lost or not; writes nothing."""
+        with self._rows.lock:
+            for name in names:
+                self._renewed.pop(name, None)
+            self._rows.drop(names)
+            self._rows.lost.difference_update(names)
+
     def free(self, rows: Iterable[Lease]) -> list[Lease]:
         """Which may be taken of all the rows that there are: nobody's, our own of before, those
         of a process of this machine that has ended, and expired ones. Call it a few times in a
@@ -180,14 +192,14 @@ class LeaseHolder:
         return {name: str(owner) for name, owner in rows.items() if owner}
 
     def release(self, names: Collection[str] | None = None) -> None:
-        """Gives leases (all of them) back, so that nobody need wait for them to expire. A store
-        that is away is no error: they expire."""
+        """Gives leases (all of them) back, so that nobody need wait for them to expire; who asked
+        for one stays in it. A store that is away is no error: they expire."""
         with self._rows.lock:
             names = [name for name in self.held if names is None or name in names]
             for name in names:
                 del self._renewed[name]  # first: another may hold it before we have the answer
             with suppress(PenstockError):
-                self._rows.write(names, lambda row: _with(row, "", self._unowned(row)))
+                self._rows.write(names, lambda row: _with(row, "", self._left(row)))
             self._rows.drop(names)
 
     def start(self) -> None:
@@ -210,6 +222,10 @@ class LeaseHolder:
         while not done.wait(self._every):
             with suppress(PenstockError):
                 self.renew()
+
+    def _left(self, row: Lease) -> _Document:
+        asked_by = terms(row).get("asked_by")
+        return self._unowned(row) | ({"asked_by": asked_by} if asked_by else {})
 
     def _unowned(self, row: Lease) -> _Document:
         ours = self._properties()

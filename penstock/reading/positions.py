@@ -143,7 +143,7 @@ class Positions:
             Lease(
                 name=self._name(name),
                 owner=owner,
-                continuation=_text(bookmark),
+                continuation=bookmark_text(bookmark),
                 properties=self._inherited(parents.get(name, ())),
             )
             for name, bookmark in bookmarks.items()
@@ -253,7 +253,7 @@ class Positions:
         self._note_lost()
 
     def _write(self, bookmarks: Bookmarks) -> None:
-        texts = {self._name(name): _text(bookmark) for name, bookmark in bookmarks.items()}
+        texts = {self._name(name): bookmark_text(bookmark) for name, bookmark in bookmarks.items()}
         with self._lock:
             written = self._rows.write(
                 texts,
@@ -271,7 +271,7 @@ class Positions:
             self._take_over(self._rows.resolve())
 
     def _take_over(self, rows: Collection[Lease]) -> None:
-        for name, bookmark in ((self._partition(row.name), _read(row)) for row in rows):
+        for name, bookmark in ((self._partition(row.name), read_bookmark(row)) for row in rows):
             if bookmark != self._stored.get(name):
                 self._stored[name] = self._resolved[name] = bookmark
         self._note_lost()
@@ -285,7 +285,7 @@ class Positions:
             (ours if is_ours else others).append(row)
         if others and not self._shared:
             raise LeaseLost(f"{others[0].name} is {others[0].owner}'s now")
-        found = {self._partition(row.name): _read(row) for row in ours}
+        found = {self._partition(row.name): read_bookmark(row) for row in ours}
         with self._lock:
             self._rows.adopt(ours)
             self._rows.lost |= {row.name for row in others}
@@ -313,11 +313,13 @@ class Positions:
         return PartitionId(name.removeprefix(f"{self._prefix}/"))
 
 
-def _text(bookmark: Bookmark) -> str:
+def bookmark_text(bookmark: Bookmark) -> str:
+    """A row's continuation."""
     return json.dumps(bookmark.to_json())
 
 
-def _read(lease: Lease) -> Bookmark:
+def read_bookmark(lease: Lease) -> Bookmark:
+    """A row's; raises Malformed for one that penstock did not write."""
     try:
         bookmark = Bookmark.from_json(json.loads(lease.continuation))
     except (ValueError, Malformed) as error:
