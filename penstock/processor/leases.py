@@ -95,9 +95,8 @@ class HostLeases:
         leases of before are taken in any case. `not_now`: those that must wait here."""
         limits = self._processing
         names = {row.name: name for name, row in survey.rows.items()}
-        expired: set[str] = {
-            row.name for row in survey.vacant.values() if row.owner not in ("", self.host)
-        }
+        others = [row for row in survey.vacant.values() if row.owner not in ("", self.host)]
+        expired = {row.name for row in others} | survey.late
         rows = self._in_order(survey, not_now)
         chosen = [row for row in survey.vacant.values() if row.owner == self.host]
         asked: list[Lease] = []

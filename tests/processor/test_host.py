@@ -407,3 +407,16 @@ def test_a_wrong_beginning_ends_the_processor() -> None:
 def test_wrong_settings_are_named(keywords: dict[str, Any], text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         World().host("a", **keywords)
+
+
+def test_what_was_given_back_for_a_host_that_does_not_come_is_taken_by_another() -> None:
+    world = World()
+    a, b = world.host("a", memory(partitions=2)), world.host("b", memory(partitions=2))
+    world.pass_time(20, a)
+    world.drive(b)  # begins
+    world.pass_time(1, b)  # asks, and is killed
+    assert [row.properties.get("asked_by") for row in world.rows().values()].count("b") == 1
+    world.pass_time(20, a)
+    assert len(a.partitions) == 1
+    world.pass_time(30, a)
+    assert len(a.partitions) == 2
