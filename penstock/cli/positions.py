@@ -18,6 +18,7 @@ from rich.table import Table
 from penstock.cli.listing import Rows, print_list
 from penstock.cli.positions_edit import Editing, StoredRow, read_export
 from penstock.cli.positions_owners import about_owner, age_text, owner_text
+from penstock.cli.positions_remaining import print_remaining
 from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import SettingsError
@@ -41,6 +42,7 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 @click.option("--json", "as_json", is_flag=True, help="`list`: a JSON list.")
 @click.option("--yes", is_flag=True, help="`set`, `delete`, `import`: do not ask.")
 @click.option("--now", is_flag=True, help="`release`: do not look for the term whether it renews.")
+@click.option("--remaining", is_flag=True, help="`list`: the changes that are left, and their sum.")
 @state_option
 def command(
     *,
@@ -50,6 +52,7 @@ def command(
     as_json: bool,
     yes: bool,
     now: bool,
+    remaining: bool,
     state: Path | None,
 ) -> None:
     """Show and change the stored positions of the pipeline in FILE.
@@ -58,6 +61,7 @@ def command(
 
     \b
     penstock positions FILE                        all of them
+    penstock positions FILE --remaining            how many changes are left, and their sum
     penstock positions FILE show PARTITION         one, with its whole bookmark
     penstock positions FILE set PARTITION BOOKMARK
     penstock positions FILE delete PARTITION
@@ -73,6 +77,10 @@ def command(
         wanted = " ".join(("positions FILE", action, *_ACTIONS[action]))
         raise SettingsError(f"`{action}` got {len(arguments)} arguments", hint=f"penstock {wanted}")
     pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    if action == "list" and remaining:
+        with Editing(pipeline) as editing:
+            print_remaining(pipeline, editing.rows(), as_json=as_json)
+        return
     if action == "list":
         print_list(
             stored(pipeline), as_json=as_json, none="no positions are stored yet", table=_table
