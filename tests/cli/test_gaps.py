@@ -49,6 +49,6 @@ def test_the_name_to_mend_is_never_cut(file: Path) -> None:
 def test_another_partition_has_no_gaps(file: Path) -> None:
     lose(file, SHARD)
     found = gaps(file, "mend", "aws/shard")
-    assert found.exit_code == 1
+    assert found.exit_code == 2
     assert "aws/shard has no gaps" in found.output
     assert SHARD in found.output
