@@ -29,11 +29,18 @@ TERM = 4.0
 _Document = dict[str, Any]
 # Of `terms`: what is true of one owner only.
 _OWNERS = frozenset({"since", "machine", "pid", "term", "asked_by"})
+# The property with the time of the last checkpoint.
+SAVED = "saved"
 
 
 def instance_name() -> str:
     """Host, process and a random part: no two instances ever share it."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def now_text() -> str:
+    """The time, for people: it is compared with nothing."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def terms(lease: Lease) -> _Document:
@@ -43,7 +50,26 @@ def terms(lease: Lease) -> _Document:
 
 
 def users_own(lease: Lease) -> _Document:
-    """The properties without what is an owner's: the user's, for a partition's children too."""
+    """The properties without ours: the user's, for a partition's children too."""
+    return {name: value for name, value in _unowned(lease).items() if name != SAVED}
+
+
+def released(lease: Lease) -> Lease:
+    """The row as it is when nobody holds it: with its continuation, and no owner's terms."""
+    return _with(lease, "", _unowned(lease))
+
+
+def owner_has_ended(
+    lease: Lease, *, here: str | None = None, is_alive: Callable[[int], bool] = is_alive
+) -> bool:
+    """Whether the owner was a process of this machine (`here`), and has ended."""
+    document, here = terms(lease), machine() if here is None else here
+    pid = document.get("pid")
+    is_here = bool(here) and document.get("machine") == here
+    return is_here and isinstance(pid, int) and not is_alive(pid)
+
+
+def _unowned(lease: Lease) -> _Document:
     return {name: value for name, value in terms(lease).items() if name not in _OWNERS}
 
 
@@ -139,7 +165,7 @@ class LeaseHolder:
             if row.name in held:
                 continue
             seen[row.name] = each = self._watched(row, now)
-            if row.owner in ("", self._rows.owner) or self._is_over(terms(row), each.seconds):
+            if row.owner in ("", self._rows.owner) or self._is_over(row, each.seconds):
                 found.append(row)
         self._seen = seen
         return found
@@ -149,14 +175,14 @@ class LeaseHolder:
         changed meanwhile. After Unavailable, `free` returns those that were written."""
         now = self._clock()
         fresh = {
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "since": now_text(),
             "machine": self._machine,
             "pid": os.getpid(),
             "term": self._term,
             **self._properties(),
         }
         store, owner = self._rows.store, self._rows.owner
-        written = [_with(row, owner, users_own(row) | fresh) for row in rows]
+        written = [_with(row, owner, _unowned(row) | fresh) for row in rows]
         answers = store.put_all(written) if written else []
         taken = [each for each in answers if isinstance(each, Lease)]
         with self._rows.lock:
@@ -229,7 +255,7 @@ class LeaseHolder:
 
     def _unowned(self, row: Lease) -> _Document:
         ours = self._properties()
-        return {name: value for name, value in users_own(row).items() if name not in ours}
+        return {name: value for name, value in _unowned(row).items() if name not in ours}
 
     def _watched(self, row: Lease, now: float) -> _Seen:
         before = self._seen.get(row.name)
@@ -239,10 +265,9 @@ class LeaseHolder:
         more = min(now - before.looked_at, self._every)
         return _Seen(row.revision, before.seconds + more, now)
 
-    def _is_over(self, document: Mapping[str, Any], seconds: float) -> bool:
+    def _is_over(self, row: Lease, seconds: float) -> bool:
         """Whether the owner has ended on this machine, or has not renewed for its term."""
-        pid, term = document.get("pid"), document.get("term", self._term)
-        is_here = bool(self._machine) and document.get("machine") == self._machine
-        if is_here and isinstance(pid, int) and not self._is_alive(pid):
+        term = terms(row).get("term", self._term)
+        if seconds >= (term if isinstance(term, int | float) else self._term):
             return True
-        return seconds >= (term if isinstance(term, int | float) else self._term)
+        return owner_has_ended(row, here=self._machine, is_alive=self._is_alive)

@@ -17,7 +17,7 @@ from penstock.config import Checkpoint
 from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
-from penstock.leases.holder import users_own
+from penstock.leases.holder import SAVED, now_text, users_own
 from penstock.leases.open import open_store
 from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
@@ -255,9 +255,15 @@ class Positions:
     def _write(self, bookmarks: Bookmarks) -> None:
         texts = {self._name(name): bookmark_text(bookmark) for name, bookmark in bookmarks.items()}
         with self._lock:
+            stated = {SAVED: now_text()} if self._shared else {}
             written = self._rows.write(
                 texts,
-                lambda row: replace(row, owner=self._rows.owner, continuation=texts[row.name]),
+                lambda row: replace(
+                    row,
+                    owner=self._rows.owner,
+                    continuation=texts[row.name],
+                    properties={**row.properties, **stated},
+                ),
             )
             for name, bookmark in bookmarks.items():
                 if self._name(name) in written:

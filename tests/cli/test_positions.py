@@ -45,6 +45,9 @@ def test_positions_are_shown_by_backend_and_partition(file: Path) -> None:
             "partition": "my/slot",
             "place": PLACE,
             "owner": "",
+            "owner_ended": False,
+            "asked_by": "",
+            "age_seconds": None,
             "revision": "1",
         }
     ]

@@ -2,6 +2,8 @@
 
 import pickle
 import threading
+from contextlib import closing
+from random import Random
 
 import psycopg
 import pytest
@@ -83,6 +85,57 @@ def test_two_stores_race_for_many_rows_and_neither_waits_for_ever(database: Data
     assert owned == {name: str(number) for number, names in enumerate(won) for name in names}
     for store in stores:
         store.close()
+
+
+def test_fifty_hosts_that_write_the_same_rows_lose_no_update(database: Database) -> None:
+    """Each adds one to rows as it read them: the writes that succeed are one chain for each row."""
+    hosts, rounds, names = 50, 8, [f"n{number:02}" for number in range(40)]
+    with closing(PostgresStore(database.url)) as store:
+        made = store.put_all([Lease(name=name, properties={"count": 0}) for name in names])
+        assert all(isinstance(row, Lease) for row in made)
+    barrier = threading.Barrier(hosts)
+    # (name, revision before) -> revision after, of all writes that succeeded.
+    steps: dict[tuple[str, str], str] = {}
+    failed: list[BaseException] = []
+
+    def run(number: int) -> None:
+        random = Random(number)
+        try:
+            with closing(PostgresStore(database.url)) as store:
+                store.get("n00")  # connects
+                barrier.wait(60)
+                for _ in range(rounds):
+                    known = {row.name: row for row in store.list("n")}
+                    before = [known[name] for name in random.sample(names, 10)]
+                    after = store.put_all([_more(row, number) for row in before])
+                    for old, new in zip(before, after, strict=True):
+                        if isinstance(new, Lease):
+                            assert (old.name, old.revision) not in steps, "two wrote over one"
+                            steps[old.name, old.revision] = new.revision
+        except BaseException as error:
+            failed.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(hosts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    with closing(PostgresStore(database.url)) as store:
+        rows = store.list("n")
+    assert len(steps) >= len(names), "they hindered each other all the time"
+    for row in rows:
+        assert isinstance(row.properties["count"], int)
+        revision, count = "1", 0
+        while (row.name, revision) in steps:
+            revision, count = steps.pop((row.name, revision)), count + 1
+        assert (revision, count) == (row.revision, row.properties["count"])
+    assert steps == {}, "writes that succeeded are in no row's chain"
+
+
+def _more(row: Lease, host: int) -> Lease:
+    return replace(row, owner=f"h{host}", properties={"count": row.properties["count"] + 1})
 
 
 def test_of_many_rows_none_is_written_when_one_can_not_be(database: Database) -> None:

@@ -1,6 +1,7 @@
 """Saved positions: at intervals, never ahead of what is durable, never over somebody else's."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pytest
 
@@ -455,7 +456,9 @@ def test_children_s_rows_have_the_user_s_properties_of_their_parents() -> None:
     kept.save({SLOT: at(SECOND)}, force=True)
     found = store.get("shop/default/slot")
     assert found is not None
-    assert found.properties == {"team": "x", "of": "slot"} | stated, "a checkpoint keeps them"
+    saved = {"saved": found.properties["saved"]}
+    assert found.properties == {"team": "x", "of": "slot"} | stated | saved, "they are kept"
+    assert datetime.fromisoformat(saved["saved"]).tzinfo is UTC
     kept.make({child: at(None)}, {child: (SLOT, OTHER, PartitionId("unknown"))})
     made = store.get("shop/default/child")
     assert made is not None
