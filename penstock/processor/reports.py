@@ -1,5 +1,6 @@
 """What the status of a service shows of a processor."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,11 @@ class ProcessorReports:
     def __init__(self, processor: Processor, board: Board) -> None:
         self._processor = processor
         self._board = board
+        self._saves: Counter[str] = Counter()  # of the store: `saved`, `save_errors`
+        processor.on_save(self._saved)
+
+    def _saved(self, seconds: float, error: str) -> None:
+        self._saves["save_errors" if error else "saved"] += 1
 
     def post(self) -> None:
         """How it is now."""
@@ -36,7 +42,7 @@ class ProcessorReports:
             board.post("gap", f"{name}/{lost}", gap)
         late = "; ".join({part.progress.error for part in list(node.owned.values())} - {""})
         failing = {"positions_error": late, "save_failing": float(bool(late))}
-        board.post("measure", name, failing)
+        board.post("measure", name, {**failing, **self._saves})
 
     def standby(self) -> str | None:
         """Why this host has nothing to do; None while it has."""
