@@ -27,7 +27,8 @@ from penstock.wire.cosmos.documents import Document
 
 # Statuses that decide how reading goes on, before the SDK acts on them; 400/1024 it would answer by
 # reading another container of the same name.
-_OURS = frozenset({400, 410, 413, 429})
+_OURS = frozenset({400, 404, 410, 413, 429})
+_BEHIND = (404, "1002")  # a replica that lags behind the session, which the SDK asks again
 _WAIT = 1.0  # seconds, where a 429 does not say
 _MODES = {True: "AllVersionsAndDeletes", False: "LatestVersion"}
 
@@ -104,7 +105,8 @@ class CosmosContainer:
 
         def arrived(response: Any) -> None:
             http = response.http_response
-            if http.status_code in _OURS:
+            sub_status = http.headers.get("x-ms-substatus")
+            if http.status_code in _OURS and (http.status_code, sub_status) != _BEHIND:
                 raise _refused(http)
             bodies.append(http.body())
 
