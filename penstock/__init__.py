@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.finding import Finding
     from penstock.page import Decoder, Page
     from penstock.position import START, Bookmark, PartitionId, Place
+    from penstock.replica.replica import Replica, ReplicaStatus
+    from penstock.replica.targets import Target
     from penstock.settings import Secret, Settings
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.spark.datasource import PenstockDataSource, register
@@ -46,6 +48,8 @@ _PLACES = {
     "penstock.finding": ("Finding",),
     "penstock.page": ("Decoder", "Page"),
     "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
+    "penstock.replica.replica": ("Replica", "ReplicaStatus"),
+    "penstock.replica.targets": ("Target",),
     "penstock.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
@@ -83,6 +87,8 @@ __all__ = [
     "Receipt",
     "RecordsExpired",
     "Rejected",
+    "Replica",
+    "ReplicaStatus",
     "Secret",
     "Settings",
     "SettingsError",
@@ -91,6 +97,7 @@ __all__ = [
     "SinkPlugin",
     "Stream",
     "TailReader",
+    "Target",
     "Unavailable",
     "__version__",
     "load_pipeline",

@@ -6,13 +6,15 @@ service stopped, its chunks expired) is asked for again.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
+from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
@@ -84,6 +86,15 @@ class Bootstrap:
             if self._consumer is None:  # begins anew
                 return None
         return None
+
+    def look(self) -> None:
+        """How far the snapshot is at its source, for `progress`."""
+        key = f"{self.announced.pipeline}.{self.table.snapshot_id}"
+        with suppress(PenstockError, ValueError):  # such as an account that may not look
+            found = Bucket(self._connection, "snapshots").get(key)
+            record = orjson.loads((found and found.value) or b"{}")
+            self.progress.done = int(record.get("done", 0))
+            self.progress.ranges = int(record.get("ranges", 0))
 
     def _consuming(self) -> PullConsumer | None:
         """None: the stream is not made yet."""

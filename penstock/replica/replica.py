@@ -81,6 +81,7 @@ class Replica(Closes):
         self._target = open_target(target) if isinstance(target, str) else target
         self._names, self._dropped = tables, dropped
         self._connection = Connection(server, "penstock mirror")
+        self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._live: dict[str, Followed] = {}
         self._loading: dict[str, Bootstrap] = {}
         self._announced: dict[str, Announced] = {}
@@ -90,6 +91,7 @@ class Replica(Closes):
         self._revision = -1  # of the bucket of schemas
         self._looked_at = -_LOOK
         self._is_open = False
+        self._has_begun = False  # what was reached once is waited for
 
     @property
     def tables(self) -> Sequence[MirrorTable]:
@@ -112,11 +114,14 @@ class Replica(Closes):
                 count = self.step(0.5)
                 waits = delays(limit=5.0)
             except Unavailable as error:
+                if not self._has_begun:
+                    raise
                 log.warning("the mirror waits", error=str(error))
                 self.close()
                 time.sleep(next(waits))
                 continue
             report(self.status)
+            self.copies = self.tables
             if once and not self._loading:
                 end = max([end, *(table.sequence for table in self.tables)])
                 is_read = not count and self._reader is not None and self._reader.pending == 0
@@ -133,6 +138,7 @@ class Replica(Closes):
             if table is not None:
                 del self._loading[name]
                 self._begin(table)
+        self._has_begun = True
         count = self._tail(0.0 if self._loading else wait) if self._live else 0
         self.status.loading = [each.progress for each in self._loading.values()]
         self.status.tables = len(self._live)
@@ -327,6 +333,8 @@ class Replica(Closes):
         if now - self._looked_at < _LOOK:
             return
         self._looked_at = now
+        for each in self._loading.values():
+            each.look()
         catalog = Catalog(self._connection)
         if (revision := catalog.revision) != self._revision:
             self._revision, self._announced = revision, catalog.tables()

@@ -24,6 +24,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
+from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.announced import Announced
@@ -71,6 +72,12 @@ class World:
     def start_service(self) -> None:
         self.service = Snapshots(self.pipeline, "me")
         self.service.start()
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        with suppress(Unavailable):
+            return bool(asked(self.connection, "snapshot.cancel.snap-none", b"", 5).payload)
+        return False
 
     def stop_service(self) -> None:
         if self.service is not None:
@@ -176,7 +183,7 @@ class Pump(threading.Thread):
             for row in batch.select(["operation", "after"]).to_pylist():
                 if row["operation"] == "MESSAGE":
                     with self._arrived:
-                        self._marks |= {m for m in _texts(row["after"])}
+                        self._marks |= _texts(row["after"])
                         self._arrived.notify_all()
 
 
@@ -228,7 +235,7 @@ def rows_of(url: str, table: str) -> Counter[tuple[Any, ...]]:
     return Counter(tuple((name, _plain(row[name])) for name in sorted(row)) for row in rows)
 
 
-def _plain(value: Any) -> str | None:  # noqa: PLR0911 - one for each type
+def _plain(value: Any) -> str | None:
     match value:
         case None:
             return None
@@ -259,3 +266,14 @@ def sqlite_rows(url: str, table: str) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         connection.row_factory = sqlite3.Row
         return [dict(row) for row in connection.execute(f'SELECT * FROM "{table}"')]
+
+
+def execute(url: str, statement: str) -> None:
+    """In a target, as its users do."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.execute(statement)
+            file.commit()
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(statement.encode())
