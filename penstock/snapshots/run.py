@@ -223,6 +223,7 @@ class SnapshotRun:
             "batch_count": len(chunks),
             "row_count": self.progress.rows,
             "schema_version": taken.schema.version,
+            "relation_id": taken.schema.relation_id,
             "columns": [column["name"] for column in taken.schema.columns],
             "compression": "none",
             "dictionary": None,
