@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 from psycopg import sql
 
 _BLOCK = 8192  # what servers are built with, unless told otherwise; ranges need not be exact
+_PAGES_FOR_A_BOUND = 20  # that are sampled
 _LEAST_ROWS = 100  # of a range: a statement for each row would cost more than it saves
 
 
@@ -68,6 +69,37 @@ def bounds_query(table: Published, rows: int) -> sql.Composed:
     ).format(
         texts=texts, key=key, table=table.quoted, where=_where([], table), rows=sql.Literal(rows)
     )
+
+
+def sample_query(table: Published, percent: float) -> sql.Composed:
+    """The keys of the rows in so many of a hundred pages, as texts, in the order of the key."""
+    key = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n, _ in table.key)
+    return sql.SQL(
+        "SELECT {texts} FROM (SELECT {key} FROM {table} TABLESAMPLE SYSTEM ({percent}){where})"
+        " sampled ORDER BY {order}"
+    ).format(
+        # Without the name of what is selected from, the texts would be sorted.
+        order=sql.SQL(", ").join(sql.Identifier("sampled", name) for name, _ in table.key),
+        texts=texts, key=key, table=table.quoted, where=_where([], table),
+        percent=sql.Literal(percent),
+    )  # fmt: skip
+
+
+def sample_percent(size: int, *, heap: int, weight: int) -> float:
+    """How much of a table of `heap` bytes, `weight` with TOAST, is to be looked at so that ranges
+    of about `size` bytes can be cut."""
+    pages = max(1, heap // _BLOCK)
+    return min(100.0, 100.0 * _PAGES_FOR_A_BOUND * (1 + weight // size) / pages)
+
+
+def sampled_bounds(
+    keys: Sequence[Sequence[str]], percent: float, *, rows: int, size: int, weight: int
+) -> list[Sequence[str]]:
+    """Of the sampled keys, those between ranges of about `rows` rows or `size` bytes."""
+    count = round(len(keys) * 100 / percent)
+    ranges = max(1, count // rows_in_range(rows, size, count=count, weight=weight))
+    return [keys[number * len(keys) // ranges] for number in range(1, ranges) if keys]
 
 
 def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:

@@ -24,6 +24,7 @@ from penstock.feeds.postgres.connect import (
     connect_exporting,
     connect_reading,
 )
+from penstock.feeds.postgres.copying import copied
 from penstock.feeds.postgres.cutting import (
     Published,
     TableRange,
@@ -33,10 +34,13 @@ from penstock.feeds.postgres.cutting import (
     page_ranges,
     range_query,
     rows_in_range,
+    sample_percent,
+    sample_query,
+    sampled_bounds,
 )
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
-from penstock.feeds.postgres.rows import RowPages
+from penstock.feeds.postgres.rows import RowFramer, RowPages
 from penstock.feeds.postgres.schemas import relation_of, schema_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.page import Page
@@ -46,6 +50,8 @@ from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 from penstock.wire.pgoutput.messages import Relation, decode_message
 
 _PAGES_SINCE = 140_000  # TID range scans; before, each range would read the whole table
+
+_EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
@@ -99,10 +105,15 @@ class PostgresRowSource:
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
 
             def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
+                if part.keys() & {"after", "to"}:  # never the whole table for each range
+                    connection.execute("SET LOCAL enable_seqscan = off")
                 query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
                 what = f"reading rows of {self.table.schema}.{self.table.table}"
-                with translating(what), connection.cursor() as cursor, cursor.copy(query) as copy:
-                    yield from self.rows.pages(copy, rows=rows, size=size)  # type: ignore[arg-type]
+                framer = RowFramer(self.rows, rows=rows, size=size, what=what)
+                for data in copied(connection, query, what, is_stopped):
+                    yield from framer.feed(data)
+                    if framer.is_over:
+                        return
 
             yield pages
 
@@ -199,7 +210,8 @@ class PostgresSnapshot:
         )  # fmt: skip
 
     def plan(self, rows: int, size: int) -> Sequence[TableRange]:
-        """See `feeds.TableSnapshot`. Of a table with a key one pass over its index counts."""
+        """See `feeds.TableSnapshot`. A small table with a key is cut exactly, by its index; a large
+        one by a sample of its pages: nothing sorts or reads the whole table."""
         table = self.source.table
         what = f"cutting {table.schema}.{table.table} into ranges"
         leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
@@ -207,10 +219,16 @@ class PostgresSnapshot:
         if not table.key:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE
             return list(page_ranges(leaves, size if by_pages else sys.maxsize))
+        heap, weight = sum(leaf[1] for leaf in leaves), sum(leaf[2] for leaf in leaves)
         with translating(what):
+            if weight > _EXACT:
+                percent = sample_percent(size, heap=heap, weight=weight)
+                keys = self._holder.execute(sample_query(table, percent)).fetchall()
+                return key_ranges(
+                    sampled_bounds(keys, percent, rows=rows, size=size, weight=weight)
+                )
             counted = self._holder.execute(count_query(table)).fetchone()
             assert counted is not None
-            weight = sum(leaf[2] for leaf in leaves)
             step = rows_in_range(rows, size, count=counted[0], weight=weight)
             bounds = self._holder.execute(bounds_query(table, step)).fetchall()
         return key_ranges(bounds)
