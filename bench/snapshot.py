@@ -15,8 +15,9 @@ from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.copying import copied
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.snapshots.job import Job
 from penstock.snapshots.records import new_id
-from penstock.snapshots.run import Job, SnapshotRun
+from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats, Postgres
 
 from . import table
@@ -75,6 +76,7 @@ def _taken(database: Database, nats: Nats, compression: Any = "none") -> Taken:
             {"connection": database.url, "slot": "bench", "publication": table.PUBLICATION}
         )
     )
+    feed.begin()
     job = Job(
         snapshot_id=new_id(), feed=feed, schema="public", table="bench", name=("bench",), known=dict
     )

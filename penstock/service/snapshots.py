@@ -95,6 +95,8 @@ class Snapshots(Closes):
             responder.serve(_TICK)
             desk.tick()
             self._resume(desk, tables)
+            if self._has_resumed:
+                desk.begin(tables.all)
 
     def _goes_on(self) -> bool:
         return self._is_ours() and not self._over.is_set()

@@ -18,11 +18,13 @@ _LEAST_ROWS = 100  # of a range: a statement for each row would cost more than i
 
 class TableRange(TypedDict, total=False):
     """A part of a table, as JSON. By key: the rows `after` one key and up to and including `to`
-    another. By pages: those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
+    another, `since`: those alone that were written by this transaction id or later ones. By pages:
+    those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
     What is left out is open."""
 
     after: list[str]
     to: list[str]
+    since: str
     leaf: str
     first: int
     stop: int
@@ -113,6 +115,20 @@ def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:
     return found
 
 
+def written_since(ranges: Sequence[TableRange], xid: int) -> list[TableRange]:
+    """Of these ranges, in the order of the key, the rows that this transaction or later ones wrote.
+    Neighbours are one range."""
+    found: list[TableRange] = []
+    for one in ranges:
+        if found and "to" in found[-1] and one.get("after") == found[-1]["to"]:
+            del found[-1]["to"]
+            if "to" in one:
+                found[-1]["to"] = one["to"]
+        else:
+            found.append({**one, "since": str(xid % 2**32)})
+    return found
+
+
 def page_ranges(leaves: Sequence[tuple[str, int, int]], size: int) -> Iterator[TableRange]:
     """Of leaves (name, bytes of the heap, bytes with TOAST): about `size` bytes each. The last one
     of a leaf is open: pages may have come since."""
@@ -142,6 +158,9 @@ def range_query(table: Published, part: TableRange) -> sql.Composed:
         for sign, key in ((">", part.get("after")), ("<=", part.get("to")))
         if key is not None
     ]
+    if "since" in part:
+        age = sql.SQL("pg_catalog.age(xmin) <= pg_catalog.age({}::xid)")
+        conditions.append(age.format(sql.Literal(part["since"])))
     where = _where(conditions, table)
     return sql.SQL("SELECT {} FROM {}{}").format(columns, table.quoted, where)
 
