@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from typing import Any, Literal
 
 import orjson
@@ -50,6 +51,12 @@ class RunRecord:
     hint: str = ""
     by: str = ""
     changed_at: float = 0.0  # seconds since 1970
+
+    @property
+    def begun_at(self) -> float:
+        """When it was asked for, by its id: seconds since 1970."""
+        digits = (_DIGITS.index(each) for each in self.snapshot_id.removeprefix("snap-")[:10])
+        return reduce(lambda number, digit: number << 5 | digit, digits, 0) / 1000
 
     @property
     def has_ended(self) -> bool:

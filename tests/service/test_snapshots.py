@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from structlog.testing import capture_logs
 from penstock.cli import main
 from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import Unavailable
+from penstock.leases.gaps import Gaps
+from penstock.leases.open import open_store
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
@@ -37,7 +40,15 @@ Json = dict[str, Any]
 class Desk:
     """A service's thread, and who asks it."""
 
-    def __init__(self, database: Database, nats: Nats, folder: Path, **snapshot: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        nats: Nats,
+        folder: Path,
+        *,
+        backend: Json | None = None,
+        **snapshot: Any,
+    ) -> None:
         self.database = database
         self.url = nats.url
         self.file = folder / "pipeline.yaml"
@@ -47,6 +58,7 @@ class Desk:
             "backends": [{
                 "name": "shop", "type": "postgres", "connection": database.url,
                 "slot": f"s_{database.name}", "publication": "p", "create_publication": True,
+                **(backend or {}),
             }],
             "sink": {"type": "jetstream", "url": nats.url, "encoding": "json"},
             "snapshot": snapshot,
@@ -315,6 +327,29 @@ def test_an_initial_snapshot_that_failed_is_tried_again(
         desk.start()
         desk.until(lambda: (table, "failed") in desk.taken())
     desk.until(lambda: (table, "done") in desk.taken())
+
+
+def test_a_gap_is_mended_by_snapshots_of_all_tables(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.resnapshots._LOOK", 0.0)
+    tables = [table_in(database, 10), f"u_{database.name}"]
+    database.execute(f"CREATE TABLE {tables[1]} (id int PRIMARY KEY)")
+    desk = desk_of(backend={"on_gap": "resnapshot"})
+    desk.start()
+    before = desk.accepted(tables[0])
+    assert desk.ended(before).state == "done"
+    store = open_store(desk.pipeline.positions)
+    gaps = Gaps(store, f"{desk.name}/shop")
+    with closing(store):
+        gap = {
+            "id": "1", "cause": "slot_missing", "from": "", "to": "00000000/00000010",
+            "policy": "resnapshot", "detail": "",
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }  # fmt: skip
+        gaps.record(f"s_{database.name}", gap)
+        desk.until(lambda: not gaps.rows()[f"s_{database.name}"]["stale"])
+    assert sorted(desk.taken()) == sorted([(tables[0], "done")] * 2 + [(tables[1], "done")])
 
 
 def test_a_stop_waits_for_no_snapshot(database: Database, desk_of: Callable[..., Desk]) -> None:

@@ -8,7 +8,6 @@ from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BeforeValidator, Field, field_validator
 
-from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
@@ -57,9 +56,10 @@ class PostgresSettings(Settings):
     failover: bool = False
     """Have standbys keep a copy of the slot (PostgreSQL 17 and later), so that it is there when
     one of them is promoted."""
-    on_gap: PolicyWithoutSnapshots = "fail"
+    on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
     """When changes are lost (the slot is gone or was made anew, another history or server): stop
-    this backend and say so, or go on after the hole and say so."""
+    this backend and say so, or go on after the hole and say so; `resnapshot` then takes a snapshot
+    of every table."""
     tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
     heartbeat: Duration | None = Field(None, gt=0)
