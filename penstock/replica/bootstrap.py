@@ -134,7 +134,8 @@ class Bootstrap:
         found = replace(
             self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
             cursor=str(meta["position"]).rpartition(":")[0],
-            sequence=int(meta["start_sequence"]) - 1, places={}, relation_id=meta.get("relation_id"),
+            sequence=int(meta["start_sequence"]) - 1, places={},
+            relation_id=meta.get("relation_id"),
         )  # fmt: skip
         self._target.finish(found)
         return found
