@@ -14,7 +14,7 @@ from penstock.position import Bookmark, PartitionId
 from penstock.processor.discovery import Discovery
 from penstock.processor.leases import Survey
 from penstock.processor.observer import CloseReason
-from penstock.processor.partition import OwnedPartition, Work
+from penstock.processor.partition import OwnedPartition, PartitionWork
 from penstock.processor.turns import Taker, Turns
 
 # Seconds between two looks at what is asked for or lost; keep-alives of partitions whose observer
@@ -32,7 +32,7 @@ class Host:
     """`on_fatal` is called with what ends the processor. `not_before`: partitions that must wait
     here, and until when."""
 
-    def __init__(self, work: Work, at: At, on_fatal: Callable[[Exception], None]) -> None:
+    def __init__(self, work: PartitionWork, at: At, on_fatal: Callable[[Exception], None]) -> None:
         self.owned: dict[PartitionId, OwnedPartition] = {}
         self.turns = Turns(work.clock)
         self.not_before: dict[PartitionId, float] = {}

@@ -43,7 +43,7 @@ class Faults(Protocol):
         ...
 
 
-class Work(NamedTuple):
+class PartitionWork(NamedTuple):
     """What all partitions of a host share. `polls`: any number of hosts may read the source."""
 
     feed: Feed
@@ -63,7 +63,7 @@ class OwnedPartition:
     `busy_since`, `reading_since`: when the present call of the observer, of the source, began, if
     there is one. `is_over`: the lease is not ours any more, and no turn does anything."""
 
-    def __init__(self, partition: PartitionId, bookmark: Bookmark, work: Work) -> None:
+    def __init__(self, partition: PartitionId, bookmark: Bookmark, work: PartitionWork) -> None:
         self.partition = partition
         self.reason: CloseReason | None = None
         self.error = ""

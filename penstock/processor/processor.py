@@ -25,7 +25,7 @@ from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
 from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Observer
-from penstock.processor.partition import Work
+from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
 from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
@@ -100,7 +100,7 @@ class Processor(Closes):
             on_fatal=self._fail,
         )
         unreadable: OnError = "stop" if self.processing.unreadable == "stop" else "dead-letter"
-        work = Work(
+        work = PartitionWork(
             feed=self.feed,
             leases=own,
             gaps=self.gaps,
