@@ -73,6 +73,11 @@ class Processor(Closes):
         self.name = name
         self.host = host or instance_name()
         self.feed = feed_of(kind, settings or {}) if isinstance(kind, str) else kind
+        if self.feed.on_gap == "resnapshot":
+            raise SettingsError(
+                "on_gap: resnapshot needs snapshots, which a processor does not take",
+                hint="write on_gap: fail or continue",
+            )
         self.processing = _processing(processing)
         if isinstance(dead_letters, str | Path):
             dead_letters = DeadLetterFolder(dead_letters)
