@@ -1,8 +1,12 @@
-"""Processes of this machine."""
+"""Processes of this machine, and the signals that end this one."""
 
 import os
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 
 def is_alive(pid: int) -> bool:
@@ -28,3 +32,22 @@ def machine() -> str:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
+
+
+@contextmanager
+def ending_at_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop` with their name, meanwhile; only the main thread of a process
+    can have it so."""
+
+    def ask(number: int, _: FrameType | None) -> None:
+        stop(signal.Signals(number).name)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

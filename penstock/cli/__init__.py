@@ -16,6 +16,10 @@ from penstock.plugins import installed_by
 # name -> (module:attribute, what `penstock --help` says)
 _COMMANDS = {
     "run": ("penstock.cli.run:command", "Run a pipeline until it is stopped."),
+    "process": (
+        "penstock.cli.process:command",
+        "Call an observer with the changes of a feed, on several hosts.",
+    ),
     "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),

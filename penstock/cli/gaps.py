@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
+from penstock.cli.files import load_deployment
 from penstock.cli.listing import Rows, columns, print_list
 from penstock.cli.run import state_option
-from penstock.config import Pipeline, load_pipeline
+from penstock.config import Deployment
 from penstock.errors import SettingsError
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
@@ -33,12 +34,12 @@ def command(
     """
     if (action == "mend") != (partition is not None):
         raise click.UsageError("write `mend BACKEND/PARTITION`, or nothing to list the gaps")
-    pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    pipeline = load_deployment(file, state)
     rows = _rows(pipeline, partition)
     print_list(rows, as_json=as_json, none="nothing was ever lost", table=_table)
 
 
-def _rows(pipeline: Pipeline, mended: str | None) -> list[dict[str, Any]]:
+def _rows(pipeline: Deployment, mended: str | None) -> list[dict[str, Any]]:
     if pipeline.positions.startswith("memory:"):
         raise SettingsError(
             "gaps are kept with the positions, which are in memory: ask /status while it runs",

@@ -15,12 +15,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from penstock.cli.files import load_deployment
 from penstock.cli.listing import Rows, print_list
 from penstock.cli.positions_edit import Editing, StoredRow, read_export
 from penstock.cli.positions_owners import about_owner, age_text, owner_text
 from penstock.cli.positions_remaining import print_remaining
 from penstock.cli.run import state_option
-from penstock.config import Pipeline, load_pipeline
+from penstock.config import Deployment
 from penstock.errors import SettingsError
 
 # Action -> the arguments after it, which are all needed.
@@ -76,7 +77,7 @@ def command(
     if len(arguments) != len(_ACTIONS[action]):
         wanted = " ".join(("positions FILE", action, *_ACTIONS[action]))
         raise SettingsError(f"`{action}` got {len(arguments)} arguments", hint=f"penstock {wanted}")
-    pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    pipeline = load_deployment(file, state)
     if action == "list" and remaining:
         with Editing(pipeline) as editing:
             print_remaining(pipeline, editing.rows(), as_json=as_json)
@@ -90,7 +91,7 @@ def command(
         _DO[action](editing, tuple(arguments), _Flags(yes, now))
 
 
-def stored(pipeline: Pipeline) -> list[dict[str, Any]]:
+def stored(pipeline: Deployment) -> list[dict[str, Any]]:
     """One row for each backend and partition, by name; raises Unavailable, SettingsError."""
     with Editing(pipeline) as editing:
         now = datetime.now(UTC)

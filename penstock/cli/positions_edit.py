@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.cli.positions_owners import refuse_unless_ended, wait_for_owners
 from penstock.closing import Closes
-from penstock.config import Pipeline
+from penstock.config import Deployment
 from penstock.errors import LeaseLost, Malformed, SettingsError
 from penstock.leases import Lease, replace
 from penstock.leases.holder import TERM, instance_name, released
@@ -36,7 +36,7 @@ class Editing(Closes):
     """Opens the pipeline's store, until `close`. Raises Unavailable, SettingsError. `report` gets
     what is waited for."""
 
-    def __init__(self, pipeline: Pipeline, report: Callable[[str], None] = print) -> None:
+    def __init__(self, pipeline: Deployment, report: Callable[[str], None] = print) -> None:
         if pipeline.positions.startswith("memory:"):
             raise SettingsError(
                 "positions in memory are gone when the pipeline ends",

@@ -13,14 +13,14 @@ import click
 from penstock.cli.ask_ops import ask_ops
 from penstock.cli.listing import columns
 from penstock.cli.positions_edit import StoredRow
-from penstock.config import Backend, Pipeline
+from penstock.config import Backend, Deployment
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.remaining import estimate
 
 _Rows = list[dict[str, Any]]
 
 
-def print_remaining(pipeline: Pipeline, stored: Sequence[StoredRow], *, as_json: bool) -> None:
+def print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_json: bool) -> None:
     """Of all partitions that have not ended, and in sum."""
     rows, totals = remaining(pipeline, stored)
     known = [each for each in totals.values() if each is not None]
@@ -39,7 +39,7 @@ def print_remaining(pipeline: Pipeline, stored: Sequence[StoredRow], *, as_json:
 
 
 def remaining(
-    pipeline: Pipeline, stored: Sequence[StoredRow]
+    pipeline: Deployment, stored: Sequence[StoredRow]
 ) -> tuple[_Rows, dict[str, int | None]]:
     """A row for each partition that has not ended, and backend -> its sum; see `Estimate`.
 
@@ -59,7 +59,7 @@ def remaining(
 
 
 def _of_backend(
-    pipeline: Pipeline, backend: Backend, stored: Mapping[PartitionId, Bookmark | None]
+    pipeline: Deployment, backend: Backend, stored: Mapping[PartitionId, Bookmark | None]
 ) -> tuple[_Rows, int | None]:
     bookmarks = {name: each for name, each in stored.items() if each is not None}
     errors = {name: "the stored position can't be read" for name in stored if name not in bookmarks}
@@ -88,7 +88,7 @@ def _of_backend(
     return rows, total
 
 
-def _lags(pipeline: Pipeline, backend: str) -> Mapping[str, float]:
+def _lags(pipeline: Deployment, backend: str) -> Mapping[str, float]:
     """Partition -> seconds, as the running pipeline reports them."""
     path = "/status?partitions=all"
     answer = ask_ops(pipeline.ops.bind, pipeline.ops.port, path) if pipeline.ops.port else {}

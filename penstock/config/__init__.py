@@ -4,11 +4,12 @@ Every mistake is reported at once, with its place, and never with a secret's val
 bring their own settings models; they are found by `type` through `penstock.plugins`.
 """
 
-from penstock.config.load import build_pipeline, load_pipeline, parse_pipeline
+from penstock.config.load import build_pipeline, keys_of, load_file, load_pipeline, parse_pipeline
 from penstock.config.options import options_from_settings, settings_from_options
 from penstock.config.pipeline import (
     Backend,
     Checkpoint,
+    Deployment,
     Ops,
     Pipeline,
     SinkChoice,
@@ -21,6 +22,7 @@ from penstock.config.secrets import secrets_of
 __all__ = [
     "Backend",
     "Checkpoint",
+    "Deployment",
     "Ops",
     "Pipeline",
     "SinkChoice",
@@ -28,6 +30,8 @@ __all__ = [
     "Spark",
     "Transform",
     "build_pipeline",
+    "keys_of",
+    "load_file",
     "load_pipeline",
     "options_from_settings",
     "parse_pipeline",

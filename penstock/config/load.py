@@ -3,15 +3,17 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from penstock.config.document import Document, parse
-from penstock.config.pipeline import Backend, Pipeline, SinkChoice
+from penstock.config.pipeline import Backend, Deployment, Pipeline, SinkChoice
 from penstock.config.problems import Path, Problem, blot, dotted, nearest, problems_of, refuse
 from penstock.errors import SettingsError
 from penstock.plugins import known, plugin
+
+D = TypeVar("D", bound=Deployment)
 
 
 def load_pipeline(
@@ -24,14 +26,34 @@ def load_pipeline(
 
     `overrides` are top-level keys that replace the file's: what a command's flags say.
     """
+    return load_file(file, Pipeline, environment, overrides=overrides)
+
+
+def load_file(
+    file: str | FilePath,
+    model: type[D],
+    environment: Mapping[str, str] | None = None,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> D:
+    """The same for a file of another kind, which has backends, too."""
     path = FilePath(file)
+    return _parsed(_text(path), model, path.name, environment, overrides)
+
+
+def keys_of(file: str | FilePath) -> frozenset[str]:
+    """The top-level keys of a file, which say of what kind it is; none of one that is no map."""
+    data = parse(_text(FilePath(file)), os.environ).data
+    return frozenset(map(str, data)) if isinstance(data, dict) else frozenset()
+
+
+def _text(path: FilePath) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path.name}: is not UTF-8 text") from error
     except OSError as error:
         raise SettingsError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
-    return parse_pipeline(text, name=path.name, environment=environment, overrides=overrides)
 
 
 def parse_pipeline(
@@ -42,19 +64,29 @@ def parse_pipeline(
     overrides: Mapping[str, Any] | None = None,
 ) -> Pipeline:
     """The same for a file's text; `name` is what errors call it."""
+    return _parsed(text, Pipeline, name, environment, overrides)
+
+
+def _parsed(
+    text: str,
+    model: type[D],
+    name: str,
+    environment: Mapping[str, str] | None,
+    overrides: Mapping[str, Any] | None,
+) -> D:
     document = parse(text, os.environ if environment is None else environment)
     if overrides and isinstance(document.data, dict):
         document.data |= overrides
-    return _pipeline(document, name)
+    return _built(document, model, name)
 
 
 def build_pipeline(data: Mapping[str, Any], *, name: str, secrets: Iterable[str]) -> Pipeline:
     """The same from plain data, as a command's flags give it; `secrets` are kept out of errors."""
-    return _pipeline(Document(data=dict(data), secrets=set(secrets)), name)
+    return _built(Document(data=dict(data), secrets=set(secrets)), Pipeline, name)
 
 
-def _pipeline(document: Document, name: str) -> Pipeline:
-    found = None if document.problems else _validate(document)
+def _built(document: Document, model: type[D], name: str) -> D:
+    found = None if document.problems else _validate(document, model)
     if found is None:
         raise refuse(list(_lines(document, name)))
     return found
@@ -70,18 +102,19 @@ def _lines(document: Document, name: str) -> Iterator[str]:
         yield f"{name}{line}: {place}{blot(problem.text, document.secrets)}"
 
 
-def _validate(document: Document) -> Pipeline | None:
+def _validate(document: Document, model: type[D]) -> D | None:
     data, problems = document.data, document.problems
     if not isinstance(data, dict):
-        problems.append(Problem(path=(), text="must be a map with backends and a sink"))
+        parts = " and a sink" if "sink" in model.model_fields else ""
+        problems.append(Problem(path=(), text=f"must be a map with backends{parts}"))
         return None
     data = dict(data)
     if isinstance(data.get("backends"), list):
         data["backends"] = _backends(data["backends"], problems)
-    if isinstance(data.get("sink"), dict):
+    if isinstance(data.get("sink"), dict) and "sink" in model.model_fields:
         data["sink"] = _plugged("sinks", data["sink"], ("sink",), problems)
-    found = _try(Pipeline, data, (), problems)
-    return found if isinstance(found, Pipeline) and not problems else None
+    found = _try(model, data, (), problems)
+    return found if isinstance(found, model) and not problems else None
 
 
 def _backends(items: list[Any], problems: list[Problem]) -> list[Any]:

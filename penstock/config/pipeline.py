@@ -199,22 +199,32 @@ class Spark(Settings):
     conf: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = Field(default_factory=dict)
 
 
-class Pipeline(Settings):
-    """One pipeline: 1..n backends, transforms over `changes`, one sink."""
+class Deployment(Settings):
+    """What every file names: 1..n backends, and where their state is kept."""
 
     name: Name = "penstock"
     backends: tuple[Backend, ...] = Field(min_length=1)
-    # How many hash partitions the changes of a backend have that does not say.
-    partitions: int = Field(default=1, ge=1, le=1024)
-    transform: tuple[Transform, ...] = ()
-    sink: SinkChoice
     state: Path = Field(default_factory=lambda data: state_folder(data["name"]))
     # A lease store's URL.
     positions: str = Field(
         default_factory=lambda data: f"sqlite:///{data['state'].absolute()}/positions.db"
     )
-    checkpoint: Checkpoint = Checkpoint()
     ops: Ops = Ops()
+
+    @field_validator("state")
+    @classmethod
+    def _home(cls, path: Path) -> Path:
+        return path.expanduser()
+
+
+class Pipeline(Deployment):
+    """One pipeline: 1..n backends, transforms over `changes`, one sink."""
+
+    # How many hash partitions the changes of a backend have that does not say.
+    partitions: int = Field(default=1, ge=1, le=1024)
+    transform: tuple[Transform, ...] = ()
+    sink: SinkChoice
+    checkpoint: Checkpoint = Checkpoint()
     snapshot: SnapshotSettings = SnapshotSettings()
     spark: Spark = Spark()
 
@@ -237,8 +247,3 @@ class Pipeline(Settings):
                 " out, or use a duration as trigger"
             )
         return self
-
-    @field_validator("state")
-    @classmethod
-    def _home(cls, path: Path) -> Path:
-        return path.expanduser()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
@@ -161,11 +162,12 @@ class LeaseHolder:
         term."""
         now, seen, found = self._clock(), {}, []
         held = set(self.held)
+        asked = cache(self._is_alive)  # one process may own a thousand
         for row in rows:
             if row.name in held:
                 continue
             seen[row.name] = each = self._watched(row, now)
-            if row.owner in ("", self._rows.owner) or self._is_over(row, each.seconds):
+            if row.owner in ("", self._rows.owner) or self._is_over(row, each.seconds, asked):
                 found.append(row)
         self._seen = seen
         return found
@@ -265,9 +267,9 @@ class LeaseHolder:
         more = min(now - before.looked_at, self._every)
         return _Seen(row.revision, before.seconds + more, now)
 
-    def _is_over(self, row: Lease, seconds: float) -> bool:
+    def _is_over(self, row: Lease, seconds: float, is_alive: Callable[[int], bool]) -> bool:
         """Whether the owner has ended on this machine, or has not renewed for its term."""
         term = terms(row).get("term", self._term)
         if seconds >= (term if isinstance(term, int | float) else self._term):
             return True
-        return owner_has_ended(row, here=self._machine, is_alive=self._is_alive)
+        return owner_has_ended(row, here=self._machine, is_alive=is_alive)

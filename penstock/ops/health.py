@@ -24,7 +24,8 @@ class Thresholds:
     `lag_bytes`: more unconfirmed log than this is "behind"; `lag_seconds`: so is an older change in
     flight. `at_risk`: less than this share of the source's history before us may soon be lost.
     `silent_after`: a reporter that has
-    said nothing for this long is suspect. `starting`: how long a first report may take.
+    said nothing for this long is suspect. `unowned_after`: partitions without an owner for so long
+    are unhealthy: that a host takes over takes less. `starting`: how long a first report may take.
     """
 
     stalled_after: float = 30.0
@@ -32,6 +33,7 @@ class Thresholds:
     lag_seconds: float = 300.0
     at_risk: float = 0.25
     silent_after: float = 15.0
+    unowned_after: float = 120.0
     # Spark alone takes 5 s, and 30 s on a busy machine.
     starting: float = 120.0
 
@@ -123,6 +125,7 @@ def _backend_complaints(
         yield Complaint("unhealthy", f"backend {name}: has stopped")
         return
     yield from _losses(backend, entry, limits)
+    yield from _unowned(name, entry, now, limits)
     yield from _unsaved(backend, now)
     silent = now - entry.at
     if silent >= limits.silent_after:
@@ -149,6 +152,17 @@ def _losses(backend: _Backend, entry: Entry, limits: Thresholds) -> Iterator[Com
         yield Complaint("degraded", f"backend {backend.name}: {why}")
     if risk := at_risk(entry.fields, limits.at_risk):
         yield Complaint("degraded", f"backend {backend.name}: {risk}")
+
+
+def _unowned(name: str, entry: Entry, now: float, limits: Thresholds) -> Iterator[Complaint]:
+    """Partitions of a processor that no host which lives has the lease of."""
+    if count := entry.fields.get("unowned"):
+        since = now - entry.calm.get("unowned", entry.since)
+        if since >= limits.stalled_after:
+            yield Complaint(
+                "unhealthy" if since >= limits.unowned_after else "degraded",
+                f"backend {name}: {count} partitions have had no owner for {since:.0f} s",
+            )
 
 
 def _unsaved(backend: _Backend, now: float) -> Iterator[Complaint]:

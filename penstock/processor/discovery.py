@@ -10,9 +10,14 @@ from contextlib import suppress
 from penstock.backoff import delays
 from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.feeds import At, Feed
+from penstock.leases.first_start import FirstStart
 from penstock.processor.leases import HostLeases
+from penstock.processor.settings import Processing
 from penstock.reading.roster import LOOKUP, Openings, Roster
 from penstock.reservoir.reader import BLOCKED
+
+# Seconds between two looks whether another host has begun.
+AGAIN = 1.0
 
 
 class Discovery:
@@ -25,6 +30,7 @@ class Discovery:
         feed: Feed,
         leases: HostLeases,
         at: At,
+        processing: Processing,
         *,
         clock: Callable[[], float],
         on_found: Callable[[], None],
@@ -34,7 +40,16 @@ class Discovery:
         self.error = ""
         self._feed = feed
         self._leases = leases
-        self._at = at
+        self._start = FirstStart(
+            leases.positions.rows.store,
+            leases.positions.prefix,
+            leases.host,
+            begin=lambda: feed.begin(at),
+            make=leases.positions.plant,
+            clock=clock,
+            term=processing.expire,
+            every=processing.acquire,
+        )
         self._on_found = on_found
         self._on_fatal = on_fatal
         self._roster = Roster(feed, clock=clock)
@@ -62,10 +77,10 @@ class Discovery:
         return wait
 
     def _begin(self) -> float:
-        """The place is pinned and stored before anything is read. After stored positions nothing is
-        made at the source: that would be a silent hole."""
-        if not self._leases.positions.survey():
-            self._leases.positions.plant(self._feed.begin(self._at))
+        """The place is pinned and stored before anything is read, once for all hosts. After stored
+        positions nothing is made at the source: that would be a silent hole."""
+        if not self._start.attempt():
+            return AGAIN
         self.begun = True
         self._on_found()
         return 0.0

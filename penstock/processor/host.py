@@ -3,9 +3,10 @@ its own: `tick` keeps the leases, and threads take `turns`.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from threading import Event
+from threading import Event, Lock
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import At, KnowsReader
@@ -40,12 +41,16 @@ class Host:
         self.vacant: frozenset[PartitionId] = frozenset()
         self.known = 0  # partitions that have not ended
         self.is_leaving = False
+        # Of partitions that are not held any more: changes, batches, lost connections.
+        self._past: Counter[str] = Counter()
+        self._counting = Lock()
         self.left = Event()  # set when a partition is not held any more
         self._work = work
         self.discovery = Discovery(
             work.feed,
             work.leases,
             at,
+            work.processing,
             clock=work.clock,
             on_found=self.look_soon,
             on_fatal=on_fatal,
@@ -81,6 +86,12 @@ class Host:
         """There are leases that may be ours: the next tick looks at all."""
         self._acquire_at = self._work.clock()
 
+    @property
+    def counts(self) -> Counter[str]:
+        """Of all partitions ever held: `events` and `pages` that were processed, `reconnects`."""
+        with self._counting:
+            return sum((part.counts for part in list(self.owned.values())), Counter(self._past))
+
     def take_turn(self, job: Taker, timeout: float) -> None:
         """Of a job that `turns` gave."""
         wait = job.turn(timeout)
@@ -96,6 +107,8 @@ class Host:
 
     def _over(self, part: OwnedPartition) -> None:
         name = part.partition
+        with self._counting:
+            self._past += part.counts
         self.left.set()
         if self.owned.get(name) is part:
             del self.owned[name]

@@ -4,7 +4,7 @@
 turn waits longer than it is told to, apart from the observer.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -85,6 +85,17 @@ class OwnedPartition:
         self._pages: deque[Page] = deque()
         self._reading = Lock()  # the reader is one thread's at a time
         self._idle = 0.0
+
+    @property
+    def counts(self) -> Counter[str]:
+        """See `Host.counts`."""
+        found = Counter(events=self.progress.events, pages=self.progress.pages)
+        return found + Counter(reconnects=self.reader.reconnects)
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since a batch was processed, or since the start."""
+        return round(self._work.clock() - self.progress.moved_at, 1)
 
     def leave(self, reason: CloseReason) -> None:
         """Ends after the present batch; any thread may call it."""

@@ -1,13 +1,10 @@
 """What users call: one host that processes a feed's partitions, with its threads and signals."""
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +19,7 @@ from penstock.leases import LeaseStore
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
 from penstock.position import PartitionId
+from penstock.processes import ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
@@ -37,8 +35,6 @@ from penstock.stream.records import record_reader
 READ_TIMEOUT = 0.25
 # Seconds that a stop waits for observers.
 PATIENCE = 30.0
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 log = logging.getLogger("penstock")
 
@@ -137,7 +133,7 @@ class Processor(Closes):
         batches that were begun, checkpoints, closes all observers and releases the leases. Raises
         what the operator must act on: SettingsError, and Rejected after the last try of a batch.
         """
-        with self._signals():
+        with ending_at_signals(self._stopping):
             threads = [
                 threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
                 for number in range(self.processing.threads)
@@ -189,21 +185,9 @@ class Processor(Closes):
             )
         self._stop.set()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def ask(number: int, _: FrameType | None) -> None:
-            log.info("stopping: %s", signal.Signals(number).name)
-            self.stop()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, ask) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stopping(self, signal: str) -> None:
+        log.info("stopping: %s", signal)
+        self.stop()
 
 
 def _processing(keywords: Mapping[str, Any]) -> Processing:

@@ -18,8 +18,8 @@ AGAIN, IDLE = 1.0, 10.0
 
 class PartitionProgress:
     """Of one partition, for one thread at a time. `processed`: all up to there is done. `reach`: up
-    to where the observer may checkpoint: the end of the batch that it is given. `events`: changes
-    that were processed since the start. `error`: why the last save failed."""
+    to where the observer may checkpoint: the end of the batch that it is given. `events`, `pages`:
+    changes and batches that were processed since the start. `error`: why the last save failed."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class PartitionProgress:
         clock: Callable[[], float],
     ) -> None:
         self.processed = self.reach = bookmark.place
-        self.events = 0
+        self.events = self.pages = 0
         self.moved_at = clock()
         self.error = ""
         self._reader, self._leases, self._clock = reader, leases, clock
@@ -54,6 +54,7 @@ class PartitionProgress:
         """A batch was processed. Saves if it is time to."""
         self.processed = self.reach = place
         self.events += changes
+        self.pages += 1
         self._changes += changes
         self.moved_at = self._clock()
         self._save_if_due()

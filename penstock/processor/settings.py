@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from penstock.config import Checkpoint
+from penstock.config import Backend, Checkpoint, Deployment
 from penstock.settings import Duration, Settings
 
 Seconds = Annotated[Duration, Field(gt=0)]
@@ -49,3 +49,26 @@ class Processing(Settings):
         if self.max_partitions and self.min_partitions > self.max_partitions:
             raise ValueError("min_partitions is more than max_partitions")
         return self
+
+
+class ProcessorFile(Deployment):
+    """The file of `penstock process`: a pipeline file without a sink and Spark."""
+
+    processor: Processing = Processing()
+
+    @field_validator("backends")
+    @classmethod
+    def _without_a_sink(cls, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        for each in backends:
+            unused = {
+                "partitions": each.partitions is not None,
+                "max_gap": each.max_gap is not None,
+                "on_error": each.on_error != "dead-letter",
+            }
+            if any(unused.values()):
+                names = ", ".join(name for name, is_set in unused.items() if is_set)
+                raise ValueError(
+                    f"backend {each.name}: {names} has no effect with a processor: leave it out"
+                    " (processor.unreadable says what becomes of changes that cannot be read)"
+                )
+        return backends

@@ -29,6 +29,7 @@ class SharedPositions(Positions):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.prefix = prefix
         super().__init__(
             store, prefix, interval=_NEVER, event_count=1, clock=clock, owner=owner, shared=True
         )

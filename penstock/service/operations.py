@@ -9,7 +9,7 @@ from typing import Self
 import structlog
 
 from penstock.closing import Closes
-from penstock.config import Pipeline
+from penstock.config import Deployment
 from penstock.errors import SettingsError
 from penstock.handover.run_folder import BOARD
 from penstock.ops.board import Board
@@ -17,16 +17,15 @@ from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
-from penstock.ops.respond import Response, respond
+from penstock.ops.respond import Response, StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
-from penstock.sinks import DescribesStreams
 from penstock.version import __version__
 
 log = structlog.get_logger("penstock")
 
 
-def open_board(pipeline: Pipeline, run: Path) -> Board:
+def open_board(pipeline: Deployment, run: Path) -> Board:
     """The board that the reader process and the tasks report to, in the run folder."""
     return Board(run / BOARD, bounds=_thresholds(pipeline).bounds)
 
@@ -39,20 +38,20 @@ class Operations(Closes):
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Deployment,
         board: Board,
         *,
         stop: Callable[[], None],
         standby: Callable[[], str | None],
         more_metrics: MoreMetrics,
+        stream_info: StreamInfo | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._board = board
         self._stop = stop
         self._standby = standby
         self._more_metrics = more_metrics
-        sink = pipeline.sink.sink()
-        self._stream_info = sink.stream_info if isinstance(sink, DescribesStreams) else None
+        self._stream_info = stream_info
         self._open = ExitStack()
         self._server: OpsServer | None = None
         self._refused = ""
@@ -123,7 +122,7 @@ class Operations(Closes):
         )
 
 
-def _thresholds(pipeline: Pipeline) -> Thresholds:
+def _thresholds(pipeline: Deployment) -> Thresholds:
     ops = pipeline.ops
     return Thresholds(
         stalled_after=ops.stalled_after,

@@ -5,13 +5,11 @@ acknowledged before Spark goes. Whatever else ends it loses nothing: a start res
 stored position.
 """
 
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import FrameType
 
 import structlog
 
@@ -22,12 +20,15 @@ from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics, no_more_metrics
+from penstock.ops.respond import StreamInfo
+from penstock.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
 from penstock.service.ownership import Ownership
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
+from penstock.sinks import DescribesStreams
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
 
@@ -37,8 +38,6 @@ TICK = 0.2
 AGAIN = 1.0
 # How long an instance that takes over waits for the ops port of the one before.
 PORT_PATIENCE = 10.0
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 log = structlog.get_logger("penstock")
 
@@ -65,7 +64,9 @@ class Service:
         on, or EngineLost when the JVM died."""
         pipeline = self._pipeline
         with ExitStack() as stack:
-            stack.enter_context(self._signals())
+            # (PySpark starts the JVM, and with it every worker, with SIGINT ignored: Ctrl-C reaches
+            # only us.)
+            stack.enter_context(ending_at_signals(self._stopping))
             run = stack.enter_context(run_folder())
             pipeline = self._pipeline = _kept_in(pipeline, run)
             board = stack.enter_context(open_board(pipeline, run))
@@ -81,6 +82,7 @@ class Service:
                     stop=self.stop,
                     standby=lambda: standby.reason,
                     more_metrics=self._more_metrics,
+                    stream_info=_stream_info(pipeline),
                 )
             )
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
@@ -145,24 +147,9 @@ class Service:
                 "Spark is gone; the next start delivers what was in flight", error=str(error)
             )
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM ask for a graceful stop. (PySpark starts the JVM, and with it every
-        worker, with SIGINT ignored: Ctrl-C reaches only us.)"""
-
-        def ask(number: int, _: FrameType | None) -> None:
-            log.info("stopping", signal=signal.Signals(number).name)
-            self.stop()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, ask) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _stopping(self, signal: str) -> None:
+        log.info("stopping", signal=signal)
+        self.stop()
 
 
 def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
@@ -171,6 +158,11 @@ def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
     if not pipeline.positions.startswith("memory:"):
         return pipeline
     return pipeline.model_copy(update={"positions": f"sqlite:///{run}/positions.db"})
+
+
+def _stream_info(pipeline: Pipeline) -> StreamInfo | None:
+    sink = pipeline.sink.sink()
+    return sink.stream_info if isinstance(sink, DescribesStreams) else None
 
 
 def _ownership(pipeline: Pipeline, board: Board) -> Ownership:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.config import load_file
+from penstock.processor.settings import ProcessorFile
 from tests.docs.pages import DOCS, blocks
 from tests.reading.made import until
 
@@ -40,3 +42,12 @@ def test_the_observer_and_the_processor_of_the_page_run(
     thread.join(30.0)
     lines.extend(capsys.readouterr().out.splitlines())
     assert [line for line in lines if line.startswith("ended")][-1].endswith("SHUTDOWN")
+
+
+def test_the_file_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = blocks((DOCS / "how-to" / "process.md").read_text(), "yaml")
+    (tmp_path / "orders.yaml").write_text(text)
+    monkeypatch.setenv("PG_URL", "postgresql://h/db")
+    monkeypatch.setenv("POSITIONS_URL", "postgresql://h/penstock")
+    found = load_file(tmp_path / "orders.yaml", ProcessorFile)
+    assert (found.processor.threads, found.processor.exhausted) == (16, "dead-letter")

@@ -70,6 +70,21 @@ CASES = [
     Case("not silent yet", [source(0)], 14.9, "ok"),
     Case("silent for long", [source(0)], 30, "unhealthy", "has not reported for 30 s"),
     Case("stopped", [source(0, stopped=True)], 1, "unhealthy", "has stopped"),
+    Case("a takeover takes a while", [source(5, unowned=3), source(30, unowned=3)], 30, "ok", ""),
+    Case(
+        "partitions without an owner",
+        [source(0), source(5, unowned=0), source(9, unowned=3), source(40, unowned=3)],
+        40,
+        "degraded",
+        "3 partitions have had no owner for 31 s",
+    ),
+    Case(
+        "partitions without an owner for long",
+        [source(9, unowned=3), source(140, unowned=3)],
+        140,
+        "unhealthy",
+        "3 partitions have had no owner for 131 s",
+    ),
     Case(
         "history lost, and to be acted on",
         [source(0), query(0, blocked="the slot is gone")],

@@ -262,15 +262,13 @@ class Simulation:
         self.at(self.now, lambda: self._resume(thread))
 
     def _tick(self, host: SimulatedHost) -> float:
-        return max(0.2, host.processor.node.tick())
+        return max(0.5, host.processor.node.tick())
 
     def _work(self, host: SimulatedHost) -> float:
         node = host.processor.node
-        job = node.turns.next()
-        if job is None:
-            return min(max(0.05, node.turns.left() or 1.0), 1.0)
-        node.take_turn(job, 0.0)
-        return 0.0
+        while (job := node.turns.next()) is not None:
+            node.take_turn(job, 0.0)
+        return min(max(0.05, node.turns.left() or 1.0), 2.0)
 
     def kill(self, host: SimulatedHost) -> None:
         host.is_dead = True

@@ -100,7 +100,7 @@ def test_a_signal_ends_run_in_order(number: int) -> None:
     processor.run()
     assert signal.getsignal(number) is before
     assert reasons == [CloseReason.SHUTDOWN]
-    assert [row.owner for row in store.list("")] == [""]
+    assert [row.owner for row in store.list("test/")] == [""]
 
 
 def test_leaving_a_with_stops_the_run_of_another_thread() -> None:

@@ -47,8 +47,8 @@ def settled(world: Simulation) -> None:
 
 def test_without_faults_nothing_comes_twice(simulate: Simulate) -> None:
     world = simulate(1, partitions=60, hosts=7)
-    growing(world, 200)
-    world.run(400)
+    growing(world, 100)
+    world.run(300)
     settled(world)
     assert sum(world.processed.values()) == world.settings.partitions * world.settings.changes
     assert world.closed["LEASE_LOST"] > 0
@@ -60,12 +60,12 @@ def test_without_faults_nothing_comes_twice(simulate: Simulate) -> None:
 def test_with_kills_freezes_cuts_and_lost_answers_every_change_is_processed_in_order(
     simulate: Simulate, seed: int
 ) -> None:
-    world = simulate(seed, partitions=60, hosts=7, lost_answers=0.02, durations=(0.01, 0.3, 2.0))
-    world.faults(60, 600, each=15)
-    growing(world, 600)
-    world.run(700)
+    world = simulate(seed, partitions=40, hosts=6, lost_answers=0.02, durations=(0.01, 0.3, 2.0))
+    world.faults(60, 300, each=10)
+    growing(world, 300)
+    world.run(420)
     world.lost_answers = 0
-    world.run(1100)
+    world.run(700)
     settled(world)
 
 
@@ -78,18 +78,19 @@ def test_children_are_processed_after_their_parents_whatever_happens(
     settings: dict[str, Any] = {"generations": 2, "changes": 60}
     world = simulate(seed, partitions=12, hosts=5, settings=settings, durations=(0.1, 1.0, 5.0))
     world.faults(30, 300, each=15)
-    world.run(900)
+    world.run(700)
     assert world.wrong == []
     assert len(world.done) == 12 * 4
     assert set(world.done.values()) == {60}
 
 
 def test_a_thousand_partitions_and_fifty_hosts(simulate: Simulate) -> None:
-    world = simulate(7, partitions=1000, hosts=50)
-    world.faults(60, 240, each=10)
-    growing(world, 200)
-    world.run(420)
+    world = simulate(7, partitions=1000, hosts=50, poll=30, durations=(0.01, 0.05))
+    world.faults(40, 140, each=5)
+    world.at(60, lambda: world.grow(10))
+    world.at(110, lambda: world.grow(10))
+    world.run(360)
     before = world.calls
-    world.run(437)  # one interval of renewals, while no change comes
+    world.run(377)  # one interval of renewals, while no change comes
     assert world.calls - before <= 5 * 50 < 1000
     settled(world)

@@ -1,0 +1,60 @@
+"""What the status of a service shows of a processor."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.ops.board import Board
+from penstock.ops.partitions import DISCONNECTED, READING, WAITING, Row, summed, with_source
+from penstock.processor.partition import OwnedPartition
+from penstock.processor.processor import Processor
+
+
+class ProcessorReports:
+    """Posts them to the board of this process; call `post` about once a second."""
+
+    def __init__(self, processor: Processor, board: Board) -> None:
+        self._processor = processor
+        self._board = board
+
+    def post(self) -> None:
+        """How it is now."""
+        processor, board = self._processor, self._board
+        node, name = processor.node, processor.feed.backend
+        rows: dict[str, Row] = {part.partition: _row(part) for part in list(node.owned.values())}
+        error = node.error or node.discovery.error
+        begun = {"begun": node.discovery.begun, "blocked": "", "restarts": 0, "last_error": error}
+        board.post("query", name, begun)
+        sums = with_source(summed(rows), processor.feed.status())
+        if not rows:  # other hosts have them
+            sums["connected"] = True
+        host = {"host": processor.host, "leases": node.known, "unowned": len(node.vacant)}
+        faults = {"observer_errors": processor.faults.errors, "set_aside": processor.faults.letters}
+        board.post("source", name, {**sums, **node.counts, **host, **faults})
+        for partition, row in rows.items():
+            board.post("partition", f"{name}/{partition}", row)
+        for lost, gap in processor.gaps.log.rows().items():
+            board.post("gap", f"{name}/{lost}", gap)
+        late = "; ".join({part.progress.error for part in list(node.owned.values())} - {""})
+        failing = {"positions_error": late, "save_failing": float(bool(late))}
+        board.post("measure", name, failing)
+
+    def standby(self) -> str | None:
+        """Why this host has nothing to do; None while it has."""
+        node = self._processor.node
+        if node.owned or node.vacant or not node.known or not node.discovery.begun:
+            return None
+        return f"other hosts hold all {node.known} partitions of {self._processor.feed.backend}"
+
+
+def _row(part: OwnedPartition) -> Row:
+    status: Mapping[str, Any] = part.reader.status()
+    place = part.progress.place
+    failed = part.error or part.progress.error
+    state = READING if status["connected"] else DISCONNECTED if part.error else WAITING
+    return {
+        **status,
+        "state": state,
+        "place": None if place is None else str(place),
+        "last_error": failed or status["last_error"],
+        "details": {**status.get("details", {}), "idle_seconds": part.idle_seconds},
+    }

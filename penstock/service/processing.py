@@ -1,0 +1,94 @@
+"""`penstock process`: a processor for each backend, the ops server and the signals."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import structlog
+
+from penstock.leases.open import open_store
+from penstock.ops.metrics import no_more_metrics
+from penstock.processes import ending_at_signals
+from penstock.processor.observer import Observer
+from penstock.processor.processor import Processor
+from penstock.processor.reports import ProcessorReports
+from penstock.processor.settings import ProcessorFile
+from penstock.service.operations import Operations, open_board
+
+# Seconds between two reports.
+REPORT = 1.0
+
+log = structlog.get_logger("penstock")
+
+
+class ProcessorService:
+    """Runs the processors of one file until it is stopped."""
+
+    def __init__(self, file: ProcessorFile, observer: Callable[[], Observer]) -> None:
+        self._file = file
+        self._stop = threading.Event()
+        fields = {name: getattr(file.processor, name) for name in type(file.processor).model_fields}
+        letters = file.state / "dead-letters" if file.processor.exhausted == "dead-letter" else None
+        self._processors = [
+            Processor(
+                backend.feed(),
+                leases=open_store(file.positions),
+                name=file.name,
+                observer=observer,
+                dead_letters=letters,
+                **fields,
+            )
+            for backend in file.backends
+        ]
+
+    def stop(self) -> None:
+        """Asks for a stop in order; from any thread or signal handler."""
+        self._stop.set()
+
+    def _stopping(self, signal: str) -> None:
+        log.info("stopping", signal=signal)
+        self.stop()
+
+    def run(self) -> int:
+        """Blocks until stopped, then returns 0. Raises a PenstockError that the operator must act
+        on."""
+        file = self._file
+        with ExitStack() as stack:
+            stack.enter_context(ending_at_signals(self._stopping))
+            board = open_board(file, Path(file.state))  # posted to in this process alone
+            reports = [ProcessorReports(each, board) for each in self._processors]
+            ops = stack.enter_context(
+                Operations(
+                    file,
+                    board,
+                    stop=self.stop,
+                    standby=lambda: _standby(reports),
+                    more_metrics=no_more_metrics,
+                )
+            )
+            pool = stack.enter_context(ThreadPoolExecutor(len(self._processors), "processor"))
+            ops.listen()
+            running = [pool.submit(each.run) for each in self._processors]
+            try:
+                self._report(reports, running)
+            finally:
+                for processor in self._processors:
+                    processor.stop()
+            for each in running:
+                each.result()
+        return 0
+
+    def _report(self, reports: list[ProcessorReports], running: list[Future[None]]) -> None:
+        """Until a stop, or until one of them has ended: with an error."""
+        while not any(each.done() for each in running):
+            for report in reports:
+                report.post()
+            if self._stop.wait(REPORT):
+                return
+
+
+def _standby(reports: list[ProcessorReports]) -> str | None:
+    reasons = [each.standby() for each in reports]
+    return "; ".join(filter(None, reasons)) if all(reasons) else None
