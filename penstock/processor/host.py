@@ -99,6 +99,12 @@ class Host:
         if wait is None and isinstance(job, OwnedPartition):
             self._over(job)
 
+    def drop(self, job: Taker) -> None:
+        """A job whose turn ended with a defect: it has no other. Its lease expires."""
+        self.turns.done(job, None)
+        if isinstance(job, OwnedPartition):
+            self._over(job)
+
     def leave(self) -> None:
         """Ends every partition after its present batch, and takes no more."""
         self.is_leaving = True

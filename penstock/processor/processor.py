@@ -81,11 +81,11 @@ class Processor(Closes):
                 "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
             )
         self._store = open_store(leases) if isinstance(leases, str) else leases
-        positions = SharedPositions(
+        self._positions = SharedPositions(
             self._store, f"{name}/{self.feed.backend}", self.host, clock=clock
         )
         own = HostLeases(
-            positions,
+            self._positions,
             self.host,
             self.processing,
             clock=clock,
@@ -123,6 +123,10 @@ class Processor(Closes):
     def partitions(self) -> list[PartitionId]:
         """Those that this host holds now."""
         return list(self.node.owned)
+
+    def on_save(self, note: Callable[[float, str], None]) -> None:
+        """Calls `note` after each write of places, with the seconds that it took and its error."""
+        self._positions.on_write = note
 
     def stop(self) -> None:
         """Ends `run` in order; from any thread, or a signal handler."""
@@ -175,8 +179,10 @@ class Processor(Closes):
             try:
                 self.node.take_turn(job, READ_TIMEOUT if alone else 0.0)
             except BaseException as error:  # a defect, or what an observer must not raise
+                log.exception("a thread ends")
+                self.node.drop(job)
                 self._fail(error)
-                raise
+                return
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:

@@ -1,5 +1,6 @@
 """What the status of a service shows of a processor."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,15 +20,20 @@ class ProcessorReports(Closes):
     def __init__(self, processor: Processor, board: Board, *, every: float = EVERY) -> None:
         self._processor = processor
         self._board = board
-        self._remaining = Remaining(processor.feed, self._saved, every=every)
+        self._remaining = Remaining(processor.feed, self._durable, every=every)
+        self._saves: Counter[str] = Counter()  # of the store: `saved`, `save_errors`
+        processor.on_save(self._saved)
 
     def close(self) -> None:
         """Asks no more."""
         self._remaining.close()
 
-    def _saved(self) -> Bookmarks:
+    def _durable(self) -> Bookmarks:
         owned = list(self._processor.node.owned.values())
         return {part.partition: part.progress.saved for part in owned}
+
+    def _saved(self, seconds: float, error: str) -> None:
+        self._saves["save_errors" if error else "saved"] += 1
 
     def post(self) -> None:
         """How it is now."""
@@ -53,7 +59,7 @@ class ProcessorReports(Closes):
             board.post("gap", f"{name}/{lost}", gap)
         late = "; ".join({part.progress.error for part in list(node.owned.values())} - {""})
         failing = {"positions_error": late, "save_failing": float(bool(late))}
-        board.post("measure", name, failing)
+        board.post("measure", name, {**failing, **self._saves})
 
     def standby(self) -> str | None:
         """Why this host has nothing to do; None while it has."""

@@ -161,3 +161,39 @@ def test_a_feed_is_named_with_its_settings(tmp_path: Path) -> None:
 def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(SettingsError, match=text):
         Processor(**{"leases": "memory:", "name": "t", "observer": Counting, **arguments})
+
+
+def test_what_an_observer_must_not_raise_ends_the_processor() -> None:
+    class Exiting(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            raise SystemExit(3)
+
+    processor = Processor(
+        memory(partitions=2), leases=MemoryStore(), name="t", observer=Exiting, **FAST
+    )
+    with pytest.raises(SystemExit):
+        processor.run()
+
+
+def test_a_long_call_keeps_the_connection_alive() -> None:
+    feed, kept, go_on = memory(changes=10), list[str](), threading.Event()
+    follow = feed.follow
+
+    def followed(*arguments: Any, **keywords: Any) -> Any:
+        following = follow(*arguments, **keywords)
+        following.keep_alive = lambda: kept.append("kept") or ()  # type: ignore[func-returns-value]
+        return following
+
+    feed.follow = followed  # type: ignore[method-assign]
+
+    class Slow(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            go_on.wait(30)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.processor.host._BUSY", 0.1)
+        with Processor(feed, leases=MemoryStore(), name="t", observer=Slow, **FAST) as made:
+            thread = start(made)
+            until(lambda: kept)
+            go_on.set()
+    thread.join(30)
