@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from penstock.position import START, Bookmark, PartitionId, Place
     from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
     from penstock.processor.processor import Processor
+    from penstock.replica.replica import Replica, ReplicaStatus
+    from penstock.replica.targets import Target
     from penstock.settings import Secret, Settings
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.spark.datasource import PenstockDataSource, register
@@ -54,6 +56,8 @@ _PLACES = {
     "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
     "penstock.processor.observer": ("Changes", "CloseReason", "Observer", "PartitionContext"),
     "penstock.processor.processor": ("Processor",),
+    "penstock.replica.replica": ("Replica", "ReplicaStatus"),
+    "penstock.replica.targets": ("Target",),
     "penstock.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
@@ -97,6 +101,8 @@ __all__ = [
     "Receipt",
     "RecordsExpired",
     "Rejected",
+    "Replica",
+    "ReplicaStatus",
     "Secret",
     "Settings",
     "SettingsError",
@@ -106,6 +112,7 @@ __all__ = [
     "Stream",
     "TailReader",
     "Taking",
+    "Target",
     "Unavailable",
     "__version__",
     "balance",

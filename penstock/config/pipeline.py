@@ -161,14 +161,20 @@ class Ops(Settings):
 
 
 class SnapshotSettings(Settings):
-    """Snapshots of tables, taken on request."""
+    """Snapshots of tables, taken on request, and where it is `initial` once for each table."""
 
+    initial: bool = False
     stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
     max_concurrent: int = Field(default=3, ge=1)  # tables at a time
     slots: int = Field(default=2, ge=1)  # connections that read a table
     # Of one message; whichever is reached first.
     chunk_rows: int = Field(default=10_000, ge=1)
     chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
+    compression: Literal["none", "zstd"] = "none"  # of chunks
+    # Bytes of chunks a second, of all tables together; None: as fast as it goes.
+    rate: Size | None = Field(default=None, ge=1)
+    # Seconds for which the source keeps old versions of rows for one snapshot.
+    max_age: Duration = Field(default=1800.0, ge=1)
     # Seconds for which a table's lock and older transactions are waited for.
     patience: Duration = Field(default=60.0, gt=0)
 
@@ -225,7 +231,10 @@ class Pipeline(Deployment):
     transform: tuple[Transform, ...] = ()
     sink: SinkChoice
     checkpoint: Checkpoint = Checkpoint()
-    snapshot: SnapshotSettings = SnapshotSettings()
+    snapshot: Annotated[
+        SnapshotSettings,
+        BeforeValidator(lambda value: {"initial": True} if value == "initial" else value),
+    ] = SnapshotSettings()
     spark: Spark = Spark()
 
     def hash_partitions(self, backend: Backend) -> int:
