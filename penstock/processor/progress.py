@@ -46,6 +46,11 @@ class PartitionProgress:
         return self._saved.place
 
     @property
+    def saved(self) -> Bookmark:
+        """What is saved."""
+        return self._saved
+
+    @property
     def is_automatic(self) -> bool:
         """Whether saving is not the observer's business."""
         return self._policy != "explicit"

@@ -4,29 +4,46 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.closing import Closes
 from penstock.ops.board import Board
 from penstock.ops.partitions import DISCONNECTED, READING, WAITING, Row, summed, with_source
+from penstock.position import Bookmarks
 from penstock.processor.partition import OwnedPartition
 from penstock.processor.processor import Processor
+from penstock.reading.remaining import EVERY, Remaining
 
 
-class ProcessorReports:
-    """Posts them to the board of this process; call `post` about once a second."""
+class ProcessorReports(Closes):
+    """Posts them to the board of this process; call `post` about once a second. Until `close`, it
+    asks what remains of the partitions that this host has, of a source that can be asked."""
 
-    def __init__(self, processor: Processor, board: Board) -> None:
+    def __init__(self, processor: Processor, board: Board, *, every: float = EVERY) -> None:
         self._processor = processor
         self._board = board
+        self._remaining = Remaining(processor.feed, self._durable, every=every)
         self._saves: Counter[str] = Counter()  # of the store: `saved`, `save_errors`
         processor.on_save(self._saved)
+
+    def close(self) -> None:
+        """Asks no more."""
+        self._remaining.close()
+
+    def _durable(self) -> Bookmarks:
+        owned = list(self._processor.node.owned.values())
+        return {part.partition: part.progress.saved for part in owned}
 
     def _saved(self, seconds: float, error: str) -> None:
         self._saves["save_errors" if error else "saved"] += 1
 
     def post(self) -> None:
         """How it is now."""
+        self._remaining.open()
         processor, board = self._processor, self._board
         node, name = processor.node, processor.feed.backend
-        rows: dict[str, Row] = {part.partition: _row(part) for part in list(node.owned.values())}
+        rows: dict[str, Row] = {
+            part.partition: {**_row(part), **self._remaining.of(part.partition)}
+            for part in list(node.owned.values())
+        }
         error = node.error or node.discovery.error
         begun = {"begun": node.discovery.begun, "blocked": "", "restarts": 0, "last_error": error}
         board.post("query", name, begun)

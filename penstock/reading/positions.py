@@ -7,17 +7,15 @@ is called with is in it already.
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
 from penstock.config import Checkpoint
 from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
-from penstock.leases.holder import SAVED, now_text, users_own
+from penstock.leases.holder import SAVED, now_text
 from penstock.leases.open import open_store
 from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
@@ -27,7 +25,6 @@ from penstock.position import Bookmark, Bookmarks, PartitionId
 PAUSE = 2.0
 _CLAIMS = 100
 _NOTHING = Bookmark(mark={})
-_NONE: Mapping[PartitionId, Sequence[PartitionId]] = MappingProxyType({})
 # Seconds after a failed save before the next, at most: each may wait for the store's own timeout.
 _AGAIN = 5.0
 
@@ -132,20 +129,12 @@ class Positions:
         self.load()
         self.make({name: b for name, b in bookmarks.items() if name not in self._stored})
 
-    def make(
-        self, bookmarks: Bookmarks, parents: Mapping[PartitionId, Sequence[PartitionId]] = _NONE
-    ) -> dict[PartitionId, Bookmark]:
+    def make(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
         """Makes the rows of partitions that have none; the first bookmark wins. Returns what is
-        stored of these partitions, which is where each of them begins; raises as `load` does.
-        The user's properties are copied from those of the `parents` whose rows are ours."""
+        stored of these partitions, which is where each of them begins; raises as `load` does."""
         owner = "" if self._shared else self._rows.owner
         rows = [
-            Lease(
-                name=self._name(name),
-                owner=owner,
-                continuation=bookmark_text(bookmark),
-                properties=self._inherited(parents.get(name, ())),
-            )
+            Lease(name=self._name(name), owner=owner, continuation=bookmark_text(bookmark))
             for name, bookmark in bookmarks.items()
         ]
         found = [each for each in self._rows.store.put_all(rows) if isinstance(each, Lease)]
@@ -262,7 +251,7 @@ class Positions:
                     row,
                     owner=self._rows.owner,
                     continuation=texts[row.name],
-                    properties={**row.properties, **stated},
+                    properties={**row.properties, **stated} if stated else row.properties,
                 ),
             )
             for name, bookmark in bookmarks.items():
@@ -297,12 +286,6 @@ class Positions:
             self._rows.lost |= {row.name for row in others}
             self._stored |= found
             self._note_lost()
-        return found
-
-    def _inherited(self, parents: Sequence[PartitionId]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for row in self._rows.known(map(self._name, parents)):
-            found |= users_own(row)
         return found
 
     def _note_lost(self) -> None:

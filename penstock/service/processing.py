@@ -58,7 +58,9 @@ class ProcessorService:
         with ExitStack() as stack:
             stack.enter_context(ending_at_signals(self._stopping))
             board = open_board(file, Path(file.state))  # posted to in this process alone
-            reports = [ProcessorReports(each, board) for each in self._processors]
+            reports = [
+                stack.enter_context(ProcessorReports(each, board)) for each in self._processors
+            ]
             ops = stack.enter_context(
                 Operations(
                     file,

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from penstock import cli
+from penstock import Observer, Processor, cli
 from penstock.cli.positions_owners import age, age_text, wait_for_owners
 from penstock.errors import SettingsError
 from penstock.leases import Lease, replace
@@ -21,6 +22,7 @@ from penstock.leases.holder import TERM
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
 from penstock.processes import machine
+from penstock.processor.observer import Changes, PartitionContext
 
 PLACE = json.dumps({"place": "0A:0", "mark": {}})
 NAME = "shop/default/p0"
@@ -132,6 +134,47 @@ def test_a_row_of_another_host_is_changed_after_its_term(file: Path, rows: Sqlit
     assert done.exit_code == 0, done.output
     assert "shop/default/p0 is there:1:a's: looking for up to 4 s" in done.stderr
     assert "0B:0" in positions(file, "show", "default/p0").output
+
+
+def test_a_partition_that_a_processor_works_on_is_not_changed_until_that_has_stopped(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "processor.yaml"
+    file.write_text(
+        f"name: shop\nstate: {tmp_path}\nprocessor: {{}}\n"
+        "backends: [{name: memory, type: memory}]\n"
+    )
+    working = threading.Event()
+
+    class Waiting(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            working.set()
+
+    with Processor(
+        "memory",
+        {"partitions": 1, "changes": 5},
+        leases=f"sqlite:///{tmp_path}/positions.db",
+        name="shop",
+        observer=Waiting,
+        host="worker",
+        renew=0.1,
+        acquire=0.1,
+        expire=30,
+    ) as processor:
+        running = threading.Thread(target=processor.run, daemon=True)
+        running.start()
+        assert working.wait(60)
+        for arguments in (["set", "memory/p0", "0B:0", "--yes"], ["release", "memory/p0"]):
+            refused = positions(file, *arguments)
+            assert refused.exit_code == 2, refused.output
+            assert "shop/memory/p0 has an owner that lives: worker" in refused.output
+        assert positions(file, "release", "memory/p0", "--now").exit_code == 2
+        (row,) = json.loads(positions(file, "--json").output)
+        assert (row["owner"], row["owner_ended"]) == ("worker", False)
+        processor.stop()
+        running.join(60)
+    assert positions(file, "release", "memory/p0").output == "memory/p0 has no owner\n"
+    assert positions(file, "set", "memory/p0", row["place"] or "0B:0", "--yes").exit_code == 0
 
 
 class Looking:

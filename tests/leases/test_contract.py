@@ -1,6 +1,7 @@
 """What every lease store promises; a new store adds a line to STORES."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from examples.file_store import FileStore
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.etcd import EtcdStore
+from penstock.leases.first_start import FirstStart
 from penstock.leases.holder import LeaseHolder
 from penstock.leases.memory import MemoryStore
 from penstock.leases.mongodb import MongoStore
@@ -20,6 +22,8 @@ from penstock.leases.nats import NatsStore
 from penstock.leases.owned import OwnedRows
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
+from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.reading.positions import Positions
 from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
@@ -238,6 +242,37 @@ def test_holders_take_and_hand_over_leases(store: LeaseStore) -> None:
     second.renew()
     assert (first.held, second.held) == ([], ["s/0"])
     assert (first.lost, second.lost) == ({"s/2"}, {"s/1"})
+
+
+def test_of_hosts_that_start_together_one_asks_the_source(store: LeaseStore) -> None:
+    asked: list[str] = []
+    beginning = threading.Barrier(4)
+    done: list[bool] = []
+
+    def start(host: str) -> None:
+        def begin() -> Bookmarks:
+            asked.append(host)
+            return {PartitionId(f"p{number}"): Bookmark(mark={"by": host}) for number in range(3)}
+
+        kept = Positions(
+            store, "s/b", interval=1, event_count=1, clock=time.monotonic, owner=host, shared=True
+        )
+        first = FirstStart(store, "s/b", host, begin=begin, make=kept.make)
+        beginning.wait(60)
+        until = time.monotonic() + 60
+        while not first.attempt():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        done.append(len(store.list("s/b/")) == 3)
+
+    threads = [threading.Thread(target=start, args=(f"h{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [True] * 4
+    assert len(asked) == 1
+    assert all(asked[0] in row.continuation for row in store.list("s/b/"))
 
 
 def test_a_store_that_was_closed_opens_again(store: LeaseStore) -> None:

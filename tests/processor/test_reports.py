@@ -1,0 +1,27 @@
+"""What a processor's status says of its partitions."""
+
+import time
+
+from penstock.ops.board import Board, rows_of
+from penstock.processor.reports import ProcessorReports
+from tests.processor.world import World, memory
+
+
+def test_the_changes_that_are_left_after_what_is_saved_are_counted() -> None:
+    """Also those that were processed: nothing is saved without the observer's checkpoint."""
+    world, board = World(), Board("/nowhere")
+    host = world.host("a", memory(partitions=2, changes=30), checkpoint="explicit")
+    world.pass_time(30, host)
+    assert {name: len(numbers) for name, numbers in world.numbers.items()} == {"p0": 30, "p1": 30}
+    with ProcessorReports(host, board, every=0.001) as reports:
+        lags, until = [], time.monotonic() + 60
+        while lags != [(30, "changes")] * 2:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+            reports.post()
+            lags = [
+                (row.fields.get("lag"), row.fields.get("lag_unit"))
+                for row in rows_of(board.snapshot(), "partition", "memory").values()
+            ]
+        source = board.snapshot()["source", "memory"]
+        assert source.fields["lag"] == {"changes": 60}
