@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 
+from penstock.cli.files import load_deployment
 from penstock.cli.positions_edit import Editing
-from penstock.cli.preflight import check_machine
+from penstock.cli.preflight import check_host, check_machine
 from penstock.cli.run import state_option
-from penstock.config import Backend, Pipeline, load_pipeline, secrets_of
+from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.errors import PenstockError
 from penstock.feeds import BoundsDocuments, ChecksBookmarks
@@ -34,10 +35,11 @@ _COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 @state_option
 def command(*, file: Path, as_json: bool, state: Path | None) -> None:
     """Look at everything that could keep the pipeline in FILE from running, or make it lose data.
+    FILE may be a processor's.
 
     Exits with 1 if anything could; a warning is no error.
     """
-    pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    pipeline = load_deployment(file, state)
     shown: list[Finding] = []
     for finding in _clean(findings(pipeline), secrets_of(pipeline)):
         shown.append(finding)
@@ -51,13 +53,18 @@ def command(*, file: Path, as_json: bool, state: Path | None) -> None:
         raise SystemExit(1)
 
 
-def findings(pipeline: Pipeline) -> Iterator[Finding]:
+def findings(deployment: Deployment) -> Iterator[Finding]:
     """This machine's, each backend's, and the sink's, as they are found."""
-    yield from check_machine(pipeline, os.environ)
-    for backend in pipeline.backends:
-        yield from _of(f"backend {backend.name}", partial(_source, pipeline, backend))
-    yield from _of(f"sink {pipeline.sink.type}", lambda: pipeline.sink.sink().check())
-    yield from _sizes(pipeline)
+    pipeline = deployment if isinstance(deployment, Pipeline) else None
+    if pipeline is not None:
+        yield from check_machine(pipeline, os.environ)
+    else:
+        yield from check_host(deployment)
+    for backend in deployment.backends:
+        yield from _of(f"backend {backend.name}", partial(_source, deployment, backend))
+    if pipeline is not None:
+        yield from _of(f"sink {pipeline.sink.type}", pipeline.sink.sink().check)
+        yield from _sizes(pipeline)
 
 
 def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
@@ -82,7 +89,7 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
                 )
 
 
-def _source(pipeline: Pipeline, backend: Backend) -> Sequence[Finding]:
+def _source(pipeline: Deployment, backend: Backend) -> Sequence[Finding]:
     feed = backend.feed()
     found = list(feed.check())
     if isinstance(feed, ChecksBookmarks) and all(each.level != "error" for each in found):
@@ -91,7 +98,7 @@ def _source(pipeline: Pipeline, backend: Backend) -> Sequence[Finding]:
     return found
 
 
-def _saved(pipeline: Pipeline, backend: Backend) -> Bookmarks:
+def _saved(pipeline: Deployment, backend: Backend) -> Bookmarks:
     """The saved bookmarks of a backend; none where the store keeps none, or is not there."""
     if pipeline.positions.startswith("memory:"):
         return {}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.ask_ops import ask_ops
-from penstock.config import Pipeline
+from penstock.config import Deployment, Pipeline
 from penstock.errors import LeaseLost, PenstockError
 from penstock.feeds import KnowsReader, Polled
 from penstock.finding import Finding
@@ -42,9 +42,14 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield from check_transform(pipeline)
     yield from check_partitions(pipeline)
     yield from check_shards(pipeline)
+    yield from check_sharing(pipeline)
+    yield from check_host(pipeline)
+
+
+def check_host(pipeline: Deployment) -> Iterator[Finding]:
+    """What a service needs without Spark."""
     yield check_state(pipeline.state)
     yield check_positions(pipeline.positions)
-    yield from check_sharing(pipeline)
     yield from check_followed_positions(pipeline)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
 
@@ -230,7 +235,7 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
         )
 
 
-def check_followed_positions(pipeline: Pipeline) -> Iterator[Finding]:
+def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
     """Positions in a MongoDB database that a backend follows."""
     if not pipeline.positions.startswith(("mongodb://", "mongodb+srv://")):
         return

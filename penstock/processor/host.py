@@ -4,17 +4,17 @@ its own: `tick` keeps the leases, and threads take `turns`.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import At, KnowsReader
-from penstock.position import Bookmark, PartitionId
+from penstock.position import PartitionId
 from penstock.processor.discovery import Discovery
 from penstock.processor.leases import Survey
 from penstock.processor.observer import CloseReason
-from penstock.processor.partition import OwnedPartition, Work
+from penstock.processor.partition import OwnedPartition, PartitionWork
 from penstock.processor.turns import Taker, Turns
 
 # Seconds between two looks at what is asked for or lost; keep-alives of partitions whose observer
@@ -32,18 +32,17 @@ class Host:
     """`on_fatal` is called with what ends the processor. `not_before`: partitions that must wait
     here, and until when."""
 
-    def __init__(self, work: Work, at: At, on_fatal: Callable[[Exception], None]) -> None:
+    def __init__(self, work: PartitionWork, at: At, on_fatal: Callable[[Exception], None]) -> None:
         self.owned: dict[PartitionId, OwnedPartition] = {}
         self.turns = Turns(work.clock)
         self.not_before: dict[PartitionId, float] = {}
         self.error = ""  # of the store
-        # Partitions that nobody holds who lives, by the last look.
-        self.vacant: frozenset[PartitionId] = frozenset()
-        self.known = 0  # partitions that have not ended
+        self.last = Survey({}, {})  # all leases, at the last look
         self.is_leaving = False
         # Of partitions that are not held any more: changes, batches, lost connections.
         self._past: Counter[str] = Counter()
-        self._counting = Lock()
+        # Of what both the thread that ticks and those that take turns change.
+        self._lock = Lock()
         self.left = Event()  # set when a partition is not held any more
         self._work = work
         self.discovery = Discovery(
@@ -89,7 +88,7 @@ class Host:
     @property
     def counts(self) -> Counter[str]:
         """Of all partitions ever held: `events` and `pages` that were processed, `reconnects`."""
-        with self._counting:
+        with self._lock:
             return sum((part.counts for part in list(self.owned.values())), Counter(self._past))
 
     def take_turn(self, job: Taker, timeout: float) -> None:
@@ -113,57 +112,46 @@ class Host:
 
     def _over(self, part: OwnedPartition) -> None:
         name = part.partition
-        with self._counting:
+        wait = self._work.faults.waits.pop(name, None)
+        with self._lock:
             self._past += part.counts
+            if self.owned.get(name) is part:
+                del self.owned[name]
+            if wait is not None:
+                self.not_before[name] = self._work.clock() + wait
+                self._acquire_at = min(self._acquire_at, self.not_before[name])
         self.left.set()
-        if self.owned.get(name) is part:
-            del self.owned[name]
-        if (wait := self._work.faults.waits.pop(name, None)) is not None:
-            self.not_before[name] = self._work.clock() + wait
-            self._acquire_at = min(self._acquire_at, self.not_before[name])
         if part.reason is CloseReason.SPLIT:
             self.discovery.ended()
             self.turns.hurry(self.discovery)
 
     def _renew(self, now: float) -> None:
-        limit = self._work.processing.read_timeout
-        hung = [
-            part
-            for part in self.owned.values()
-            if part.reading_since is not None and now - part.reading_since >= limit
-        ]
-        for part in hung:
-            log.error("the read of %s hangs: its lease is given up", part.partition)
-            part.abandon()
-            self.not_before[part.partition] = now + self._work.processing.expire
-            self.owned.pop(part.partition, None)
-        leases = self._work.leases
+        limit, leases = self._work.processing.read_timeout, self._work.leases
+        for name, part in list(self.owned.items()):
+            if (since := part.reading_since) is not None and now - since >= limit:
+                log.error("the read of %s hangs: its lease is given up", name)
+                part.abandon()
+                with self._lock:
+                    self.not_before[name] = now + self._work.processing.expire
+                    self.owned.pop(name, None)
         if isinstance(self._work.feed, KnowsReader):
-            names = {
-                part.partition: part.reader.status().get("reader") for part in self.owned.values()
-            }
+            parts = list(self.owned.values())
+            names = {part.partition: part.reader.status().get("reader") for part in parts}
             leases.readers = {name: str(reader) for name, reader in names.items() if reader}
         leases.renew()
 
     def _acquire(self) -> None:
         leases, now = self._work.leases, self._work.clock()
-        self.not_before = {name: at for name, at in self.not_before.items() if at > now}
-        survey = leases.survey()
-        self._note(survey)
-        try:
-            taken = leases.take(survey, [*self.not_before, *self.owned])
-        finally:
-            if self.not_before:  # one whose turn comes sooner than the next look
-                self._acquire_at = min(self._acquire_at, *self.not_before.values())
-        self._open(taken.items())
-
-    def _note(self, survey: Survey) -> None:
-        self.known = len(survey.rows)
-        self.vacant = frozenset(survey.vacant)
-
-    def _open(self, taken: Iterable[tuple[PartitionId, Bookmark]]) -> None:
-        for name, bookmark in taken:
-            part = self.owned[name] = OwnedPartition(name, bookmark, self._work)
+        with self._lock:
+            self.not_before = {name: at for name, at in self.not_before.items() if at > now}
+            waiting = [*self.not_before, *self.owned]
+            # One whose turn comes sooner than the next look.
+            self._acquire_at = min([self._acquire_at, *self.not_before.values()])
+        self.last = leases.survey()
+        for name, bookmark in leases.take(self.last, waiting).items():
+            part = OwnedPartition(name, bookmark, self._work)
+            with self._lock:
+                self.owned[name] = part
             self.turns.add(part)
 
     def _let_go(self) -> None:

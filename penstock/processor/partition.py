@@ -43,7 +43,7 @@ class Faults(Protocol):
         ...
 
 
-class Work(NamedTuple):
+class PartitionWork(NamedTuple):
     """What all partitions of a host share. `polls`: any number of hosts may read the source."""
 
     feed: Feed
@@ -63,7 +63,7 @@ class OwnedPartition:
     `busy_since`, `reading_since`: when the present call of the observer, of the source, began, if
     there is one. `is_over`: the lease is not ours any more, and no turn does anything."""
 
-    def __init__(self, partition: PartitionId, bookmark: Bookmark, work: Work) -> None:
+    def __init__(self, partition: PartitionId, bookmark: Bookmark, work: PartitionWork) -> None:
         self.partition = partition
         self.reason: CloseReason | None = None
         self.error = ""
@@ -138,7 +138,8 @@ class OwnedPartition:
         with self._reading:
             step = self.reader.step(timeout)
         self.reading_since = None
-        if self.is_over:
+        if self.is_over:  # the read had hung, and was given up
+            self.reader.disconnect()
             return Step()
         self._pages.extend(step.pages)
         error, before = step.error, self.error
@@ -167,9 +168,10 @@ class OwnedPartition:
 
     def keep_alive(self) -> None:
         """Keeps the connection while the observer is busy; any thread may call it."""
-        if self.reader.is_connected and self._reading.acquire(blocking=False):
+        if self._reading.acquire(blocking=False):
             try:
-                self._pages.extend(self.reader.step(0.0, keep_alive=True).pages)
+                if self.reader.is_connected and not self.is_over:
+                    self._pages.extend(self.reader.step(0.0, keep_alive=True).pages)
             finally:
                 self._reading.release()
 
@@ -268,9 +270,10 @@ class OwnedPartition:
         self._work.leases.release([self.partition])
 
     def _let_go(self, give: Callable[[list[PartitionId]], None]) -> None:
-        self.is_over = True
-        self._pages.clear()
-        self.reader.disconnect()
+        with self._reading:  # afterwards nothing connects again
+            self.is_over = True
+            self._pages.clear()
+            self.reader.disconnect()
         give([self.partition])
 
 

@@ -25,7 +25,7 @@ from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
 from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Observer
-from penstock.processor.partition import Work
+from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
 from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
@@ -73,6 +73,11 @@ class Processor(Closes):
         self.name = name
         self.host = host or instance_name()
         self.feed = feed_of(kind, settings or {}) if isinstance(kind, str) else kind
+        if self.feed.on_gap == "resnapshot":
+            raise SettingsError(
+                "on_gap: resnapshot needs snapshots, which a processor does not take",
+                hint="write on_gap: fail or continue",
+            )
         self.processing = _processing(processing)
         if isinstance(dead_letters, str | Path):
             dead_letters = DeadLetterFolder(dead_letters)
@@ -100,7 +105,7 @@ class Processor(Closes):
             on_fatal=self._fail,
         )
         unreadable: OnError = "stop" if self.processing.unreadable == "stop" else "dead-letter"
-        work = Work(
+        work = PartitionWork(
             feed=self.feed,
             leases=own,
             gaps=self.gaps,

@@ -50,7 +50,11 @@ class ProcessorReports(Closes):
         sums = with_source(summed(rows), processor.feed.status())
         if not rows:  # other hosts have them
             sums["connected"] = True
-        host = {"host": processor.host, "leases": node.known, "unowned": len(node.vacant)}
+        host = {
+            "host": processor.host,
+            "leases": len(node.last.rows),
+            "unowned": len(node.last.vacant),
+        }
         faults = {"observer_errors": processor.faults.errors, "set_aside": processor.faults.letters}
         board.post("source", name, {**sums, **node.counts, **host, **faults})
         for partition, row in rows.items():
@@ -64,9 +68,10 @@ class ProcessorReports(Closes):
     def standby(self) -> str | None:
         """Why this host has nothing to do; None while it has."""
         node = self._processor.node
-        if node.owned or node.vacant or not node.known or not node.discovery.begun:
+        if node.owned or node.last.vacant or not node.last.rows:
             return None
-        return f"other hosts hold all {node.known} partitions of {self._processor.feed.backend}"
+        count = len(node.last.rows)
+        return f"other hosts hold all {count} partitions of {self._processor.feed.backend}"
 
 
 def _row(part: OwnedPartition) -> Row:

@@ -136,6 +136,14 @@ def test_what_the_operator_must_act_on_is_an_exit_code(folder: Path, start: Star
     assert "ValueError" in text and "exhausted" in text and "Traceback" not in text
 
 
+def test_check_looks_at_a_processors_file(folder: Path) -> None:
+    found = json.loads(_penstock(folder, "check", "orders.yaml", "--json").stdout)
+    assert {each["level"] for each in found} == {"ok"}
+    subjects = [each["subject"] for each in found]
+    assert "positions" in subjects and any(each.startswith("backend main") for each in subjects)
+    assert "java" not in subjects
+
+
 def _penstock(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "penstock", *arguments],

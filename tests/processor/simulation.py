@@ -129,9 +129,15 @@ class Watched(Observer):
         self._state = "open"
 
     def close(self, context: PartitionContext, reason: CloseReason) -> None:
-        self._world.expect(self._state == "open", "closed twice, or during a call")
+        world, name = self._world, str(context.partition)
+        world.expect(self._state == "open", "closed twice, or during a call")
         self._state = "closed"
-        self._world.closed[str(reason)] += 1
+        world.closed[str(reason)] += 1
+        world.active[name].add(self._host.name)
+        try:
+            world.block(self._host, world.random.choice(world.durations))
+        finally:
+            world.active[name].discard(self._host.name)
 
 
 class Simulation:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import Changes, CloseReason, Observer, PartitionContext, Processor, Rejected
 from penstock.errors import SettingsError
+from penstock.feeds.memory import MemoryFeed
 from penstock.leases.memory import MemoryStore
 from tests.processor.world import memory
 from tests.reading.made import until
@@ -149,12 +150,19 @@ def test_a_feed_is_named_with_its_settings(tmp_path: Path) -> None:
     thread.join(30)
 
 
+class Snapshotting(MemoryFeed):
+    """Of a feed that takes snapshots after gaps."""
+
+    on_gap = "resnapshot"  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ({"kind": "memori"}, "memori.*memory"),
         ({"kind": "memory", "settings": {"chanches": 1}}, "chanches.*changes"),
         ({"kind": "memory", "name": "a/b"}, "no name"),
+        ({"kind": Snapshotting(memory().settings)}, "on_gap: resnapshot"),
         ({"kind": "memory", "leases": "elsewhere:"}, "elsewhere"),
     ],
 )

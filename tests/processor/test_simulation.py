@@ -84,6 +84,20 @@ def test_children_are_processed_after_their_parents_whatever_happens(
     assert set(world.done.values()) == {60}
 
 
+def test_a_host_that_is_cut_off_from_the_store_stops_before_another_begins(
+    simulate: Simulate,
+) -> None:
+    world = simulate(3, partitions=20, hosts=3)
+    growing(world, 300)
+    world.at(90, lambda: setattr(world.hosts[0], "cut_off_until", 250.0))
+    world.run(240)
+    assert world.wrong == []
+    assert not world.hosts[0].processor.node._work.leases.holds("p0")  # type: ignore[arg-type]
+    assert {row.owner for row in world.rows.values() if "p" in row.name} <= {"host1", "host2", ""}
+    world.run(500)
+    settled(world)
+
+
 @pytest.mark.parametrize(
     ("partitions", "hosts"), [(300, 25), pytest.param(1000, 50, marks=pytest.mark.thorough)]
 )
