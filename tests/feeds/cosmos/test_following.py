@@ -268,11 +268,21 @@ def test_a_range_that_is_gone_by_a_split_ends(
 
 def test_a_container_that_is_gone_is_a_gap(server: CosmosServer, orders: StoredContainer) -> None:
     feed = feed_of(server, on_gap="continue")
-    following = feed.follow(*only(feed.begin()))
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
     del server.databases["shop"]["orders"]
     with pytest.raises(HistoryLost) as raised:
         read_pages(following, 1)
-    assert (raised.value.gap.cause, raised.value.gap.policy) == ("container_gone", "continue")
+    gap = raised.value.gap
+    assert (gap.cause, gap.policy) == ("container_gone", "continue")
+    # Also where another process finds it, and it is waited for after the gap.
+    fresh = feed_of(server, on_gap="continue", page_items=7)  # a client of its own
+    with pytest.raises(HistoryLost) as again:
+        fresh.follow(name, begun)
+    assert again.value.gap.cause == gap.cause
+    for each in (fresh, feed):
+        with pytest.raises(Unavailable):
+            each.follow(name, begun, despite=[gap]).read(0.0)
 
 
 def test_another_container_of_the_same_name_is_never_read_by_an_old_continuation(
