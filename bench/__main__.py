@@ -20,6 +20,7 @@ from .iterate import iterate
 from .latency import Latency, Load, latency, latency_source
 from .outage import outage
 from .peer import parse_peer
+from .snapshot import show_snapshots, snapshots
 from .sources import SOURCES, open_source
 from .table import TEN, Shape
 from .takeover import takeover
@@ -28,7 +29,9 @@ from .variants import pipeline_keys
 # In a file or a pipe, rich would fold tables to 80 columns.
 console = Console(width=None if sys.stdout.isatty() else 120)
 
-KINDS = ("all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate")
+KINDS = (
+    "all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate", "snapshot",
+)  # fmt: skip
 MOST_RECORDS = 20_000  # of `iterate`: more change nothing
 TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 
@@ -182,6 +185,12 @@ def _measured(
         read = iterate(records=min(options["rows"], MOST_RECORDS), runs=options["runs"])
         show.show_iteration(console, read)
         results["iterate"] = {**asdict(read), "ratio": read.ratio}
+    if what == "snapshot":
+        taken_snapshots = snapshots(
+            rows=options["rows"], runs=options["runs"], version=options["version"]
+        )
+        show_snapshots(console, taken_snapshots)
+        results["snapshot"] = [asdict(one) for one in taken_snapshots]
     return results
 
 

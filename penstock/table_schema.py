@@ -17,7 +17,8 @@ class TableSchema:
     A column has `name`, `position` (from 1), `data_type` as the source writes it, `is_nullable`,
     `column_default` (an expression, or None) and `key`. `is_nullable` and `column_default` are as
     they were when this was made, and may be newer than the version. `position` is the place of the
-    source's log at which the schema was announced, where that is known.
+    source's log at which the schema was announced, where that is known, and `relation_id` what
+    changes of the table have as theirs.
     """
 
     schema: str
@@ -26,6 +27,7 @@ class TableSchema:
     version: str
     columns: tuple[Mapping[str, Any], ...]
     position: str | None = None
+    relation_id: int | None = None
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""

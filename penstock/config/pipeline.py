@@ -28,8 +28,13 @@ from penstock.sinks import Sink, SinkPlugin
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
+def is_name(text: str) -> bool:
+    """Whether it can be the name of a pipeline, a backend or a processor."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _name(value: Any) -> Any:
-    if isinstance(value, str) and not _NAME.fullmatch(value):
+    if isinstance(value, str) and not is_name(value):
         raise ValueError("may have letters, digits, '_' and '-' only (it is part of subjects)")
     return value
 
@@ -156,14 +161,20 @@ class Ops(Settings):
 
 
 class SnapshotSettings(Settings):
-    """Snapshots of tables, taken on request."""
+    """Snapshots of tables, taken on request, and where it is `initial` once for each table."""
 
+    initial: bool = False
     stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
     max_concurrent: int = Field(default=3, ge=1)  # tables at a time
     slots: int = Field(default=2, ge=1)  # connections that read a table
     # Of one message; whichever is reached first.
     chunk_rows: int = Field(default=10_000, ge=1)
     chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
+    compression: Literal["none", "zstd"] = "none"  # of chunks
+    # Bytes of chunks a second, of all tables together; None: as fast as it goes.
+    rate: Size | None = Field(default=None, ge=1)
+    # Seconds for which the source keeps old versions of rows for one snapshot.
+    max_age: Duration = Field(default=1800.0, ge=1)
     # Seconds for which a table's lock and older transactions are waited for.
     patience: Duration = Field(default=60.0, gt=0)
 
@@ -210,7 +221,10 @@ class Pipeline(Settings):
     )
     checkpoint: Checkpoint = Checkpoint()
     ops: Ops = Ops()
-    snapshot: SnapshotSettings = SnapshotSettings()
+    snapshot: Annotated[
+        SnapshotSettings,
+        BeforeValidator(lambda value: {"initial": True} if value == "initial" else value),
+    ] = SnapshotSettings()
     spark: Spark = Spark()
 
     def hash_partitions(self, backend: Backend) -> int:

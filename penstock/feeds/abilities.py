@@ -148,6 +148,25 @@ class TableSnapshot(Protocol):
         ...
 
     @property
+    def is_exact(self) -> bool:
+        """Whether the rows are those at the point. Else they are of it or later: changes after it
+        may be in them already, and are applied once more."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """What `written_since` of a later snapshot needs; "" where ranges of two snapshots of the
+        table do not add up, because rows move between them."""
+        ...
+
+    def written_since(self, ranges: Sequence[Any], mark: str) -> Sequence[Any] | None:
+        """None where the source has got another history since the snapshot with this mark. Else
+        ranges with those rows of `ranges` (of `plan`, in its order) that were written since the
+        that snapshot. What was read then, these, and the other ranges have every row of this
+        snapshot, besides some that are gone, which the log says. No I/O."""
+        ...
+
+    @property
     def source(self) -> RowSource:
         """Reads its ranges."""
         ...

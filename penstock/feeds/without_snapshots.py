@@ -8,9 +8,8 @@ from pydantic import BeforeValidator
 def _refuse(value: Any) -> Any:
     if value == "resnapshot":
         raise ValueError(
-            "`resnapshot` needs snapshots that are taken by themselves, which is not supported yet;"
-            " write `fail`, or `continue` and load the data anew (tables of PostgreSQL: with"
-            " `penstock snapshot`)"
+            "`resnapshot` needs snapshots, which only PostgreSQL has; write `fail`, or `continue`"
+            " and load the data anew"
         )
     return value
 

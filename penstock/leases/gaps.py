@@ -72,9 +72,15 @@ class Gaps:
 
         self._change(partition, note)
 
-    def clear(self, partition: str) -> None:
-        """The partition is mended: it is not stale any more. Its gaps stay on record."""
-        self._change(partition, lambda row: row.update(stale=False))
+    def clear(self, partition: str, *, seen: str | None = None) -> None:
+        """The partition is mended: it is not stale any more. Its gaps stay on record. `seen`: the
+        id of the last gap that was mended; it stays stale where another one came after that."""
+
+        def note(row: GapRow) -> None:
+            if seen is None or (row["gaps"] and row["gaps"][-1]["id"] == seen):
+                row["stale"] = False
+
+        self._change(partition, note)
 
     def _change(self, partition: str, change: Callable[[GapRow], object]) -> GapRow:
         name = f"{self._prefix}{partition}"

@@ -254,7 +254,7 @@ class PartitionReader:
         """Records a gap before its policy is applied. Raises PositionLost unless that is to go
         on."""
         self._gaps.lost(self.partition, lost.gap, self._resume)
-        if lost.gap.policy != "continue":
+        if lost.gap.policy == "fail":
             raise PositionLost(lost.message, hint=lost.hint) from lost
 
 

@@ -42,7 +42,7 @@ class Notices:
         self.log(board)
         for loss in self._losses(board):
             # Once its end is known, or will never be: each gap is announced once.
-            done = bool(loss.gap["to"]) or loss.gap["policy"] != "continue"
+            done = bool(loss.gap["to"]) or loss.gap["policy"] == "fail"
             if done and not loss.gap["announced"] and _identity(loss.gap) not in self._announced:
                 if now < self._at:
                     return

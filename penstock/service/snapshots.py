@@ -21,10 +21,11 @@ from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
 from penstock.position import Bookmarks
 from penstock.reading.positions import Positions
+from penstock.service.resnapshots import Resnapshots
 from penstock.service.tables import FollowedTables
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import unescape
-from penstock.snapshots.catalog import sources
+from penstock.snapshots.catalog import Known, sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
 from penstock.table_schema import TableName
@@ -48,6 +49,10 @@ class Snapshots(Closes):
         self._sources = sources(pipeline)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        self._resnapshots = Resnapshots(
+            [each.backend for each in self._sources if each.feed.on_gap == "resnapshot"],
+            lambda backend: self._positions(backend).gaps,
+        )
         self._has_resumed = False
         self._said = ""
 
@@ -95,6 +100,10 @@ class Snapshots(Closes):
             responder.serve(_TICK)
             desk.tick()
             self._resume(desk, tables)
+            if self._has_resumed:
+                desk.begin(tables.all)
+                if not tables.unknown:
+                    self._mend(desk, tables.all)
 
     def _goes_on(self) -> bool:
         return self._is_ours() and not self._over.is_set()
@@ -137,6 +146,9 @@ class Snapshots(Closes):
                 ) from None
             return desk.request(name, tables.all)
 
+    def _mend(self, desk: Desk, tables: list[Known]) -> None:
+        self._resnapshots.look(tables, desk.records.all, lambda name: desk.request(name, tables))
+
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")
         if str(found) != self._said:
@@ -144,10 +156,13 @@ class Snapshots(Closes):
         self._said = str(found)
 
     def _bookmarks(self, backend: str) -> Bookmarks:
+        return self._positions(backend).load()
+
+    def _positions(self, backend: str) -> Positions:
         pipeline = self._pipeline
         return Positions.of(
             pipeline.positions, pipeline.name, backend, pipeline.checkpoint, owner=self._instance
-        ).load()
+        )
 
 
 def _asked_for(subject: bytes) -> tuple[str, TableName]:

@@ -11,11 +11,13 @@ from penstock.table_schema import TableName, TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSource:
-    """A backend that has snapshots. `prefix`: what its tables' names begin with."""
+    """A backend that has snapshots. `prefix`: what its tables' names begin with. `is_initial`:
+    each of its tables is taken once by itself."""
 
     backend: str
     feed: Feed
     prefix: TableName
+    is_initial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,13 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
     """The backends whose tables snapshots can be taken of; does no I/O."""
     several = len(pipeline.backends) > 1
     return [
-        SnapshotSource(backend=each.name, feed=feed, prefix=(each.name,) if several else ())
+        SnapshotSource(
+            backend=each.name,
+            feed=feed,
+            prefix=(each.name,) if several else (),
+            is_initial=pipeline.snapshot.initial
+            or getattr(each.settings, "start", None) == "snapshot",
+        )
         for each in pipeline.backends
         if isinstance(feed := each.feed(), TakesSnapshots)
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.change import Images
 from penstock.sinks.encoding.dialect import dialect
@@ -56,15 +57,14 @@ class ChunkForm:
         parts = [say.start(len(shared) + 1)]
         for number, (name, value) in enumerate(shared.items()):
             parts += [say.name(name, first=not number), say.value(value)]
-        images = rows.cast(pa.binary()).to_pylist()
-        parts += [say.name("data"), say.list_start(len(images)), say.separator.join(images)]
+        parts += [say.name("data"), say.list_start(len(rows)), _joined(rows, say.separator)]
         return b"".join([*parts, say.list_end, say.end])
 
 
 def cut(rows: Any, *, most: int, size: int) -> Iterator[Any]:
     """Slices of a column of images: at most `most` rows, and bodies of at most `size` bytes. A row
     that is larger is alone."""
-    ends = np.frombuffer(rows.buffers()[1], np.int32, len(rows) + 1, 4 * rows.offset)
+    ends = _ends(rows)
     totals = (ends - ends[0]).astype(np.int64) + _MARGIN * np.arange(len(rows) + 1)
     start, room = 0, size - _AROUND
     while start < len(rows):
@@ -72,6 +72,21 @@ def cut(rows: Any, *, most: int, size: int) -> Iterator[Any]:
         stop = max(min(fits, start + most, len(rows)), start + 1)
         yield rows.slice(start, stop - start)
         start = stop
+
+
+def _joined(rows: Any, separator: bytes) -> Any:
+    """All images, one after the other."""
+    if separator:
+        every = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+        joined: Any = pc.binary_join(every, separator.decode())
+        return joined[0].as_buffer()
+    ends = _ends(rows)
+    return memoryview(rows.buffers()[2])[ends[0] : ends[-1]]
+
+
+def _ends(rows: Any) -> Any:
+    """Where images end in the data of their column; first where they begin."""
+    return np.frombuffer(rows.buffers()[1], np.int32, len(rows) + 1, 4 * rows.offset)
 
 
 def _arrow(rows: Any, shared: dict[str, Any]) -> bytes:

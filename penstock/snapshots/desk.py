@@ -19,13 +19,17 @@ from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.catalog import Known, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
+from penstock.snapshots.initial import InitialSnapshots
+from penstock.snapshots.job import Cancelled, Job
+from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
-from penstock.snapshots.run import Cancelled, Job, SnapshotRun
+from penstock.snapshots.run import SnapshotRun
 from penstock.table_schema import TableName
 
 log = structlog.get_logger("penstock")
 
 
+_SHOWN = "position", "lsn", "ranges", "done", "chunks", "rows", "bytes"
 ALIVE = 10.0  # seconds after which the record of a run is stored again
 
 
@@ -45,6 +49,8 @@ class Desk:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
         self._bookmarks, self._is_ours = bookmarks, is_ours
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
+        self._initial = InitialSnapshots(lambda backend: bool(bookmarks(backend)))
+        self._pace = SnapshotPace(pipeline.snapshot.rate)
         self._runs: dict[str, tuple[RunRecord, SnapshotRun, Future[None]]] = {}
 
     @property
@@ -72,9 +78,9 @@ class Desk:
         return self._present(snapshot_id)
 
     def resume(self, tables: list[Known]) -> None:
-        """Takes up what an instance before this one left: what has a meta is complete; of others
-        the chunks go, because they are of a point that is gone with it, and a new run takes the
-        place of each. Forgets old records."""
+        """Takes up what an instance before this one left: what has a meta is complete; a run with a
+        plan goes on; of others the chunks go, because they are of a point that is gone with that
+        instance, and a new run takes the place of each. Forgets old records."""
         for record in self.records.all():
             if record.snapshot_id in self._runs:
                 continue
@@ -85,8 +91,11 @@ class Desk:
             if meta := self._stream.meta(record.name, record.snapshot_id):
                 self._put(_complete(record, meta))
                 continue
+            if self._go_on(record, tables):
+                continue
             with _logged("the chunks of a snapshot cannot be deleted", snapshot=record.snapshot_id):
                 self._stream.purge(record.name, record.snapshot_id)
+                self.records.forget_plan(record.snapshot_id)
             try:
                 again = self.request(record.name, tables)
             except SettingsError as error:
@@ -98,6 +107,12 @@ class Desk:
                 before=record.snapshot_id, snapshot=again.snapshot_id,
             )  # fmt: skip
 
+    def begin(self, tables: list[Known]) -> None:
+        """Asks for the initial snapshots that are missing. Raises Unavailable, SettingsError."""
+        for table in self._initial.missing(tables, self.records):
+            self._initial.asked(table.name)
+            self.request(table.name, tables)
+
     def tick(self) -> None:
         """Stores how the runs are, and what came of those that ended. Raises Unavailable; then it
         is called again."""
@@ -108,19 +123,32 @@ class Desk:
             present = self._present(snapshot_id)
             if has_ended:
                 present = self._ended(present, future)
+                self._initial.ended(present, self.records)
             # Again after a while, so that a slow run differs from a dead service.
             if present != record or time.time() - record.changed_at > ALIVE:
                 present = self._put(present)
                 self._runs[snapshot_id] = (present, *self._runs[snapshot_id][1:])
             if has_ended:
+                self.records.forget_plan(snapshot_id)
                 del self._runs[snapshot_id]
 
     def close(self) -> None:
         """Cancels the runs and waits for them. Their records stay: the next owner takes them up."""
         for _, run, future in self._runs.values():
-            run.cancel()
+            run.leave()
             future.cancel()
         self._pool.shutdown()
+
+    def _go_on(self, record: RunRecord, tables: list[Known]) -> bool:
+        """Goes on with a run of an instance before this one, if it left a plan."""
+        found = [one for one in tables if one.name == record.name]
+        if not found or self.records.plan(record.snapshot_id) is None:
+            return False
+        self._submit(found[0], record, resumes=True)
+        log.info(
+            "a snapshot goes on", table=".".join(record.name), snapshot=record.snapshot_id
+        )  # fmt: skip
+        return True
 
     def refuse(self, name: TableName, error: PenstockError, snapshot_id: str = "") -> None:
         """Publishes why there is no snapshot, or logs why not. Raises Unavailable."""
@@ -148,20 +176,25 @@ class Desk:
         records = self.records
         records.make(replicas=self._sink.replicas)
         records.put(record)
+        self._submit(table, record)
+        log.info("a snapshot begins", table=".".join(table.name), snapshot=record.snapshot_id)
+        return record
+
+    def _submit(self, table: Known, record: RunRecord, *, resumes: bool = False) -> None:
+        source, schema = table.source, table.schema
         job = Job(
             snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
             table=schema.table, name=table.name, prefix=source.prefix,
             pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
-            is_ours=self._is_ours,
+            is_ours=self._is_ours, resumes=resumes,
         )  # fmt: skip
-        run = SnapshotRun(job, self._sink, self._pipeline.snapshot)
+        run = SnapshotRun(job, self._sink, self._pipeline.snapshot, self._pace)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)
-        log.info("a snapshot begins", table=".".join(table.name), snapshot=record.snapshot_id)
-        return record
 
     def _present(self, snapshot_id: str) -> RunRecord:
         record, run, future = self._runs[snapshot_id]
-        found = replace(record, **asdict(run.progress))
+        progress = asdict(run.progress)
+        found = replace(record, **{key: progress[key] for key in _SHOWN})
         return replace(found, state="running") if future.running() else found
 
     def _ended(self, record: RunRecord, future: "Future[None]") -> RunRecord:

@@ -1,7 +1,7 @@
 """The stream INIT: chunks, then a meta that says that they are all there; or an error."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import orjson
@@ -10,7 +10,7 @@ import ormsgpack
 from penstock.backoff import delays
 from penstock.closing import Closes
 from penstock.errors import SettingsError, Unavailable
-from penstock.nats.api import ApiError, JetStream, error_of
+from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.sinks.subject import escape
@@ -119,6 +119,32 @@ class InitStream(Closes):
                 return document
             sequence = found.sequence
         return None
+
+    def chunks(self, name: TableName, snapshot_id: str) -> Iterator[Stored]:
+        """The chunks of a snapshot that are there, in the order in which they were stored."""
+        subject, sequence = self._chunks(name, snapshot_id), 0
+
+        def following(api: JetStream) -> Stored | None:
+            return api.next(self._stream, subject, sequence + 1)
+
+        while found := self._tried(following):
+            sequence = found.sequence
+            yield found
+
+    def discard(self, name: TableName, snapshot_id: str, chunk: int) -> None:
+        """Deletes one chunk."""
+        subject = f"{self._chunks(name, snapshot_id)[:-1]}{chunk}"
+        self._tried(lambda api: api.purge(self._stream, subject))
+
+    def config(self, stream: str) -> Mapping[str, Any] | None:
+        """The configuration of a stream; None where there is none."""
+        found = self._tried(lambda api: api.stream(stream))
+        return found["config"] if found else None
+
+    def last_sequence(self, stream: str) -> int:
+        """Of the last message of a stream; 0 where there is none yet."""
+        found = self._tried(lambda api: api.stream(stream))
+        return int(found["state"]["last_seq"]) if found else 0
 
     def _tried(self, ask: Callable[[JetStream], Result]) -> Result:
         """Where the server is away, it is asked again for a while, over another connection."""

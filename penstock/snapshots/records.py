@@ -3,17 +3,22 @@
 import re
 import secrets
 import time
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from typing import Any, Literal
 
 import orjson
 
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
+from penstock.snapshots.work import SnapshotPlan
 from penstock.table_schema import TableName
 
 BUCKET = "snapshots"
 KEPT = 7 * 24 * 3600.0  # seconds for which a record outlasts its run: as chunks do
+
+_PIECE = 2**18  # bytes of a plan in one value
 
 State = Literal["queued", "running", "done", "failed", "cancelled", "replaced"]
 ENDED: frozenset[State] = frozenset({"done", "failed", "cancelled", "replaced"})
@@ -46,6 +51,12 @@ class RunRecord:
     hint: str = ""
     by: str = ""
     changed_at: float = 0.0  # seconds since 1970
+
+    @property
+    def begun_at(self) -> float:
+        """When it was asked for, by its id: seconds since 1970."""
+        digits = (_DIGITS.index(each) for each in self.snapshot_id.removeprefix("snap-")[:10])
+        return reduce(lambda number, digit: number << 5 | digit, digits, 0) / 1000
 
     @property
     def has_ended(self) -> bool:
@@ -98,6 +109,43 @@ class Records:
     def forget(self, record: RunRecord) -> None:
         """Deletes a record."""
         self._bucket.delete(self._key(record.snapshot_id))
+
+    def initial(self) -> set[TableName]:
+        """The tables whose initial snapshot was taken, or cancelled."""
+        found = self._bucket.get(f"{self._pipeline}.initial")
+        return set() if found is None else set(map(tuple, orjson.loads(found.value or b"[]")))
+
+    def put_initial(self, names: Collection[TableName]) -> None:
+        """Replaces them."""
+        self._bucket.put(f"{self._pipeline}.initial", orjson.dumps(sorted(names)))
+
+    def put_plan(self, snapshot_id: str, plan: SnapshotPlan) -> None:
+        """Stores how the table was cut, for an instance that goes on with the run."""
+        text = orjson.dumps(plan)
+        pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+        for number in reversed(range(len(pieces))):  # the first one says that all are there
+            head = b"" if number else b"%d\n" % len(pieces)
+            self._bucket.put(f"{self._key(snapshot_id)}.plan.{number}", head + pieces[number])
+
+    def plan(self, snapshot_id: str) -> SnapshotPlan | None:
+        """The plan of a run; None where none was stored."""
+        key = f"{self._key(snapshot_id)}.plan"
+        first = self._bucket.get(f"{key}.0")
+        if first is None:
+            return None
+        count, _, text = (first.value or b"").partition(b"\n")
+        for number in range(1, int(count)):
+            piece = self._bucket.get(f"{key}.{number}")
+            text += (piece.value if piece else None) or b""
+        return SnapshotPlan(**orjson.loads(text))
+
+    def forget_plan(self, snapshot_id: str) -> None:
+        """Deletes it, if there is one."""
+        key = f"{self._key(snapshot_id)}.plan"
+        first = self._bucket.get(f"{key}.0")
+        if first is not None:
+            for number in range(int((first.value or b"0").partition(b"\n")[0])):
+                self._bucket.delete(f"{key}.{number}")
 
     def _key(self, snapshot_id: str) -> str:
         return f"{self._pipeline}.{snapshot_id}"

@@ -1,106 +1,161 @@
-"""One snapshot, from the point in the log to the meta. Whatever ends it early leaves no chunks."""
+"""One snapshot, from the point in the log to the meta. Whatever ends it early leaves no chunks.
+
+A connection that is lost, or `snapshot.max_age`, ends a snapshot of the source, and not the run: a
+table whose ranges rows do not leave is read on under another one, every other from its beginning.
+"""
 
 import threading
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+import structlog
+
+from penstock.backoff import delays
 from penstock.config import SnapshotSettings
-from penstock.errors import LeaseLost, PenstockError, Rejected, Unavailable
-from penstock.feeds import Feed, TableSnapshot, TakesSnapshots
-from penstock.position import Bookmarks
-from penstock.sinks.encoding.dialect import dialect
+from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.feeds import TableSnapshot, TakesSnapshots
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.chunks import ChunkForm, cut, images_for
-from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
-from penstock.table_schema import TableName
+from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.job import Cancelled, Job, RunProgress
+from penstock.snapshots.meta import Meta
+from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.records import Records
+from penstock.snapshots.retention import Kept
+from penstock.snapshots.work import HEADER, SnapshotPart, SnapshotPlan, Work, read_header
+from penstock.snapshots.writing import ChunkWriter
 
 _PAGE = 4  # chunks that are read at a time
 _RANGE = 16  # and that a range has, about
-_VERSION = b"1"  # of the bodies' format
+_TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
-
-class Cancelled(Exception):
-    """An operator ended the snapshot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What is to be taken. `name` is the table's in messages, and begins with `prefix`, where a
-    pipeline has several backends; `known` gives the saved bookmarks. Once the pipeline is not ours
-    any more, the next owner takes the snapshot again: this run ends without a meta."""
-
-    snapshot_id: str
-    feed: Feed
-    schema: str
-    table: str
-    name: TableName
-    prefix: TableName = ()
-    pipeline: str = ""
-    known: Callable[[], Bookmarks]
-    is_ours: Callable[[], bool] = lambda: True
-
-
-@dataclass(slots=True)
-class RunProgress:
-    """How far a run is. `ranges` is 0 until the table was cut."""
-
-    position: str = ""
-    lsn: str = ""
-    ranges: int = 0
-    done: int = 0
-    chunks: int = 0
-    rows: int = 0
-    bytes: int = 0
+log = structlog.get_logger("penstock")
 
 
 class SnapshotRun:
     """Takes one snapshot. `progress` may be read by any thread, `cancel` called by any."""
 
-    def __init__(self, job: Job, sink: JetStreamSettings, settings: SnapshotSettings) -> None:
+    def __init__(
+        self,
+        job: Job,
+        sink: JetStreamSettings,
+        settings: SnapshotSettings,
+        pace: SnapshotPace | None = None,
+    ) -> None:
         self.job = job
         self.progress = RunProgress()
-        self._sink, self._settings = sink, settings
-        self._stopped = threading.Event()  # a worker failed, or it was cancelled
         self.is_cancelled = False
+        self._sink, self._settings = sink, settings
+        self._pace = pace or SnapshotPace(settings.rate)
+        self._work = Work()
+        self._stopped = threading.Event()  # a worker failed, or it was cancelled
         self._failure: BaseException | None = None  # the first one; others may follow from it
-        self._lock = threading.Lock()  # over `progress`, `_chunks`, `_failure` and numbers
-        self._chunks: list[dict[str, Any]] = []
-        self._number = 0
-        self._room = 0  # bytes that a body may have
+        self._lock = threading.Lock()  # over `progress` and `_failure`
+        self._ends_at = 0.0  # of the source's snapshot, monotonic seconds
+        self._again: Sequence[Any] = ()  # ranges to be read once more
+        self._is_left = self._is_read = self._is_meta_sent = False
 
     def cancel(self) -> None:
         """Ends it as soon as possible."""
         self.is_cancelled = True
         self._stopped.set()
 
+    def leave(self) -> None:
+        """Ends it, too, but what is done stays, for the next owner of the pipeline."""
+        self._is_left = True
+        self._stopped.set()
+
     def run(self) -> None:
         """Blocks until the meta is stored. Raises Cancelled or a PenstockError; then no chunk is
         left, unless the server is away. Once the meta was sent it may be stored, though there is no
-        answer: then the chunks stay."""
-        may_be_complete = False
+        answer: then the chunks stay. They stay, too, for the next owner, once the pipeline is not
+        ours."""
         try:
             with self._stream() as stream:
                 stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
+                kept = self._kept(stream)
+                if self.job.resumes:
+                    self._restore(stream)
                 # Changes after the point are not committed yet: they come after this.
-                start = _last_sequence(stream, self._sink.stream) + 1
-                with self._snapshot() as taken:
-                    self._take(stream, taken)
-                    self._check(stream, taken)
-                    may_be_complete = True
-                    self._publish_meta(stream, taken, start)
+                start = stream.last_sequence(self._sink.stream) + 1
+                self._run(stream, kept, start)
         except BaseException as error:
             self._stopped.set()
-            if not may_be_complete:
+            is_left = self._is_left or not self.job.is_ours()
+            if not self._is_meta_sent and (self.is_cancelled or not is_left):
                 self._purge()
             if self.is_cancelled:
                 raise Cancelled from error
+            if is_left and not isinstance(error, LeaseLost):
+                raise LeaseLost("the pipeline is another instance's now") from error
             raise
+
+    def _kept(self, stream: InitStream) -> Kept:
+        changes, settings = self._sink.stream, self._settings
+        kept = Kept.of(changes, stream.config(changes), stream.config(settings.stream))
+        kept.refuse(settings.max_age)
+        return kept
+
+    def _run(self, stream: InitStream, kept: Kept, start: int) -> None:
+        """Under one snapshot of the source after the other. An error that passes ends the one that
+        it is of, once the table was cut."""
+        waits, tried = delays(limit=1.0), 0
+        while True:
+            done = len(self._work.done)
+            try:
+                if self._finish(stream, kept, start):
+                    return
+            except Unavailable as error:
+                tried = 1 if len(self._work.done) > done else tried + 1
+                is_over = self.is_cancelled or self._is_left or not self.job.is_ours()
+                if is_over or self._is_read or self._work.plan is None or tried >= _TRIES:
+                    raise
+                log.warning("a snapshot goes on under another one", error=str(error))
+                time.sleep(next(waits))
+            self._failure = None
+            self._stopped.clear()
+            if self.is_cancelled or self._is_left:  # since we looked
+                self._stopped.set()
+
+    def _finish(self, stream: InitStream, kept: Kept, start: int) -> bool:
+        """Reads what is left under one snapshot of the source; whether that was all."""
+        with self._snapshot() as taken:
+            self._ends_at = time.monotonic() + self._settings.max_age
+            self._begin_on(stream, taken)
+            self._take(stream, taken, start)
+            if self._work.is_complete:
+                self._is_read = True
+                self._check(stream, taken)
+                self._is_meta_sent = True
+                self._publish_meta(stream, taken, kept)
+                return True
+            if not taken.mark:
+                raise SettingsError(
+                    f"reading {taken.schema.schema}.{taken.schema.table} takes longer than"
+                    " snapshot.max_age, and without a primary key it cannot go on later",
+                    hint="raise snapshot.max_age, or give the table a primary key",
+                )
+            return False
+
+    def _begin_on(self, stream: InitStream, taken: TableSnapshot) -> None:
+        """Before a snapshot is read: what was read before stays, if the two add up."""
+        plan, work = self._work.plan, self._work
+        fits = plan is not None and plan.mark and plan.version == taken.schema.version
+        if plan is not None and fits:
+            done = [plan.ranges[number] for number in sorted(work.done)]
+            again = taken.written_since(done, plan.mark)
+            self._again, fits = again or (), again is not None
+        if plan is not None and not fits:
+            work.forget()
+            self.progress.done = self.progress.chunks = 0
+            self.progress.rows = self.progress.bytes = 0
+        self._discard(stream)
+        self.progress.snapshots += 1
 
     def _snapshot(self) -> AbstractContextManager[TableSnapshot]:
         job = self.job
@@ -110,47 +165,90 @@ class SnapshotRun:
             is_stopped=self._is_over,
         )  # fmt: skip
 
+    def _restore(self, stream: InitStream) -> None:
+        job = self.job
+        plan = Records(stream.connection, job.pipeline).plan(job.snapshot_id)
+        if plan is None:
+            return
+        stored = []
+        for one in stream.chunks(job.name, job.snapshot_id):
+            about = read_header(one.headers.get(HEADER, ""))
+            chunk = {
+                "chunk": int(one.subject.rpartition(".")[2]), "sequence": one.sequence,
+                "rows": about["rows"], "bytes": len(one.payload),
+                "crc32": zlib.crc32(one.payload), "lsn": about["lsn"],
+            }  # fmt: skip
+            stored.append((chunk, about))
+        self._work.restore(plan, stored)
+        for chunk in self._work.chunks:
+            self._wrote(chunk["rows"], chunk["bytes"])
+        self.progress.done = len(self._work.done)
+
     def _purge(self) -> None:
         with suppress(PenstockError), self._stream() as stream:
             stream.purge(self.job.name, self.job.snapshot_id)
 
+    def _discard(self, stream: InitStream) -> None:
+        for chunk in sorted(self._work.abandoned):
+            stream.discard(self.job.name, self.job.snapshot_id, chunk)
+        self._work.abandoned.clear()
+
     def _is_over(self) -> bool:
         return self._stopped.is_set() or not self.job.is_ours()
+
+    def _is_old(self) -> bool:
+        return time.monotonic() > self._ends_at
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._failure = self._failure or error
         self._stopped.set()
 
-    def _take(self, stream: InitStream, taken: TableSnapshot) -> None:
-        settings, progress = self._settings, self.progress
-        progress.position, progress.lsn = taken.position, taken.lsn
+    def _take(self, stream: InitStream, taken: TableSnapshot, start: int) -> None:
+        settings = self._settings
         SchemaBucket(self._sink, self.job.pipeline, self.job.prefix).put(taken.schema)
-        self._room = stream.room  # asked once: a worker's first connection may find no server
-        size = min(settings.chunk_bytes, self._room)
-        planned = Future[Iterator[Any]]()
+        room = stream.room  # asked once: a worker's first connection may find no server
+        size = min(settings.chunk_bytes, room)
+        planned = Future[None]()
         with ThreadPoolExecutor(settings.slots, "snapshot") as pool:
             # They connect first: what wants to rewrite the table waits for all of them.
             for _ in range(settings.slots):
-                pool.submit(self._work, taken, planned, size)
+                pool.submit(self._read, taken, planned, room)
             try:
-                ranges = taken.plan(_RANGE * settings.chunk_rows, _RANGE * size)
-                progress.ranges = len(ranges)
-                planned.set_result(iter(ranges))
+                self._plan(stream, taken, start, size)
+                planned.set_result(None)
             except BaseException as error:
                 self._fail(error)
                 planned.set_exception(error)
         if self._failure is not None:
             raise self._failure
+        if not self._work.is_complete and not self._is_old():
+            raise Unavailable("it was ended")
+
+    def _plan(self, stream: InitStream, taken: TableSnapshot, start: int, size: int) -> None:
+        """Cuts the table, or takes up what is left, and what is to be read again."""
+        job, progress = self.job, self.progress
+        if (plan := self._work.plan) is None:
+            ranges = taken.plan(_RANGE * self._settings.chunk_rows, _RANGE * size)
+            plan = self._work.plan = SnapshotPlan(
+                ranges=ranges, version=taken.schema.version, mark=taken.mark, lsn=taken.lsn,
+                position=taken.position, start=start,
+            )  # fmt: skip
+            if job.pipeline and plan.mark and len(ranges) > 1:
+                Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
+        progress.position, progress.lsn = plan.position, plan.lsn
+        progress.ranges, progress.begun_at = len(plan.ranges), time.monotonic()
+        self._work.set_parts(self._again)
 
     def _check(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Raises what forbids a meta, which says that all is there and is whole."""
         job, settings = self.job, self._settings
-        found = stream.count(job.name, job.snapshot_id)
-        if found != len(self._chunks):
-            raise Unavailable(
-                f"{len(self._chunks)} chunks were stored, and the stream {settings.stream} has"
-                f" {found} of them",
+        self._discard(stream)
+        found, expected = stream.count(job.name, job.snapshot_id), len(self._work.all_chunks())
+        if found != expected:
+            raise SettingsError(
+                f"{expected} chunks were stored, and the stream {settings.stream} has {found} of"
+                " them",
                 hint="raise its limits (max_bytes, max_msgs, max_age), and ask again",
             )
         taken.verify(job.known())
@@ -159,109 +257,58 @@ class SnapshotRun:
         if not job.is_ours():
             raise LeaseLost("the pipeline is another instance's now")
 
-    def _work(self, taken: TableSnapshot, planned: Future[Iterator[Any]], size: int) -> None:
-        """Ranges, one after the other, until none is left."""
+    def _read(self, taken: TableSnapshot, planned: Future[None], room: int) -> None:
+        """Parts, one after the other, until none is left."""
         try:
             with self._stream() as stream, taken.source.opened(self._is_over) as pages:
+                writer = self._writer(stream, taken, room)
                 decoder = self.job.feed.decoder(images_for(self._sink.encoding))
-                left = planned.result()
-                while not self._is_over():
-                    with self._lock:
-                        part = next(left, None)
+                planned.result()
+                rows, size = self._settings.chunk_rows, min(self._settings.chunk_bytes, room)
+
+                def slices(part: SnapshotPart) -> Iterator[Any]:
+                    # Of several chunks: what is left at the end of a page is a small one.
+                    for page in pages(part.range, _PAGE * rows, _PAGE * size):
+                        for batch in decoder.decode(page):
+                            yield from cut(batch.column("after"), most=rows, size=size)
+
+                while not (self._is_over() or self._is_old()):
+                    part = self._work.take()
                     if part is None:
                         return
-                    # Of several chunks: what is left at the end of a page is a small one.
-                    for page in pages(part, _PAGE * self._settings.chunk_rows, _PAGE * size):
-                        for batch in decoder.decode(page):
-                            self._publish(stream, taken, batch.column("after"), size)
-                        if self._is_over():
-                            return
-                    with self._lock:
-                        self.progress.done += 1
+                    if writer.write(part, slices(part)) and part.number is not None:
+                        with self._lock:
+                            self.progress.done += 1
         except BaseException as error:
             self._fail(error)
 
-    def _publish(self, stream: InitStream, taken: TableSnapshot, rows: Any, size: int) -> None:
-        form = self._form(taken)
-        for some in cut(rows, most=self._settings.chunk_rows, size=size):
-            with self._lock:
-                chunk, self._number = self._number, self._number + 1
-            body = form.body(some, chunk)
-            if len(body) > self._room:
-                raise Rejected(
-                    f"a row of {taken.schema.schema}.{taken.schema.table} takes {len(body)} bytes;"
-                    f" the server takes {self._room}",
-                    hint="raise max_payload of nats-server, or leave the large column out of the"
-                    " publication",
-                )
-            headers = self._headers(taken, form.content_type)
-            sequence = stream.publish(
-                f"{PREFIX}.snap.{token(self.job.name)}.{self.job.snapshot_id}.{chunk}",
-                body,
-                headers,
-                f"init-{token(self.job.name)}-{self.job.snapshot_id}-{chunk}",
-            )
-            found = {
-                "chunk": chunk, "sequence": sequence, "rows": len(some), "bytes": len(body),
-                "crc32": zlib.crc32(body), "lsn": taken.lsn,
-            }  # fmt: skip
-            with self._lock:
-                self._chunks.append(found)
-                self.progress.chunks += 1
-                self.progress.rows += len(some)
-                self.progress.bytes += len(body)
-
-    def _publish_meta(self, stream: InitStream, taken: TableSnapshot, start: int) -> None:
-        chunks = sorted(self._chunks, key=lambda one: int(one["chunk"]))
-        meta: dict[str, Any] = {
-            "snapshot_id": self.job.snapshot_id,
-            "table": taken.schema.table,
-            "schema": taken.schema.schema,
-            "lsn": taken.lsn,
-            "position": taken.position,
-            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
-            "batch_count": len(chunks),
-            "row_count": self.progress.rows,
-            "schema_version": taken.schema.version,
-            "columns": [column["name"] for column in taken.schema.columns],
-            "compression": "none",
-            "dictionary": None,
-            "stream": self._sink.stream,
-            "start_sequence": start,
-            "chunks": chunks,
-        }
-        say = dialect("json" if self._sink.encoding == "json" else "msgpack")
-        body = say.value(meta)
-        if len(body) > self._room:
-            # What is left says how many there are, and the subject says which.
-            body = say.value(meta | {"chunks": None})
-        name = token(self.job.name)
-        stream.publish(
-            f"{PREFIX}.meta.{name}", body, self._headers(taken, say.content_type),
-            meta_identity(self.job.name, self.job.snapshot_id),
+    def _writer(self, stream: InitStream, taken: TableSnapshot, room: int) -> ChunkWriter:
+        schema = taken.schema
+        return ChunkWriter(
+            stream=stream, work=self._work, name=self.job.name, schema_version=schema.version,
+            compression=self._settings.compression, room=room, pace=self._pace,
+            is_over=self._is_over, wrote=self._wrote,
+            form=ChunkForm(
+                table=schema.table, schema=schema.schema, snapshot_id=self.job.snapshot_id,
+                lsn=taken.lsn, encoding=self._sink.encoding,
+            ),
         )  # fmt: skip
 
-    def _form(self, taken: TableSnapshot) -> ChunkForm:
-        return ChunkForm(
-            table=taken.schema.table,
-            schema=taken.schema.schema,
-            snapshot_id=self.job.snapshot_id,
-            lsn=taken.lsn,
-            encoding=self._sink.encoding,
-        )
+    def _wrote(self, rows: int, size: int) -> None:
+        with self._lock:
+            self.progress.chunks += 1 if rows > 0 else -1
+            self.progress.rows += rows
+            self.progress.bytes += size
 
-    def _headers(self, taken: TableSnapshot, content_type: bytes) -> dict[str, bytes]:
-        return {
-            "Penstock-Schema": _VERSION,
-            "Penstock-Table-Schema": taken.schema.version.encode(),
-            "Content-Type": content_type,
-        }
+    def _publish_meta(self, stream: InitStream, taken: TableSnapshot, kept: Kept) -> None:
+        plan = self._work.plan
+        assert plan is not None
+        meta = Meta(
+            name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
+            is_exact=taken.is_exact, kept=kept, compression=self._settings.compression,
+            chunks=self._work.all_chunks(),
+        )  # fmt: skip
+        meta.publish(stream, self._sink)
 
     def _stream(self) -> InitStream:
         return InitStream(self._sink, self._settings.stream, self._is_over)
-
-
-def _last_sequence(stream: InitStream, name: str) -> int:
-    """Of the stream of changes; 0 where there is none yet."""
-    info = stream.api.stream(name)
-    return int(info["state"]["last_seq"]) if info else 0

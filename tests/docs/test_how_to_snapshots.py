@@ -11,8 +11,9 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.snapshots.job import Job
 from penstock.snapshots.records import Records, RunRecord, new_id
-from penstock.snapshots.run import Job, SnapshotRun
+from penstock.snapshots.run import SnapshotRun
 from tests.docs.pages import DOCS, section, statements
 from tests.servers import Nats, Postgres
 
@@ -49,6 +50,7 @@ def test_a_role_and_an_account_with_what_the_page_says_take_a_snapshot(tmp_path:
                 slot="shop", publication="shop",
             )
         )  # fmt: skip
+        feed.begin()
         sink = JetStreamSettings(url=nats.url, user="penstock", password="p", encoding="json")
         job = Job(
             snapshot_id=new_id(), feed=feed, schema="public", table="customers",

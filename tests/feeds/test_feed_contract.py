@@ -12,7 +12,7 @@ import pytest
 
 from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Feed, Following
+from penstock.feeds import At, Feed, Following, TakesSnapshots
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
@@ -429,10 +429,12 @@ def test_a_feed_says_its_policy_for_gaps(feed: Feed) -> None:
 def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
     kind: type[Settings]
     given: dict[str, str] = {}
-    if isinstance(feed, PostgresFeed):
-        kind = PostgresSettings
+    if isinstance(feed, TakesSnapshots):
         given = {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
-    elif isinstance(feed, DynamodbFeed):
+        made = PostgresSettings.model_validate({**given, "on_gap": "resnapshot"})
+        assert made.on_gap == "resnapshot"
+        return
+    if isinstance(feed, DynamodbFeed):
         kind, given = DynamodbSettings, {"table": "t"}
     elif isinstance(feed, CosmosFeed):
         kind, given = CosmosSettings, {"endpoint": "http://h", "database": "d", "container": "c"}

@@ -17,6 +17,7 @@ TESTS = [
     "tests/sinks/encoding/test_convert.py",
     "tests/feeds/postgres/test_framing.py",
     "tests/feeds/postgres/test_walk.py",
+    "tests/feeds/postgres/test_rows.py",
 ]
 
 

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from structlog.testing import capture_logs
 from penstock.cli import main
 from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import Unavailable
-from penstock.nats.api import JetStream
+from penstock.leases.gaps import Gaps
+from penstock.leases.open import open_store
+from penstock.nats.api import JetStream, Stored
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
+from penstock.position import START, Bookmark, PartitionId
 from penstock.service.snapshots import Snapshots
+from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
 from tests.servers import Database, Nats
 from tests.snapshots.gate import Gate
@@ -35,8 +40,17 @@ Json = dict[str, Any]
 class Desk:
     """A service's thread, and who asks it."""
 
-    def __init__(self, database: Database, nats: Nats, folder: Path, **snapshot: Any) -> None:
+    def __init__(
+        self,
+        database: Database,
+        nats: Nats,
+        folder: Path,
+        *,
+        backend: Json | None = None,
+        **snapshot: Any,
+    ) -> None:
         self.database = database
+        self.url = nats.url
         self.file = folder / "pipeline.yaml"
         self.name = f"pipe-{uuid.uuid4().hex[:8]}"
         document: Json = {
@@ -44,6 +58,7 @@ class Desk:
             "backends": [{
                 "name": "shop", "type": "postgres", "connection": database.url,
                 "slot": f"s_{database.name}", "publication": "p", "create_publication": True,
+                **(backend or {}),
             }],
             "sink": {"type": "jetstream", "url": nats.url, "encoding": "json"},
             "snapshot": snapshot,
@@ -99,6 +114,14 @@ class Desk:
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.02)
+
+    def taken(self) -> list[tuple[str, str]]:
+        return [(each.table, each.state) for each in self.records.all()]
+
+    def chunks(self, table: str, snapshot_id: str) -> list[Stored]:
+        stream = InitStream(NatsSettings.model_validate({"url": self.url}), "INIT")
+        with stream:
+            return list(stream.chunks((table,), snapshot_id))
 
     def last(self, subject: str) -> Json:
         found = JetStream(self.connection).last("INIT", subject)
@@ -218,6 +241,115 @@ def test_what_a_dead_service_left_is_taken_up(
     assert desk.ended(record.by).rows == 1000
     assert JetStream(desk.connection).last("INIT", f"init.snap.{table}.{snapshot_id}.>") is None
     assert desk.last(f"init.meta.{table}")["snapshot_id"] == record.by
+
+
+def test_a_run_goes_on_where_a_dead_service_left_it(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under its own id, and without what was read: chunks of the range in the middle of which it
+    ended are deleted."""
+    table = table_in(database, 4000)
+    desk, gate = desk_of(chunk_rows=50, slots=1), Gate(monkeypatch, "init.snap.", 40)
+    desk.start()
+    snapshot_id = desk.accepted(table)
+    gate.reached()
+    desk.is_ours = False
+    gate.open()
+    desk.stop()
+    left = desk.chunks(table, snapshot_id)
+    assert len(left) in (39, 40)
+    monkeypatch.undo()
+    desk.start()
+    record = desk.ended(snapshot_id)
+    assert (record.state, record.rows, record.done) == ("done", 4000, record.ranges)
+    chunks = desk.chunks(table, snapshot_id)
+    rows = [row["id"] for one in chunks for row in orjson.loads(one.payload)["data"]]
+    assert sorted(rows) == list(range(1, 4001))
+    assert left[:32] == chunks[:32], "the first two ranges were not read again"
+    meta = desk.last(f"init.meta.{table}")
+    assert meta["start_sequence"] == 1 and len(meta["chunks"]) == len(chunks)
+    assert min(one["lsn"] for one in meta["chunks"]) == meta["lsn"]
+    assert desk.records.plan(snapshot_id) is None
+
+
+def test_five_tables_at_once_and_five_requests_for_one(
+    database: Database, desk_of: Callable[..., Desk]
+) -> None:
+    tables = [f"t{n}_{database.name}" for n in range(5)]
+    for table in tables:
+        database.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)"
+        )
+    desk = desk_of(max_concurrent=3)
+    desk.start()
+    with psycopg.connect(database.url) as connection:
+        connection.execute(f"INSERT INTO {tables[0]} VALUES (0)".encode())  # holds the slots up
+        ids = [desk.accepted(table) for table in tables]
+        assert {desk.accepted(tables[4]) for _ in range(5)} == {ids[4]}
+        desk.until(lambda: sum(each.state == "running" for each in desk.records.all()) == 3)
+        connection.commit()
+    records = [desk.ended(one) for one in ids]
+    assert [(each.state, each.rows) for each in records] == [("done", 2)] + [("done", 1)] * 4
+
+
+def test_every_table_is_taken_once_at_its_first_start(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
+    monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
+    begun: dict[PartitionId, Bookmark] = {}
+    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: begun)
+    first = table_in(database, 10)
+    desk = desk_of(initial=True)
+    desk.start()
+    desk.until(lambda: Bucket(desk.connection, "schemas").get(first) is not None)
+    assert desk.taken() == [], "nothing is followed yet"
+    begun[PartitionId(f"s_{database.name}")] = START
+    desk.until(lambda: desk.taken() == [(first, "done")])
+    desk.stop()
+    desk.start()
+    second = f"u_{database.name}"
+    database.execute(f"CREATE TABLE {second} (id int PRIMARY KEY)")
+    desk.until(lambda: desk.taken() == [(first, "done"), (second, "done")])
+    assert desk.last(f"init.meta.{second}")["row_count"] == 0
+
+
+def test_an_initial_snapshot_that_failed_is_tried_again(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
+    monkeypatch.setattr("penstock.snapshots.initial._AGAIN", 0.0)
+    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: {PartitionId("s"): START})
+    table = table_in(database, 10)
+    desk = desk_of(initial=True, patience=0.2)
+    with psycopg.connect(database.url) as connection:
+        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
+        desk.start()
+        desk.until(lambda: (table, "failed") in desk.taken())
+    desk.until(lambda: (table, "done") in desk.taken())
+
+
+def test_a_gap_is_mended_by_snapshots_of_all_tables(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.resnapshots._LOOK", 0.0)
+    tables = [table_in(database, 10), f"u_{database.name}"]
+    database.execute(f"CREATE TABLE {tables[1]} (id int PRIMARY KEY)")
+    desk = desk_of(backend={"on_gap": "resnapshot"})
+    desk.start()
+    before = desk.accepted(tables[0])
+    assert desk.ended(before).state == "done"
+    store = open_store(desk.pipeline.positions)
+    gaps = Gaps(store, f"{desk.name}/shop")
+    with closing(store):
+        gap = {
+            "id": "1", "cause": "slot_missing", "from": "", "to": "00000000/00000010",
+            "policy": "resnapshot", "detail": "",
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }  # fmt: skip
+        gaps.record(f"s_{database.name}", gap)
+        desk.until(lambda: not gaps.rows()[f"s_{database.name}"]["stale"])
+    assert sorted(desk.taken()) == sorted([(tables[0], "done")] * 2 + [(tables[1], "done")])
 
 
 def test_a_stop_waits_for_no_snapshot(database: Database, desk_of: Callable[..., Desk]) -> None:

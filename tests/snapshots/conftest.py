@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,7 +15,8 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.snapshots.run import Job, SnapshotRun
+from penstock.snapshots.job import Job
+from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats
 
 
@@ -75,6 +77,10 @@ class World:
 
 def read(message: Stored) -> dict[str, Any]:
     """The body of a chunk, a meta or an error, by its own words."""
+    if message.headers.get("Penstock-Compression") == "zstd":
+        plain = pa.CompressedInputStream(pa.BufferReader(message.payload), "zstd").read()
+        headers = {**message.headers, "Penstock-Compression": ""}
+        return read(replace(message, payload=plain, headers=headers))
     if message.headers["Content-Type"] == "application/vnd.apache.arrow.stream":
         table = pa.ipc.open_stream(message.payload).read_all()
         about = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}

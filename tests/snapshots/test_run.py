@@ -5,15 +5,18 @@ import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
 
 from penstock.config import SnapshotSettings
-from penstock.errors import LeaseLost, Rejected, SettingsError, Unavailable
+from penstock.errors import LeaseLost, PenstockError, Rejected, SettingsError, Unavailable
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.nats.buckets import Bucket
 from penstock.position import Bookmark, PartitionId
-from penstock.snapshots.run import Cancelled, SnapshotRun
+from penstock.snapshots.job import Cancelled
+from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 from tests.snapshots.gate import Gate
@@ -123,25 +126,198 @@ def test_a_cancelled_run_leaves_nothing(world: World, monkeypatch: pytest.Monkey
     assert world.chunks(run) == []
 
 
-def test_a_lost_connection_ends_the_run_and_leaves_nothing(
+ENDED = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND application_name = 'penstock' AND backend_type = 'client backend'"
+)
+
+
+def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, gate = table_of(world, 20_000), Gate(monkeypatch, "init.snap.", 3)
+    """A key change moves a row, whose large value the log has as unchanged, from a range that is
+    read later to one that was read: it is read again."""
+    table = table_of(world, 4_000)
+    world.database.execute(
+        f"ALTER TABLE {table} ALTER name SET STORAGE EXTERNAL; ALTER TABLE {table} ADD big text;"
+        f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL;"
+        f"UPDATE {table} SET big = repeat('b', 9000) WHERE id = 3950"
+    )
+    gate = Gate(monkeypatch, "init.snap.", 22)
+    settings = SnapshotSettings(chunk_rows=50, slots=1)  # ranges of 800 rows, in the order of keys
+    run = SnapshotRun(world.job(table), world.sink, settings)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        world.database.execute(f"UPDATE {table} SET id = -1 WHERE id = 3950")
+        world.database.execute(f"UPDATE {table} SET name = 'new' WHERE id = 5")
+        world.database.execute(f"DELETE FROM {table} WHERE id = 3951")
+        world.database.execute(ENDED)
+        gate.open()
+        running.result(60)
+    assert run.progress.snapshots == 2
+    meta = world.meta(table)
+    chunks = sorted(world.chunks(run), key=lambda one: one.sequence)
+    rows: dict[int, Any] = {}
+    for body in map(read, chunks):
+        rows |= {row["id"]: row for row in body["data"]}
+    assert rows.keys() - {3950, 3951} == {-1, *range(1, 3950), *range(3952, 4001)}
+    assert (rows[-1]["big"], rows[5]["name"]) == ("b" * 9000, "new")
+    places = [chunk["lsn"] for chunk in sorted(meta["chunks"], key=lambda one: one["sequence"])]
+    assert meta["lsn"] == places[0] != places[-1]
+    assert len(set(places)) == 2
+    assert meta["batch_count"] == len(chunks) == run.progress.chunks
+    assert meta["row_count"] == sum(len(read(one)["data"]) for one in chunks) < 5_500
+
+
+def test_a_table_without_a_key_begins_anew_after_a_lost_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 22)
+    world.database.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
         gate.reached()
-        # Readers of the table, and whoever holds the snapshot.
-        world.database.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
-            " current_database() AND application_name = 'penstock' AND backend_type ="
-            " 'client backend'"
-        )
+        world.database.execute(ENDED)
         gate.open()
-        with pytest.raises(Unavailable):
-            running.result(60)
+        running.result(60)
+    rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
+    assert sorted(rows) == list(range(1, 4_001))
+    assert len({chunk["lsn"] for chunk in world.meta(table)["chunks"]}) == 1
+    assert run.progress.rows == 4_000
+
+
+def test_a_source_that_gives_nothing_ends_the_run_and_leaves_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_of(world, 2_000)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the connection broke")
+
+    monkeypatch.setattr("penstock.feeds.postgres.snapshot.copied", fail)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
+    with pytest.raises(Unavailable, match="broke"):
+        run.run()
+    assert run.progress.snapshots == 5
     assert world.chunks(run) == []
     assert world.api.last("INIT", f"init.meta.{table}") is None
+
+
+def test_no_snapshot_of_the_source_lasts_longer_than_max_age(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 10)
+    settings = SnapshotSettings(chunk_rows=50, slots=1, max_age=1)
+    run = SnapshotRun(world.job(table), world.sink, settings)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        deadline = run._ends_at
+        until(lambda: time.monotonic() > deadline)
+        gate.open()
+        running.result(60)
+    assert run.progress.snapshots == 2
+    rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
+    assert sorted(rows) == list(range(1, 4_001))
+    places = {chunk["lsn"] for chunk in world.meta(table)["chunks"]}
+    assert len(places) == 1 or min(places) == world.meta(table)["lsn"]
+
+
+def test_max_age_ends_the_run_of_a_table_without_a_key(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 2)
+    world.database.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
+    settings = SnapshotSettings(chunk_bytes=4096, slots=1, max_age=1)
+    run = SnapshotRun(world.job(table), world.sink, settings)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(run.run)
+        gate.reached()
+        deadline = run._ends_at
+        until(lambda: time.monotonic() > deadline)
+        gate.open()
+        with pytest.raises(SettingsError, match="and without a primary key"):
+            running.result(60)
+    assert world.chunks(run) == []
+
+
+def test_a_permission_that_is_taken_away_ends_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 2)
+    role = f"r_{world.database.name}"
+    world.database.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION; GRANT SELECT ON {table} TO {role}"
+    )
+    feed = PostgresFeed(
+        PostgresSettings(
+            connection=world.database.url.replace("postgres@", f"{role}@"),
+            slot=f"s_{world.database.name}", publication="p",
+        )
+    )  # fmt: skip
+    run = SnapshotRun(
+        world.job(table, feed=feed), world.sink, SnapshotSettings(chunk_rows=50, slots=1)
+    )
+    try:
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(run.run)
+            gate.reached()
+            world.database.execute(f"REVOKE SELECT ON {table} FROM {role}")
+            gate.open()
+            with pytest.raises(SettingsError, match="permission denied"):
+                running.result(60)
+    finally:
+        world.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert world.chunks(run) == []
+
+
+def test_chunks_are_compressed(world_of: Callable[[str], World]) -> None:
+    for encoding in ("json", "msgpack", "arrow"):
+        world = world_of(encoding)
+        table = f"people_{world.database.name}"
+        if encoding == "json":
+            table_of(world, 5_000)
+        run = world.run(table, compression="zstd", chunk_bytes=65536)
+        chunks = world.chunks(run)
+        rows = [row for one in chunks for row in read(one)["data"]]
+        assert sorted(row["id"] for row in rows) == list(range(1, 5_001))
+        meta = world.meta(table)
+        assert meta["compression"] == "zstd"
+        stored = {one.sequence: one for one in chunks}
+        for one in meta["chunks"]:
+            body = stored[one["sequence"]].payload
+            assert (len(body), zlib.crc32(body)) == (one["bytes"], one["crc32"])
+        assert run.progress.bytes < 5_000 * 40 / 2
+
+
+def test_a_stream_that_keeps_changes_for_a_minute_is_refused(world: World) -> None:
+    table = table_of(world, 10)
+    sink = world.sink.model_copy(update={"stream": f"CDC_{world.database.name}"})
+    world.api.create({
+        "name": sink.stream, "subjects": [f"cdc_{world.database.name}.>"], "max_age": 60 * 10**9,
+    })  # fmt: skip
+    run = SnapshotRun(world.job(table), sink, SnapshotSettings())
+    with pytest.raises(SettingsError, match=r"keeps changes for 0:01:00.*rows stay wrong"):
+        run.run()
+    assert world.chunks(run) == []
+
+
+def test_a_full_disk_of_the_stream_ends_the_run(
+    database: Database, own_nats: Callable[..., Nats], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.snapshots.init_stream._PATIENCE", 0.5)
+    monkeypatch.setattr("penstock.snapshots.run._TRIES", 2)
+    world = World(database, own_nats({"jetstream": {"max_file_store": 1_000_000}}))
+    table = table_of(world, 20_000)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_bytes=65536))
+    with pytest.raises(PenstockError, match="resource"):
+        run.run()
+    world.reconnect()
+    assert world.chunks(run) == []
+    assert world.api.last("INIT", f"init.meta.{table}") is None
+    world.close()
 
 
 def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
@@ -176,7 +352,7 @@ def test_chunks_that_are_gone_forbid_the_meta(
         gate.reached()
         world.api.purge("INIT", f"init.snap.{table}.>")
         gate.open()
-        with pytest.raises(Unavailable, match=r"20 chunks were stored.* has 1[89] of them"):
+        with pytest.raises(SettingsError, match=r"20 chunks were stored.* has 1[89] of them"):
             running.result(60)
     assert world.chunks(run) == []
     assert world.api.last("INIT", f"init.meta.{table}") is None
@@ -196,7 +372,7 @@ def test_a_run_that_is_not_ours_any_more_has_no_meta(
         gate.open()
         with pytest.raises(LeaseLost):
             running.result(60)
-    assert world.chunks(run) == []
+    assert world.chunks(run), "for the next owner, who goes on with them"
     assert world.api.last("INIT", f"init.meta.{table}") is None
 
 

@@ -12,16 +12,19 @@ from typing import Any, TypedDict
 from psycopg import sql
 
 _BLOCK = 8192  # what servers are built with, unless told otherwise; ranges need not be exact
+_PAGES_FOR_A_BOUND = 20  # that are sampled
 _LEAST_ROWS = 100  # of a range: a statement for each row would cost more than it saves
 
 
 class TableRange(TypedDict, total=False):
     """A part of a table, as JSON. By key: the rows `after` one key and up to and including `to`
-    another. By pages: those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
+    another, `since`: those alone that were written by this transaction id or later ones. By pages:
+    those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
     What is left out is open."""
 
     after: list[str]
     to: list[str]
+    since: str
     leaf: str
     first: int
     stop: int
@@ -70,6 +73,37 @@ def bounds_query(table: Published, rows: int) -> sql.Composed:
     )
 
 
+def sample_query(table: Published, percent: float) -> sql.Composed:
+    """The keys of the rows in so many of a hundred pages, as texts, in the order of the key."""
+    key = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n, _ in table.key)
+    return sql.SQL(
+        "SELECT {texts} FROM (SELECT {key} FROM {table} TABLESAMPLE SYSTEM ({percent}){where})"
+        " sampled ORDER BY {order}"
+    ).format(
+        # Without the name of what is selected from, the texts would be sorted.
+        order=sql.SQL(", ").join(sql.Identifier("sampled", name) for name, _ in table.key),
+        texts=texts, key=key, table=table.quoted, where=_where([], table),
+        percent=sql.Literal(percent),
+    )  # fmt: skip
+
+
+def sample_percent(size: int, *, heap: int, weight: int) -> float:
+    """How much of a table of `heap` bytes, `weight` with TOAST, is to be looked at so that ranges
+    of about `size` bytes can be cut."""
+    pages = max(1, heap // _BLOCK)
+    return min(100.0, 100.0 * _PAGES_FOR_A_BOUND * (1 + weight // size) / pages)
+
+
+def sampled_bounds(
+    keys: Sequence[Sequence[str]], percent: float, *, rows: int, size: int, weight: int
+) -> list[Sequence[str]]:
+    """Of the sampled keys, those between ranges of about `rows` rows or `size` bytes."""
+    count = round(len(keys) * 100 / percent)
+    ranges = max(1, count // rows_in_range(rows, size, count=count, weight=weight))
+    return [keys[number * len(keys) // ranges] for number in range(1, ranges) if keys]
+
+
 def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:
     """The ranges between the bounds; what comes after the last one is a range, too."""
     found: list[TableRange] = []
@@ -78,6 +112,20 @@ def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:
         if bound is not None:
             one["to"] = list(bound)
         found.append(one)
+    return found
+
+
+def written_since(ranges: Sequence[TableRange], xid: int) -> list[TableRange]:
+    """Of these ranges, in the order of the key, the rows that this transaction or later ones wrote.
+    Neighbours are one range."""
+    found: list[TableRange] = []
+    for one in ranges:
+        if found and "to" in found[-1] and one.get("after") == found[-1]["to"]:
+            del found[-1]["to"]
+            if "to" in one:
+                found[-1]["to"] = one["to"]
+        else:
+            found.append({**one, "since": str(xid % 2**32)})
     return found
 
 
@@ -110,6 +158,9 @@ def range_query(table: Published, part: TableRange) -> sql.Composed:
         for sign, key in ((">", part.get("after")), ("<=", part.get("to")))
         if key is not None
     ]
+    if "since" in part:
+        age = sql.SQL("pg_catalog.age(xmin) <= pg_catalog.age({}::xid)")
+        conditions.append(age.format(sql.Literal(part["since"])))
     where = _where(conditions, table)
     return sql.SQL("SELECT {} FROM {}{}").format(columns, table.quoted, where)
 

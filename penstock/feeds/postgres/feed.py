@@ -137,7 +137,7 @@ class PostgresFeed:
             else:
                 ensure_publication(connection, settings)
                 refuse_foreign(slot)
-                if settings.on_gap != "continue":
+                if settings.on_gap == "fail":
                     refuse_unusable(slot)
 
     def _make(self, connection: Ordinary) -> None:

@@ -1,14 +1,20 @@
 """Rows of a table as pages of the log: what a snapshot reads goes through the decoder of changes.
 
 COPY's text and pgoutput's are the output of the same functions. A row of the one, wrapped as an
-Insert message of the other, is byte for byte what the log has of it. Pure.
+Insert message of the other, is byte for byte what the log has of it. Pure; in the native library
+where there is one.
 """
 
+import ctypes
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
+from penstock.errors import Malformed
+from penstock.feeds.postgres.failures import backend_error
+from penstock.native import library
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
@@ -19,15 +25,19 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 # CopyData `d` and its length, XLogData `w` and 24 bytes of LSNs and time.
 _FRAME = struct.Struct(">cIc24x")
-_LENGTH = struct.Struct(">cI")
-_HEADS = [_LENGTH.pack(b"t", size) for size in range(256)]
-_SPLIT = 1 << 16  # bytes that are split into rows at a time
+_HEADER = struct.Struct(">cI")
+_HEADS = [_HEADER.pack(b"t", size) for size in range(256)]
+_SPARE = 2**16  # bytes of the output's buffer beyond the size of a page
+
+# What `_Wrapper.take` answers: the next message is not whole; is no row; the page is full; a row is
+# not as COPY writes it.
+_MORE, _OTHER, _FULL, _BROKEN = range(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPages:
-    """Makes pages of COPY's text. `relation` is the Relation message, from `R`; `place` where the
-    rows are: the first place after the snapshot."""
+    """What all pages of a snapshot's rows have in common. `relation` is the Relation message, from
+    `R`; `place` where the rows are: the first place after the snapshot."""
 
     partition: PartitionId
     place: Place
@@ -38,22 +48,8 @@ class RowPages:
     lsn: int
     taken_at: int
 
-    def pages(self, data: Iterable[bytes], *, rows: int, size: int) -> Iterator[Page]:
-        """Pages of at most `rows` rows and about `size` bytes, of COPY's text, cut anywhere."""
-        head = b"I" + self.relation[1:5] + b"N" + struct.pack(">H", self.columns)
-        messages: list[bytes] = []
-        total = 0
-        for line in _lines(data):
-            body = head + (_cells(line) if self.columns else b"")
-            messages.append(_FRAME.pack(b"d", 29 + len(body), b"w") + body)
-            total += len(messages[-1])
-            if len(messages) >= rows or total >= size:
-                yield self._page(messages)
-                messages, total = [], 0
-        if messages:
-            yield self._page(messages)
-
-    def _page(self, messages: list[bytes]) -> Page:
+    def page(self, payload: bytes, count: int) -> Page:
+        """A page of Insert messages."""
         oid = int.from_bytes(self.relation[1:5], "big")
         context = Context(
             commit_lsn=self.lsn,
@@ -65,39 +61,173 @@ class RowPages:
         return Page(
             partition=self.partition,
             first=self.place,
-            last=self.place._replace(ordinal=len(messages) - 1),
-            count=len(messages),
+            last=self.place._replace(ordinal=count - 1),
+            count=count,
             captured_at=self.taken_at,
             context=context.pack(),
-            payload=b"".join(messages),
+            payload=payload,
         )
 
 
-def _lines(data: Iterable[bytes]) -> Iterator[bytes]:
-    """Rows without their line ends. A line break in a value is escaped."""
-    pieces: list[bytes] = []
-    size = 0
-    for piece in data:
-        pieces.append(piece)
-        size += len(piece)
-        if size >= _SPLIT:
-            lines = b"".join(pieces).split(b"\n")
-            pieces = [lines.pop()]
-            size = len(pieces[0])
-            yield from lines
-    yield from b"".join(pieces).split(b"\n")[:-1]
+class RowFramer:
+    """The messages that answer COPY TO STDOUT -> pages of at most `rows` rows and about `size`
+    bytes. `is_over` once the server is ready for the next statement."""
+
+    def __init__(self, pages: RowPages, *, rows: int, size: int, what: str) -> None:
+        self.is_over = False
+        self._pages, self._what = pages, what
+        head = b"I" + pages.relation[1:5] + b"N" + struct.pack(">H", pages.columns)
+        functions = library()
+        self._wrapper: _Wrapper = (
+            _InPython(head, pages.columns, rows, size)
+            if functions is None
+            else _Native(functions, head, pages.columns, rows, size)
+        )
+        self._pieces: list[bytes] = []
+        self._lacking = 0  # bytes until the next message is whole
+
+    def feed(self, data: bytes) -> Iterator[Page]:
+        """Takes bytes, cut anywhere; yields the pages that they complete, and at the end the rest.
+        Raises Malformed, and what an ErrorResponse says."""
+        self._pieces.append(data)
+        self._lacking -= len(data)
+        if self._lacking > 0:
+            return
+        data, position = b"".join(self._pieces), 0
+        while not self.is_over:
+            answer, position = self._wrapper.take(data, position)
+            if answer == _FULL:
+                yield from self._flush()
+                continue
+            if answer == _BROKEN:
+                raise Malformed(f"{self._what}: a row of COPY has another form or other columns")
+            if len(data) - position < _HEADER.size:
+                self._lacking = _HEADER.size - (len(data) - position)
+                break
+            tag, length = _HEADER.unpack_from(data, position)
+            self._lacking = 1 + length - (len(data) - position)
+            if self._lacking > 0:
+                break
+            self._other(tag, data[position + _HEADER.size : position + 1 + length])
+            position += 1 + length
+        self._pieces = [data[position:]]
+        if self.is_over:
+            yield from self._flush()
+
+    def _other(self, tag: bytes, body: bytes) -> None:
+        if tag == b"E":
+            raise backend_error(body, self._what)
+        if tag not in b"HNSAcCZ":
+            raise Malformed(f"{self._what}: the server answered COPY with {tag!r}")
+        self.is_over = tag == b"Z"
+
+    def _flush(self) -> Iterator[Page]:
+        payload, count = self._wrapper.flush()
+        if count:
+            yield self._pages.page(payload, count)
 
 
-def _cells(line: bytes) -> bytes:
+class _Wrapper(Protocol):
+    """Wraps rows, until it is asked for the page."""
+
+    def take(self, data: bytes, position: int) -> tuple[int, int]:
+        """Wraps the rows from `position` on; why it stopped, and where."""
+        ...
+
+    def flush(self) -> tuple[bytes, int]:
+        """The messages that were made, and how many they are; begins anew."""
+        ...
+
+
+class _InPython:
+    """The reference, and what there is without the native library."""
+
+    def __init__(self, head: bytes, columns: int, rows: int, size: int) -> None:
+        self._head, self._columns, self._rows, self._size = head, columns, rows, size
+        self._messages: list[bytes] = []
+        self._total = 0
+
+    def take(self, data: bytes, position: int) -> tuple[int, int]:
+        while len(data) - position >= _HEADER.size:
+            tag, length = _HEADER.unpack_from(data, position)
+            stop = position + 1 + length
+            if tag != b"d":
+                return _OTHER, position
+            if stop > len(data):
+                break
+            if len(self._messages) >= self._rows or self._total >= self._size:
+                return _FULL, position
+            line = data[position + _HEADER.size : stop]
+            values = line[:-1].split(b"\t") if self._columns else []
+            if line[-1:] != b"\n" or len(values) != self._columns:
+                return _BROKEN, position
+            body = self._head + _cells(values)
+            self._messages.append(_FRAME.pack(b"d", 29 + len(body), b"w") + body)
+            self._total += len(self._messages[-1])
+            position = stop
+        return _MORE, position
+
+    def flush(self) -> tuple[bytes, int]:
+        messages, self._messages, self._total = self._messages, [], 0
+        return b"".join(messages), len(messages)
+
+
+class _Copied(ctypes.Structure):
+    """`struct copied` of native/copy.c."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64)
+        for name in ("position", "end", "written", "room", "size", "rows", "most")
+    )
+
+
+class _Native:
+    """The same in C."""
+
+    def __init__(
+        self, functions: ctypes.CDLL, head: bytes, columns: int, rows: int, size: int
+    ) -> None:
+        self._wrap = functions.penstock_copy_rows
+        self._wrap.restype = ctypes.c_int32
+        self._wrap.argtypes = [
+            ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32,
+        ]  # fmt: skip
+        self._head, self._columns = _FRAME.pack(b"d", 0, b"w") + head, columns
+        self._state = _Copied(size=size, most=rows)
+        self._make_room(size + _SPARE)
+
+    def _make_room(self, room: int) -> None:
+        self._out, self._state.room = bytearray(room), room
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._out))
+
+    def take(self, data: bytes, position: int) -> tuple[int, int]:
+        state = self._state
+        state.position, state.end = position, len(data)
+        while True:
+            answer = self._wrap(data, ctypes.byref(state), self._address, self._head, self._columns)
+            if answer != _FULL or state.rows:
+                return int(answer), int(state.position)
+            # One row that is larger than a page.
+            _, length = _HEADER.unpack_from(data, state.position)
+            self._make_room(length + 5 * self._columns + _SPARE)
+
+    def flush(self) -> tuple[bytes, int]:
+        state = self._state
+        count, payload = int(state.rows), bytes(memoryview(self._out)[: state.written])
+        state.rows = state.written = 0
+        return payload, count
+
+
+def _cells(values: list[bytes]) -> bytes:
     parts: list[bytes] = []
-    for value in line.split(b"\t"):
+    for value in values:
         if value == _NULL:
             parts.append(b"n")
             continue
         if b"\\" in value:
             value = _ESCAPE.sub(_unescaped, value)  # noqa: PLW2901
         size = len(value)
-        parts += [_HEADS[size] if size < len(_HEADS) else _LENGTH.pack(b"t", size), value]
+        parts += [_HEADS[size] if size < len(_HEADS) else _HEADER.pack(b"t", size), value]
     return b"".join(parts)
 
 

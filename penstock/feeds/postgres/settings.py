@@ -8,7 +8,6 @@ from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BeforeValidator, Field, field_validator
 
-from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
@@ -51,14 +50,16 @@ class PostgresSettings(Settings):
     tables: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
     """Narrows the publication to these `schema.table`s (a bare name is in `public`). The server
     still sends the others: to save that, narrow the publication itself."""
-    start: Literal["slot"] = "slot"
-    """`slot`: resume where the slot is; a slot that is new begins now."""
+    start: Literal["slot", "snapshot"] = "slot"
+    """`slot`: resume where the slot is; a slot that is new begins now. `snapshot`: the same, and
+    once for each table a snapshot of its rows."""
     failover: bool = False
     """Have standbys keep a copy of the slot (PostgreSQL 17 and later), so that it is there when
     one of them is promoted."""
-    on_gap: PolicyWithoutSnapshots = "fail"
+    on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
     """When changes are lost (the slot is gone or was made anew, another history or server): stop
-    this backend and say so, or go on after the hole and say so."""
+    this backend and say so, or go on after the hole and say so; `resnapshot` then takes a snapshot
+    of every table."""
     tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
     heartbeat: Duration | None = Field(None, gt=0)
@@ -122,8 +123,7 @@ class PostgresSettings(Settings):
     def _is_possible(cls, value: Any) -> Any:
         if value == "beginning":
             raise ValueError(
-                "`beginning` needs snapshots of all tables, which a first start does not take yet;"
-                " write `slot`: resume, or from now at the first start, and ask for snapshots with"
-                " `penstock snapshot`"
+                "a slot has no changes from before it was made; write `snapshot`: the rows that"
+                " are there, then the changes; or `slot`: resume, or from now at the first start"
             )
         return value

@@ -24,6 +24,7 @@ from penstock.feeds.postgres.connect import (
     connect_exporting,
     connect_reading,
 )
+from penstock.feeds.postgres.copying import copied
 from penstock.feeds.postgres.cutting import (
     Published,
     TableRange,
@@ -33,10 +34,14 @@ from penstock.feeds.postgres.cutting import (
     page_ranges,
     range_query,
     rows_in_range,
+    sample_percent,
+    sample_query,
+    sampled_bounds,
+    written_since,
 )
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
-from penstock.feeds.postgres.rows import RowPages
+from penstock.feeds.postgres.rows import RowFramer, RowPages
 from penstock.feeds.postgres.schemas import relation_of, schema_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.page import Page
@@ -46,6 +51,13 @@ from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 from penstock.wire.pgoutput.messages import Relation, decode_message
 
 _PAGES_SINCE = 140_000  # TID range scans; before, each range would read the whole table
+
+# The name of the snapshot, and the id below which it sees all transactions that committed.
+_EXPORTED = (
+    "SELECT pg_catalog.pg_export_snapshot(),"
+    " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
+)
+_EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
@@ -101,8 +113,14 @@ class PostgresRowSource:
             def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
                 query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
                 what = f"reading rows of {self.table.schema}.{self.table.table}"
-                with translating(what), connection.cursor() as cursor, cursor.copy(query) as copy:
-                    yield from self.rows.pages(copy, rows=rows, size=size)  # type: ignore[arg-type]
+                if part.keys() & {"after", "to"}:  # never the whole table for each range
+                    with translating(what):
+                        connection.execute("SET LOCAL enable_seqscan = off")
+                framer = RowFramer(self.rows, rows=rows, size=size, what=what)
+                for data in copied(connection, query, what, is_stopped):
+                    yield from framer.feed(data)
+                    if framer.is_over:
+                        return
 
             yield pages
 
@@ -142,6 +160,7 @@ class PostgresSnapshot:
         self._holder = self._open.enter_context(
             closing(connect_reading(settings, self._is_stopped))
         )
+        self._refuse_early()
         _lock(self._holder, self._schema, self._table, self._patience)
         with closing(connect_exporting(settings, self._patience, self._is_stopped)) as exporting:
             with translating("making a temporary slot for a snapshot"):
@@ -152,11 +171,21 @@ class PostgresSnapshot:
             # Exported again, so that the slot can go: its snapshot would end with it.
             with translating("importing a snapshot"):
                 self._holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(row[2]))
-                found = self._holder.execute("SELECT pg_catalog.pg_export_snapshot()").fetchone()
+                found = self._holder.execute(_EXPORTED).fetchone()
         assert found is not None
+        self._xmin = str(found[1])
         self.lsn = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
         self.position = f"{self._era}{format_lsn(lsn)}:0"
         self._describe(lsn, found[0])
+
+    def _refuse_early(self) -> None:
+        """Changes are followed from the slot on: between a snapshot and a later slot is a hole."""
+        slot = self._settings.slot
+        if not self._ask("SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
+            raise Unavailable(
+                f"there is no slot {slot} yet, which changes after the snapshot would come from",
+                hint="start the pipeline first",
+            )
 
     def _describe(self, lsn: int, snapshot: str) -> None:
         """The table as it is under the lock."""
@@ -199,7 +228,8 @@ class PostgresSnapshot:
         )  # fmt: skip
 
     def plan(self, rows: int, size: int) -> Sequence[TableRange]:
-        """See `feeds.TableSnapshot`. Of a table with a key one pass over its index counts."""
+        """See `feeds.TableSnapshot`. A small table with a key is cut exactly, by its index; a large
+        one by a sample of its pages: nothing sorts or reads the whole table."""
         table = self.source.table
         what = f"cutting {table.schema}.{table.table} into ranges"
         leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
@@ -207,13 +237,36 @@ class PostgresSnapshot:
         if not table.key:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE
             return list(page_ranges(leaves, size if by_pages else sys.maxsize))
+        heap, weight = sum(leaf[1] for leaf in leaves), sum(leaf[2] for leaf in leaves)
         with translating(what):
+            if weight > _EXACT:
+                percent = sample_percent(size, heap=heap, weight=weight)
+                keys = self._holder.execute(sample_query(table, percent)).fetchall()
+                return key_ranges(
+                    sampled_bounds(keys, percent, rows=rows, size=size, weight=weight)
+                )
             counted = self._holder.execute(count_query(table)).fetchone()
             assert counted is not None
-            weight = sum(leaf[2] for leaf in leaves)
             step = rows_in_range(rows, size, count=counted[0], weight=weight)
             bounds = self._holder.execute(bounds_query(table, step)).fetchall()
         return key_ranges(bounds)
+
+    @property
+    def is_exact(self) -> bool:
+        """See `feeds.TableSnapshot`."""
+        return True
+
+    @property
+    def mark(self) -> str:
+        """See `feeds.TableSnapshot`: rows do not leave ranges by key."""
+        return self._era + self._xmin if self.source.table.key else ""
+
+    def written_since(self, ranges: Sequence[TableRange], mark: str) -> Sequence[TableRange] | None:
+        """See `feeds.TableSnapshot`. Among these rows are those that a change of their key has
+        moved here from a range that was not read then: the log may have their large values as
+        unchanged."""
+        xid = mark.removeprefix(self._era)
+        return written_since(ranges, int(xid)) if xid.isdigit() else None
 
     def verify(self, known: Bookmarks) -> None:
         """See `feeds.TableSnapshot`."""

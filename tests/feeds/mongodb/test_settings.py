@@ -53,7 +53,7 @@ def test_it_starts_where_it_says(start: Any, meant: Any) -> None:
         ({"database": "", "connection": "mongodb://me:hunter2@h/admin"}, "is missing"),
         ({"tenant": "field:"}, "tenant|field"),
         ({"tenant": "schema"}, "collection_prefix"),
-        ({"on_gap": "resnapshot"}, "penstock snapshot"),
+        ({"on_gap": "resnapshot"}, "only PostgreSQL has"),
         ({"collections": ["a"], "exclude_collections": ["b"]}, "not both"),
         ({"database": "*", "collections": ["users"]}, "DATABASE.COLLECTION"),
         ({"before": "always"}, "off"),

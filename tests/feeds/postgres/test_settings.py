@@ -41,7 +41,7 @@ def test_a_table_may_have_any_characters_behind_the_first_dot() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"start": "beginning"}, "snapshots"),
+        ({"start": "beginning"}, "`snapshot`"),
         ({"start": "now"}, "slot"),
         ({"slot": "Shop"}, "lower case"),
         ({"slot": ""}, "lower case"),

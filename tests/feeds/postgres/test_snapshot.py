@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import TableSnapshot
-from penstock.feeds.postgres import PostgresFeed
+from penstock.feeds.postgres import PostgresFeed, copying
 from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.position import Bookmark
@@ -72,7 +72,15 @@ VALUES = (
 )
 
 
-def test_rows_are_typed_as_changes_are(reader_any: Reader) -> None:
+@pytest.mark.parametrize("way", ["socket", "libpq", "python"])
+def test_rows_are_typed_as_changes_are(
+    way: str, reader_any: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read from the socket, through libpq (as with TLS), and without the native library."""
+    if way == "libpq":
+        monkeypatch.setattr(copying, "_from_socket", copying._through_libpq)
+    if way == "python":
+        monkeypatch.setattr("penstock.feeds.postgres.rows.library", lambda: None)
     reader_any.database.execute(TYPES)
     reader_any.prepare()
     for values in VALUES:
@@ -99,6 +107,29 @@ def test_ranges_are_together_the_table(rows: int, reader: Reader) -> None:
     assert sorted(row["b"] for row in flat(found)) == list(range(1, 501))
     # A statement for fewer rows than 100 is not worth it, unless fewer are asked for.
     assert max(len(part) for part in found) == min(rows, 500)
+
+
+def test_a_large_table_is_cut_by_a_sample(
+    reader_any: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.feeds.postgres.snapshot._EXACT", 0)
+    reader_any.database.execute(
+        "CREATE TABLE t (a text, b int, v text, PRIMARY KEY (a, b)) PARTITION BY HASH (b);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
+        "CREATE TABLE t2 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
+        "INSERT INTO t SELECT 'k' || (n % 3), n, repeat('x', 200) FROM generate_series(1, 9000) n;"
+        "CREATE TABLE u (a int PRIMARY KEY); CREATE TABLE w (a int PRIMARY KEY);"
+        "INSERT INTO w VALUES (1);"
+        "CREATE PUBLICATION p FOR TABLE t, u, w WITH (publish_via_partition_root = true)"
+    )
+    reader_any.prepare()
+    with snapshot_of(reader_any, "t") as snapshot:
+        found = rows_of(reader_any, snapshot, rows=900)
+    assert sorted(row["b"] for row in flat(found)) == list(range(1, 9001))
+    assert len(found) >= 5 and max(map(len, found)) < 4000
+    for table, expected in (("u", []), ("w", [{"a": 1}])):
+        with snapshot_of(reader_any, table) as snapshot:
+            assert flat(rows_of(reader_any, snapshot)) == expected
 
 
 def test_keys_are_compared_under_the_collation_of_their_column(reader_any: Reader) -> None:

@@ -1,0 +1,47 @@
+"""What a snapshot is of, and how far it is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.feeds import Feed
+from penstock.position import Bookmarks
+from penstock.table_schema import TableName
+
+
+class Cancelled(Exception):
+    """An operator ended the snapshot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be taken. `name` is the table's in messages, and begins with `prefix`, where a
+    pipeline has several backends; `known` gives the saved bookmarks. Once the pipeline is not ours
+    any more, the next owner goes on with the snapshot: this run ends without a meta. `resumes`:
+    another instance began it. Without the name of a `pipeline` no plan is stored."""
+
+    snapshot_id: str
+    feed: Feed
+    schema: str
+    table: str
+    name: TableName
+    prefix: TableName = ()
+    pipeline: str = ""
+    known: Callable[[], Bookmarks]
+    is_ours: Callable[[], bool] = lambda: True
+    resumes: bool = False
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """How far a run is. `ranges` is 0 until the table was cut; `begun_at` (monotonic seconds), too.
+    `snapshots`: how many of the source it took."""
+
+    position: str = ""
+    lsn: str = ""
+    ranges: int = 0
+    done: int = 0
+    chunks: int = 0
+    rows: int = 0
+    bytes: int = 0
+    snapshots: int = 0
+    begun_at: float = field(default=0.0, compare=False)

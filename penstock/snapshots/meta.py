@@ -1,0 +1,68 @@
+"""The message that says that all chunks of a snapshot are stored, and how to go on after them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.sinks.encoding.dialect import dialect
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
+from penstock.snapshots.retention import Kept
+from penstock.snapshots.work import ChunkInfo, SnapshotPlan
+from penstock.snapshots.writing import VERSION
+from penstock.table_schema import TableName, TableSchema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """Of a complete snapshot; `docs/reference/messages.md` has every field."""
+
+    name: TableName
+    snapshot_id: str
+    schema: TableSchema
+    plan: SnapshotPlan
+    is_exact: bool
+    kept: Kept
+    compression: str
+    chunks: Sequence[ChunkInfo]
+
+    def publish(self, stream: InitStream, sink: JetStreamSettings) -> None:
+        """Stores it. Raises Unavailable, SettingsError."""
+        say = dialect("json" if sink.encoding == "json" else "msgpack")
+        document = self._document(sink.stream)
+        body = say.value(document)
+        if len(body) > stream.room:
+            # What is left says how many there are, and the subject says which.
+            body = say.value(document | {"chunks": None})
+        headers = {
+            "Penstock-Schema": VERSION,
+            "Penstock-Table-Schema": self.schema.version.encode(),
+            "Content-Type": say.content_type,
+        }
+        subject = f"{PREFIX}.meta.{token(self.name)}"
+        stream.publish(subject, body, headers, meta_identity(self.name, self.snapshot_id))
+
+    def _document(self, changes: str) -> dict[str, Any]:
+        schema, plan = self.schema, self.plan
+        return {
+            "snapshot_id": self.snapshot_id,
+            "table": schema.table,
+            "schema": schema.schema,
+            "lsn": plan.lsn,
+            "position": plan.position,
+            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            "batch_count": len(self.chunks),
+            "row_count": sum(one["rows"] for one in self.chunks),
+            "schema_version": schema.version,
+            "relation_id": schema.relation_id,
+            "columns": [column["name"] for column in schema.columns],
+            "compression": self.compression,
+            "dictionary": None,
+            "exact": self.is_exact,
+            "stream": changes,
+            "start_sequence": plan.start,
+            "changes_kept_seconds": self.kept.changes,
+            "chunks_kept_seconds": self.kept.chunks,
+            "chunks": list(self.chunks),
+        }

@@ -1,0 +1,95 @@
+"""Whether the stream of changes keeps them for long enough to go on after a snapshot.
+
+A consumer loads the chunks, and applies the changes since the snapshot began. Streams that keep
+changes for a minute and chunks for days look well, and lose rows: a snapshot that is older than the
+oldest change has a hole after it. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from penstock.errors import SettingsError
+from penstock.finding import Finding
+
+_NANOSECONDS = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """For how many seconds the two streams keep messages; None: for ever. `is_bounded`: the stream
+    of changes has a limit of bytes or messages, or lets acknowledged ones go."""
+
+    stream: str
+    changes: float | None
+    chunks: float | None
+    is_bounded: bool = False
+
+    @classmethod
+    def of(
+        cls, stream: str, changes: Mapping[str, Any] | None, chunks: Mapping[str, Any] | None
+    ) -> "Kept":
+        """By the configurations of the streams; None for one that does not exist: for ever."""
+        config = changes or {}
+        bounded = any(config.get(key, -1) > 0 for key in ("max_bytes", "max_msgs"))
+        return cls(
+            stream=stream,
+            changes=_seconds(changes),
+            chunks=_seconds(chunks),
+            is_bounded=bounded or config.get("retention", "limits") != "limits",
+        )
+
+    def refuse(self, max_age: float) -> None:
+        """Raises SettingsError where changes are gone before a snapshot that takes `max_age`
+        seconds, and as long to load, can be followed by them."""
+        if self.changes is not None and self.changes < 2 * max_age:
+            raise SettingsError(
+                f"the stream {self.stream} keeps changes for {_text(self.changes)}: when a snapshot"
+                f" is loaded, those after it are gone, and rows stay wrong without an error",
+                hint=f"keep them for {_text(2 * max_age)} at least (snapshot.max_age, and as long"
+                f" to load): nats stream edit {self.stream} --max-age, and sink.max_age; or lower"
+                " snapshot.max_age",
+            )
+
+    def findings(self, max_age: float) -> list[Finding]:
+        """The same for `penstock check`, and what may come to it."""
+        subject = f"stream {self.stream}: snapshots"
+        try:
+            self.refuse(max_age)
+        except SettingsError as error:
+            return [
+                Finding(level="error", subject=subject, message=error.message, remedy=error.hint)
+            ]
+        if self.changes is not None and (self.chunks is None or self.chunks > self.changes):
+            kept = "for ever" if self.chunks is None else f"for {_text(self.chunks)}"
+            return [
+                Finding(
+                    level="warning",
+                    subject=subject,
+                    message=f"changes are kept for {_text(self.changes)}, chunks of snapshots"
+                    f" {kept}: an old snapshot cannot be followed by its changes any more",
+                    remedy="keep chunks no longer than changes (nats stream edit INIT --max-age),"
+                    " or have consumers ask for a new snapshot",
+                )
+            ]
+        if self.is_bounded:
+            return [
+                Finding(
+                    level="warning",
+                    subject=subject,
+                    message="its limits, or acknowledgements, may take changes away before a"
+                    " snapshot is loaded",
+                    remedy=f"leave room for what is written within {_text(2 * max_age)}",
+                )
+            ]
+        return [Finding(level="ok", subject=subject, message="changes outlast a snapshot")]
+
+
+def _seconds(config: Mapping[str, Any] | None) -> float | None:
+    age = (config or {}).get("max_age", 0)
+    return age / _NANOSECONDS if age else None
+
+
+def _text(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,160 @@
+"""What of a snapshot is done and what is left. It outlives a connection, a snapshot of the source,
+and, for a table whose ranges rows do not leave, the service: the plan is stored beside the record,
+and each chunk says in a header which range it is of.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import orjson
+
+from penstock.errors import Malformed
+
+HEADER = "Penstock-Chunk"
+
+ChunkInfo = dict[str, Any]  # an entry of the meta's `chunks`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPlan:
+    """How a table was cut, and by which snapshot: `mark` is that one's (see
+    `feeds.TableSnapshot`), `start` the meta's `start_sequence`."""
+
+    ranges: Sequence[Any]
+    version: str
+    mark: str
+    lsn: str
+    position: str
+    start: int
+
+
+class SnapshotPart(NamedTuple):
+    """A range that is to be read. `number` None: of rows that are read again."""
+
+    number: int | None
+    range: Any
+
+
+@dataclass(slots=True)
+class PartReading:
+    """Chunks of one part: the numbers that were taken for them, and those that are stored."""
+
+    numbers: list[int] = field(default_factory=list)
+    chunks: list[ChunkInfo] = field(default_factory=list)
+
+
+class Work:
+    """Used by all workers of a run. `chunks` are those of parts that were read to their end; those
+    of others are `abandoned`, and have to be deleted."""
+
+    def __init__(self) -> None:
+        self.plan: SnapshotPlan | None = None
+        self.done: set[int] = set()
+        self.chunks: list[ChunkInfo] = []
+        self.abandoned: set[int] = set()
+        self._number = 0
+        self._parts: Iterator[SnapshotPart] = iter(())
+        self._open = 0  # parts that were neither finished nor abandoned
+        self._again: list[ChunkInfo] = []  # of rows that were read again
+        self._lock = threading.Lock()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every part was read."""
+        with self._lock:
+            return not self._open
+
+    def set_parts(self, again: Sequence[Any] = ()) -> list[SnapshotPart]:
+        """What is to be read now: the ranges that are left, and ranges that are read again."""
+        assert self.plan is not None
+        parts = [
+            SnapshotPart(n, one) for n, one in enumerate(self.plan.ranges) if n not in self.done
+        ]
+        parts += [SnapshotPart(None, one) for one in again]
+        with self._lock:
+            # Read again under the snapshot before: that is outdated.
+            self.abandoned |= {one["chunk"] for one in self._again}
+            self._again.clear()
+            self._parts, self._open = iter(parts), len(parts)
+        return parts
+
+    def take(self) -> SnapshotPart | None:
+        """The next part; None if there is none left."""
+        with self._lock:
+            return next(self._parts, None)
+
+    def number(self, reading: PartReading) -> int:
+        """The number of the next chunk."""
+        with self._lock:
+            number, self._number = self._number, self._number + 1
+            reading.numbers.append(number)
+            return number
+
+    def finish(self, part: SnapshotPart, reading: PartReading) -> None:
+        """The part was read to its end."""
+        with self._lock:
+            self._open -= 1
+            if part.number is None:
+                self._again += reading.chunks
+            else:
+                self.done.add(part.number)
+                self.chunks += reading.chunks
+
+    def abandon(self, reading: PartReading) -> None:
+        """The part was not read to its end: it will be, from its beginning."""
+        with self._lock:
+            self.abandoned |= set(reading.numbers)
+
+    def all_chunks(self) -> list[ChunkInfo]:
+        """Of the complete snapshot, in the order of their numbers."""
+        return sorted([*self.chunks, *self._again], key=lambda one: int(one["chunk"]))
+
+    def forget(self) -> None:
+        """Nothing is done: everything begins anew."""
+        with self._lock:
+            self.plan = None
+            self.abandoned |= {int(one["chunk"]) for one in [*self.chunks, *self._again]}
+            self.done.clear()
+            self.chunks.clear()
+            self._again.clear()
+
+    def restore(self, plan: SnapshotPlan, stored: Sequence[tuple[ChunkInfo, Any]]) -> None:
+        """Goes on after another process: its plan, and its chunks with their headers."""
+        self.plan = plan
+        readings: dict[tuple[int | None, int], list[ChunkInfo]] = {}
+        whole: set[tuple[int | None, int]] = set()
+        for chunk, header in stored:
+            self._number = max(self._number, int(chunk["chunk"]) + 1)
+            reading = header["range"], header["first"]
+            readings.setdefault(reading, []).append(chunk)
+            if header["last"]:
+                whole.add(reading)
+        for reading, chunks in readings.items():
+            number, _ = reading
+            if number is None or reading not in whole or number in self.done:
+                self.abandoned |= {int(one["chunk"]) for one in chunks}
+            else:
+                self.done.add(number)
+                self.chunks += chunks
+
+
+def header_of(
+    part: SnapshotPart, reading: PartReading, *, rows: int, lsn: str, is_last: bool
+) -> bytes:
+    """What a chunk says of itself, for `restore`: of which range, and of which reading of it."""
+    about = {
+        "range": part.number, "first": reading.numbers[0], "rows": rows, "lsn": lsn,
+        "last": is_last,
+    }  # fmt: skip
+    return orjson.dumps(about)
+
+
+def read_header(value: str) -> Any:
+    """Raises Malformed."""
+    try:
+        found = orjson.loads(value)
+        return {key: found[key] for key in ("range", "first", "rows", "lsn", "last")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(f"the header {HEADER} of a chunk can't be read") from error

@@ -1,0 +1,103 @@
+"""Rows of one part -> chunks in the stream. Each worker of a run has a writer of its own."""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import Rejected
+from penstock.snapshots.chunks import ChunkForm
+from penstock.snapshots.init_stream import PREFIX, InitStream, token
+from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.work import HEADER, ChunkInfo, PartReading, SnapshotPart, Work, header_of
+from penstock.table_schema import TableName
+
+COMPRESSION = "Penstock-Compression"
+_LEVEL = 1  # more costs twice the time and gains a tenth
+VERSION = b"1"  # of the bodies' format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkWriter:
+    """Stores chunks. `room`: bytes that a body may have. `schema_version`: of the table's schema.
+    `wrote` is called with rows and bytes of each chunk; nothing is written once it `is_over`."""
+
+    stream: InitStream
+    work: Work
+    form: ChunkForm
+    name: TableName
+    schema_version: str
+    compression: str
+    room: int
+    pace: SnapshotPace
+    is_over: Callable[[], bool]
+    wrote: Callable[[int, int], None]
+
+    def write(self, part: SnapshotPart, slices: Iterable[Any]) -> bool:
+        """Stores the rows of a part, each slice as a chunk; whether it came to their end."""
+        reading = PartReading()
+        try:
+            for rows, is_last in _marked(slices):
+                if self.is_over():
+                    break
+                reading.chunks.append(self._chunk(part, reading, rows, is_last=is_last))
+            else:
+                self.work.finish(part, reading)
+                return True
+        except BaseException:
+            self._abandon(reading)
+            raise
+        self._abandon(reading)
+        return False
+
+    def _abandon(self, reading: PartReading) -> None:
+        self.work.abandon(reading)
+        for chunk in reading.chunks:
+            self.wrote(-chunk["rows"], -chunk["bytes"])
+
+    def _chunk(
+        self, part: SnapshotPart, reading: PartReading, rows: Any, *, is_last: bool
+    ) -> ChunkInfo:
+        number, form = self.work.number(reading), self.form
+        body = form.body(rows, number)
+        if self.compression == "zstd":
+            body = pa.Codec("zstd", compression_level=_LEVEL).compress(body, asbytes=True)
+        if len(body) > self.room:
+            raise Rejected(
+                f"a row of {form.schema}.{form.table} takes {len(body)} bytes; the server takes"
+                f" {self.room}",
+                hint="raise max_payload of nats-server, or leave the large column out of the"
+                " publication",
+            )
+        self.pace.wait(len(body), self.is_over)
+        headers = {
+            "Penstock-Schema": VERSION,
+            "Penstock-Table-Schema": self.schema_version.encode(),
+            "Content-Type": form.content_type,
+            HEADER: header_of(part, reading, rows=len(rows), lsn=form.lsn, is_last=is_last),
+        }
+        if self.compression != "none":
+            headers[COMPRESSION] = self.compression.encode()
+        table, snapshot_id = token(self.name), form.snapshot_id
+        sequence = self.stream.publish(
+            f"{PREFIX}.snap.{table}.{snapshot_id}.{number}", body, headers,
+            f"init-{table}-{snapshot_id}-{number}",
+        )  # fmt: skip
+        self.wrote(len(rows), len(body))
+        return {
+            "chunk": number, "sequence": sequence, "rows": len(rows), "bytes": len(body),
+            "crc32": zlib.crc32(body), "lsn": form.lsn,
+        }  # fmt: skip
+
+
+def _marked(slices: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """Each with whether it is the last."""
+    before = None
+    for one in slices:
+        if before is not None:
+            yield before, False
+        before = one
+    if before is not None:
+        yield before, True
