@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from examples.file_store import FileStore
+from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import LeaseLost
 from penstock.leases import Lease, LeaseStore
+from penstock.leases.cosmos import CosmosStore
 from penstock.leases.etcd import EtcdStore
 from penstock.leases.holder import LeaseHolder
 from penstock.leases.memory import MemoryStore
@@ -20,6 +22,7 @@ from penstock.leases.nats import NatsStore
 from penstock.leases.owned import OwnedRows
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
+from tests.cosmos.reading import store_url as cosmos_url
 from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
@@ -29,7 +32,7 @@ STORES: dict[str, Callable[[Path], LeaseStore]] = {
 }
 
 
-@pytest.fixture(params=[*sorted(STORES), "etcd", "mongodb", "nats", "postgres"])
+@pytest.fixture(params=[*sorted(STORES), "cosmos", "etcd", "mongodb", "nats", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
     if request.param == "postgres":
         database: Database = request.getfixturevalue("database")
@@ -37,6 +40,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore
     elif request.param == "etcd":
         etcd: Etcd = request.getfixturevalue("etcd")
         found = EtcdStore(f"{etcd.url}/tests/{uuid.uuid4().hex}")
+    elif request.param == "cosmos":
+        with CosmosServer() as cosmos:
+            found = CosmosStore(cosmos_url(cosmos))
+            yield found
+        return
     elif request.param == "mongodb":
         mongo_url: str = request.getfixturevalue("lease_mongo_url")
         found = MongoStore(mongo_url)
