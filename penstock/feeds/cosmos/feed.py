@@ -124,11 +124,13 @@ class CosmosFeed:
                     answer = self._client.page(each, None, 1)
                 if answer.ranges != (each,):
                     break  # it was split in between
+                if not answer.etag:
+                    raise Unavailable(f"the service gave no continuation of {each.name}")
                 mark = FeedMark(rid=rid, range=each, etag=answer.etag)
                 found[each.name] = Bookmark(None, mark.to_json())
             else:
                 return found
-        raise SettingsError("the ranges are being split all the time", hint="try again soon")
+        raise Unavailable("the ranges are being split all the time")
 
     def _of_continuation(self, token: Mapping[str, Any]) -> Bookmarks:
         """From the SDK's continuation, of any number of ranges."""

@@ -105,4 +105,5 @@ def test_the_continuation_of_a_replica_that_lags_behind_changes_nothing() -> Non
     mark = FeedMark(rid="r", range=WHOLE, etag='"10"')
     assert mark.after('"9"') == mark
     assert mark.after('"11"').etag == '"11"'
+    assert mark.after("") == mark, "which would be read from the beginning"
     assert mark.after("opaque").etag in ("opaque", '"10"')
