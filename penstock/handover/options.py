@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, SecretStr
 
 from penstock.change import Images, OnError
-from penstock.config import Checkpoint, settings_from_options
+from penstock.config import Checkpoint, options_from_settings, settings_from_options
 from penstock.errors import SettingsError
 from penstock.feeds import Feed
 from penstock.handover.run_folder import BOARD, read_task_slots
@@ -135,8 +135,20 @@ class SinkOptions(Settings):
     late: str = ""
 
 
+# Before the name of a feed's setting that the source has an option of, too (`feed.mode`).
+_FEED = "feed."
+
 # Spark adds these to every writer's options.
 _SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
+
+
+def feed_options(settings: Settings) -> dict[str, str]:
+    """A feed's settings among the source's options. Reveals secrets."""
+    own = SourceOptions.model_fields
+    return {
+        f"{_FEED}{name}" if name.split(".")[0] in own else name: text
+        for name, text in options_from_settings(settings).items()
+    }
 
 
 def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
@@ -150,7 +162,8 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
         )
     _preload("feeds", source.preload)
     found = plugin("feeds", source.backend)
-    return source, found.build(settings_from_options(found.settings, rest))
+    given = {name.removeprefix(_FEED): text for name, text in rest.items()}
+    return source, found.build(settings_from_options(found.settings, given))
 
 
 def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:

@@ -2,6 +2,7 @@
 
 import time
 from typing import Any
+from urllib.parse import quote
 
 from penstock.demo.cosmos.server import CosmosServer
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
@@ -27,6 +28,12 @@ def settings_of(server: CosmosServer, **given: Any) -> CosmosSettings:
 def feed_of(server: CosmosServer, **given: Any) -> CosmosFeed:
     """Of the container shop/orders."""
     return CosmosFeed(settings_of(server, **given))
+
+
+def store_url(server: CosmosServer) -> str:
+    """Of a lease store in a container that is not there yet."""
+    host = server.url.removeprefix("http://")
+    return f"cosmos://:{quote(server.key, safe='')}@{host}/penstock/leases?tls=false"
 
 
 def only(bookmarks: Bookmarks) -> tuple[PartitionId, Bookmark]:

@@ -17,6 +17,7 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 VARIABLES = {
     "PG_URL": "postgresql://h/db",
     "MONGO_URL": "mongodb://h",
+    "COSMOS_KEY": "a2V5",
     "NATS_URL": "nats://h",
     "POSITIONS_URL": "postgresql://h/penstock",
     "PENSTOCK_PASSWORD": "p",

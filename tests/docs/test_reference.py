@@ -16,6 +16,7 @@ from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED
 from penstock.cli.bridge_metrics import BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
+from penstock.feeds.cosmos.losses import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.losses import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.holes import LINEAGE_BROKEN
 from penstock.feeds.postgres.history import CAUSES
@@ -171,7 +172,8 @@ def test_every_series_is_documented() -> None:
 
 def test_every_cause_of_a_gap_is_documented() -> None:
     documented = {row.key for row in OPERATIONS["Lost history"]}
-    assert documented == set(CAUSES) | set(CAUSES_OF_DYNAMODB) | {LINEAGE_BROKEN}
+    causes = set(CAUSES) | set(CAUSES_OF_COSMOS) | set(CAUSES_OF_DYNAMODB)
+    assert documented == causes | {LINEAGE_BROKEN}
 
 
 def test_every_series_of_the_bridge_is_documented() -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from examples.file_store import FileStore
+from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, LeaseStore
+from penstock.leases.cosmos import CosmosStore
 from penstock.leases.etcd import EtcdStore
 from penstock.leases.first_start import FirstStart
 from penstock.leases.holder import LeaseHolder
@@ -24,6 +26,7 @@ from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
+from tests.cosmos.reading import store_url as cosmos_url
 from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {
@@ -33,7 +36,7 @@ STORES: dict[str, Callable[[Path], LeaseStore]] = {
 }
 
 
-@pytest.fixture(params=[*sorted(STORES), "etcd", "mongodb", "nats", "postgres"])
+@pytest.fixture(params=[*sorted(STORES), "cosmos", "etcd", "mongodb", "nats", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore]:
     if request.param == "postgres":
         database: Database = request.getfixturevalue("database")
@@ -41,6 +44,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore
     elif request.param == "etcd":
         etcd: Etcd = request.getfixturevalue("etcd")
         found = EtcdStore(f"{etcd.url}/tests/{uuid.uuid4().hex}")
+    elif request.param == "cosmos":
+        with CosmosServer() as cosmos:
+            found = CosmosStore(cosmos_url(cosmos))
+            yield found
+        return
     elif request.param == "mongodb":
         mongo_url: str = request.getfixturevalue("lease_mongo_url")
         found = MongoStore(mongo_url)

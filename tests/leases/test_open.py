@@ -44,7 +44,7 @@ def test_a_malformed_url_names_the_right_form(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["", "memory", "redis://h:hunter22", "redis:hunter22"])
 def test_an_unknown_scheme_names_the_known_ones(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"known: etcd, .*memory, .*sqlite") as error:
+    with pytest.raises(SettingsError, match=r"known: cosmos, etcd, .*memory, .*sqlite") as error:
         open_store(url)
     assert "hunter22" not in str(error.value)
 

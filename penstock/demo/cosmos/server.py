@@ -318,6 +318,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = _handle
 
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # a client that was killed
+            super().handle()
+
     def log_message(self, *_: Any) -> None:
         """Requests are counted, not logged."""
 

@@ -11,11 +11,12 @@ from penstock.position import Bookmark, Place
 
 
 class _Boundary(NamedTuple):
-    """A page's last place, and the marks before and after the page."""
+    """A page's last place, when that was written, and the marks before and after the page."""
 
     last: Place | None
     before: FeedMark
     after: FeedMark
+    created: float = 0.0
 
 
 class PageBoundaries:
@@ -36,10 +37,19 @@ class PageBoundaries:
         """From now on places may be asked for in any order."""
         self._is_kept = True
 
-    def note(self, last: Place, before: FeedMark, after: FeedMark) -> None:
+    def note(self, last: Place, before: FeedMark, after: FeedMark, created: float) -> None:
         """A page was read."""
         with self._lock:
-            self._pages.append(_Boundary(last, before, after))
+            self._pages.append(_Boundary(last, before, after, created))
+
+    def created(self, place: Place | None) -> float:
+        """When the change at a place was written, in seconds since 1970, by the page's end; without
+        a place that of the first page. 0 where that is not known."""
+        with self._lock:
+            for page in self._pages:
+                if page.created and not _is_before(page.last, place):
+                    return page.created
+            return 0.0
 
     def renew(self, after: FeedMark) -> None:
         """There was nothing until then."""

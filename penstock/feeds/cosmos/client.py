@@ -64,7 +64,7 @@ class CosmosContainer:
         with translating(self._subject):
             client = CosmosClient(
                 settings.endpoint,
-                credential=_credential(settings),
+                credential=credential_of(settings),
                 connection_timeout=settings.connect_timeout,
                 read_timeout=settings.timeout,
                 logger=_silent,
@@ -196,7 +196,7 @@ def _refused(http: Any) -> Refused:
     )
 
 
-def _credential(settings: CosmosSettings) -> Any:
+def credential_of(settings: CosmosSettings) -> Any:
     """The key as a dictionary, as the SDK takes it, or Entra ID's default credential."""
     if settings.key is not None:
         key = settings.key.get_secret_value()

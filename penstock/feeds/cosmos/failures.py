@@ -19,10 +19,15 @@ _CLOCK = "set this machine's clock (NTP): the service refuses requests that are 
 # What .NET's ExceptionClassifier looks for in the message of a 400.
 TOO_LARGE = "Reduce page size and try again"
 
+
+class ContainerMissing(SettingsError):
+    """There is no such database or container."""
+
+
 _TABLE: dict[tuple[int, int], tuple[type[PenstockError], str]] = {
     (401, 0): (SettingsError, _KEY),
     (403, 0): (SettingsError, _RIGHTS),
-    (404, 0): (SettingsError, "correct `database` or `container`"),
+    (404, 0): (ContainerMissing, "correct `database` or `container`"),
     (404, 1002): (Unavailable, _LATER),  # a replica that lags behind the session
     (408, 0): (Unavailable, _LATER),
     (409, 0): (Unavailable, _LATER),
@@ -85,7 +90,7 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
         text = str(error).partition("\n")[0]
         raise SettingsError(f"{subject}: {text}", hint=_KEY) from error
     except core.HttpResponseError as error:
-        raise failure(error.status_code or 0, 0, str(error), subject) from error
+        raise failure(error.status_code or 0, 0, str(error.message), subject) from error
     except core.AzureError as error:  # no answer, or none in time
         text = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         raise Unavailable(f"{subject}: {text}", hint=_LATER) from error

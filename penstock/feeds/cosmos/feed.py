@@ -16,10 +16,11 @@ from penstock.errors import (
     Malformed,
     PenstockError,
     SettingsError,
+    Unavailable,
 )
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
-from penstock.feeds.cosmos.failures import Refused, translating
+from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure, translating
 from penstock.feeds.cosmos.following import CosmosFollowing
 from penstock.feeds.cosmos.losses import loss
 from penstock.feeds.cosmos.marks import FeedMark, mark_of
@@ -123,11 +124,13 @@ class CosmosFeed:
                     answer = self._client.page(each, None, 1)
                 if answer.ranges != (each,):
                     break  # it was split in between
+                if not answer.etag:
+                    raise Unavailable(f"the service gave no continuation of {each.name}")
                 mark = FeedMark(rid=rid, range=each, etag=answer.etag)
                 found[each.name] = Bookmark(None, mark.to_json())
             else:
                 return found
-        raise SettingsError("the ranges are being split all the time", hint="try again soon")
+        raise Unavailable("the ranges are being split all the time")
 
     def _of_continuation(self, token: Mapping[str, Any]) -> Bookmarks:
         """From the SDK's continuation, of any number of ranges."""
@@ -161,9 +164,14 @@ class CosmosFeed:
         key_range = KeyRange.of(partition)
         client, passed = self._client, {each.cause for each in despite}
         mark = mark_of(bookmark, key_range)
-        identity = client.identity()
-        if mark is not None and mark.rid != identity.rid:
-            identity = client.identity(again=True)
+        try:
+            identity = client.identity()
+            if mark is not None and mark.rid != identity.rid:
+                identity = client.identity(again=True)
+        except ContainerMissing as error:
+            if mark is None or "container_gone" in passed:
+                raise Unavailable(error.message, hint=error.hint) from error
+            raise self._loss("container_gone", partition, bookmark.place) from error
         if mark is not None and mark.rid != identity.rid:
             raise self._loss("container_replaced", partition, bookmark.place)
         if mark is None or passed - {"container_gone"}:
@@ -177,7 +185,7 @@ class CosmosFeed:
             identity=identity,
             mark=mark,
             place=bookmark.place,
-            lost=lambda after, refused: self._found_lost(partition, after, refused, passed),
+            error_of=lambda after, refused: self._error_of(partition, after, refused, passed),
         )
 
     def _anew(
@@ -201,10 +209,10 @@ class CosmosFeed:
         policy = self.on_gap
         return loss(cause, partition, place, container=self._name, policy=policy, said=said)
 
-    def _found_lost(
+    def _error_of(
         self, partition: PartitionId, place: Place | None, refused: Refused, passed: set[str]
-    ) -> HistoryLost | None:
-        """What a refusal means for the changes after a place; None: nothing."""
+    ) -> PenstockError:
+        """What a refusal means for the changes after a place."""
         cause = ""
         if refused.is_of_another_container:
             self._client.identity(again=True)
@@ -215,9 +223,12 @@ class CosmosFeed:
             # "If you attempt to process a change feed after more than the retention window an error
             # (Status Code 400) will be returned": .NET's ChangeFeedMode.
             cause = "retention"
-        return None if not cause or cause in passed else self._loss(
-            cause, partition, place, refused.message
-        )  # fmt: skip
+        if cause == "container_gone" and cause in passed:
+            return Unavailable(f"the container {self._name} is not there yet")
+        if cause and cause not in passed:
+            return self._loss(cause, partition, place, refused.message)
+        subject = f"reading {partition} of {self._name}"
+        return failure(refused.status, refused.sub_status, refused.message, subject)
 
     def newest(self, partition: PartitionId) -> Place | None:
         """See `feeds.EstimatesLag`: only LSNs are known."""

@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.backoff import delays
-from penstock.errors import Unavailable
-from penstock.feeds import HistoryLost
+from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.cosmos.boundaries import PageBoundaries
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
-from penstock.feeds.cosmos.failures import Refused, failure
+from penstock.feeds.cosmos.failures import Refused
 from penstock.feeds.cosmos.marks import FeedMark
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
@@ -26,8 +25,8 @@ class CosmosFollowing:
 
     `_mark` is where the next page is read from, and `_skip` the place up to which that page is done
     already. `_last` is the last place that was read. `_boundaries` gives bookmarks, also to other
-    threads. `_most` is the size of a page now. `lost` makes the error of lost history from a
-    refusal; None: it is none.
+    threads. `_most` is the size of a page now. `error_of` makes
+    the error of a refusal after a place: lost history, if it is that.
     """
 
     def __init__(
@@ -39,11 +38,11 @@ class CosmosFollowing:
         identity: ContainerIdentity,
         mark: FeedMark,
         place: Place | None,
-        lost: Callable[[Place | None, Refused], HistoryLost | None],
+        error_of: Callable[[Place | None, Refused], PenstockError],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._settings, self._range = client, settings, key_range
-        self._identity, self._lost, self._clock = identity, lost, clock
+        self._identity, self._error_of, self._clock = identity, error_of, clock
         self._mark, self._skip, self._last = mark, place if mark.within else mark.done, place
         self._boundaries = PageBoundaries(place, mark)
         self._most = settings.page_items
@@ -103,12 +102,12 @@ class CosmosFollowing:
         if skip == len(placed):
             self._boundaries.renew(after)
             if not placed:
-                self._state.reached_tip()
+                self._state.at_tip = True
                 self._not_before = self._clock() + self._settings.poll
             return None
         self._last = placed[-1][0]
-        self._boundaries.note(self._last, before, after)
-        self._state.read(placed[-1][1], every=self._settings.every)
+        self._boundaries.note(self._last, before, after, self._created(placed[-1][1]))
+        self._state.at_tip = False
         return Page(
             partition=self._range.name,
             first=placed[skip][0],
@@ -130,6 +129,12 @@ class CosmosFollowing:
             skip=skip,
         ).pack()
 
+    def _created(self, document: Document) -> float:
+        """When it was written: the service says so in whole seconds."""
+        times = document["metadata"] if self._settings.every else document
+        found = times.get("crts" if self._settings.every else "_ts")
+        return float(found) if isinstance(found, int | float) else 0.0
+
     def _refused(self, refused: Refused) -> None:
         """Waits where that helps; raises what it is otherwise."""
         now = self._clock()
@@ -141,9 +146,7 @@ class CosmosFollowing:
         elif refused.status == 410:
             self._gone(refused, now)
         else:
-            lost = self._lost(self._last, refused)
-            raise lost or failure(refused.status, refused.sub_status, refused.message,
-                                  f"reading {self._range.name}") from refused  # fmt: skip
+            raise self._error_of(self._last, refused) from refused
 
     def _gone(self, refused: Refused, now: float) -> None:
         """A split, if there are children; a merge, or one of both that is not done yet."""
@@ -195,7 +198,7 @@ class CosmosFollowing:
             "confirmed": None if state.acknowledged is None else str(state.acknowledged),
             "lag": lag,
             "lag_unit": "changes",
-            "lag_seconds": 0.0 if is_done else state.age(time.time()),
+            "lag_seconds": 0.0 if is_done else _age(self._boundaries.created(stored)),
             "throttled": state.throttled,
             "details": {
                 "range": self._range.name,
@@ -212,24 +215,14 @@ class CosmosFollowing:
 
 
 class RangeState:
-    """What the status says of a range that is read. `created` is when the last change was made, in
-    seconds since 1970; 0 before the first."""
+    """What the status says of a range that is read: the newest LSN of its physical partition (0 for
+    not known yet), and whether all of it was read."""
 
     def __init__(self) -> None:
         self.newest = 0
         self.throttled = self.at_tip = False
         self.acknowledged: Place | None = None
-        self._created = 0.0
 
-    def read(self, last: Document, *, every: bool) -> None:
-        """A page's last document."""
-        found = last["metadata"].get("crts") if every else last.get("_ts")
-        self._created, self.at_tip = float(found or 0), False
 
-    def reached_tip(self) -> None:
-        """The service had nothing more."""
-        self.at_tip = True
-
-    def age(self, now: float) -> float | None:
-        """Of the last change."""
-        return round(max(0.0, now - self._created), 3) if self._created else None
+def _age(created: float) -> float | None:
+    return round(max(0.0, time.time() - created), 3) if created else None

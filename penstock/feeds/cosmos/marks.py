@@ -55,7 +55,9 @@ class FeedMark:
 
     def after(self, etag: str) -> "FeedMark":
         """Everything up to an etag is done. An etag that is older, of a replica that lags behind,
-        changes nothing."""
+        changes nothing; nor does none, which would be the beginning."""
+        if not etag:
+            return self
         known = _number(self.etag)
         if known is not None and (_number(etag) or known) < known:
             return self

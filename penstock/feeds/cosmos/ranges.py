@@ -71,27 +71,30 @@ def lineages(physical: Sequence[KeyRange], known: Bookmarks) -> list[Lineage]:
     the service's own where nothing is known of their keys."""
     if not known:
         return [Lineage(partition=each.name) for each in physical]
-    ranges = {KeyRange.of(name): bookmark for name, bookmark in known.items()}
-    for each in sorted((r for r in ranges if known[r.name].ended), key=_widest):
-        for child in _children(each, ranges[each], ranges, physical):
-            ranges.setdefault(child, Bookmark())
-    covered = sorted(ranges, key=_widest)
-    for place in physical:
-        for each in _uncovered(place, covered):
-            ranges.setdefault(each, Bookmark())
-    return [_lineage(each, ranges, known) for each in sorted(ranges, key=_widest)]
+    ranges = {KeyRange.of(name) for name in known}
+    for each in _outer_first(ranges):
+        if known[each.name].ended:
+            ranges.update(_children(each, known[each.name], ranges, physical))
+    for gap in _uncovered(KeyRange(physical[0].min, physical[-1].max), ranges):
+        ranges.update(gap.cut(gap.cuts(physical)))
+    found, around = [], list[KeyRange]()
+    for each in _outer_first(ranges):
+        while around and not around[-1].holds(each):
+            around.pop()
+        found.append(_lineage(each, around[-1] if around else None, known))
+        around.append(each)
+    return found
 
 
-def _widest(each: KeyRange) -> tuple[int, str]:
-    low, high = (int(edge.ljust(_WIDTH, "0")[:_WIDTH], 16) for edge in each)
-    return low - high, each.min
+def _outer_first(ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """Each range before those inside it."""
+    widest_first = sorted(ranges, key=lambda each: each.max, reverse=True)
+    return sorted(widest_first, key=lambda each: each.min)
 
 
-def _lineage(each: KeyRange, ranges: Iterable[KeyRange], known: Bookmarks) -> Lineage:
-    around = [other for other in ranges if other != each and other.holds(each)]
-    if not around:
+def _lineage(each: KeyRange, parent: KeyRange | None, known: Bookmarks) -> Lineage:
+    if parent is None:
         return Lineage(partition=each.name)
-    parent = max(around, key=_widest)  # the narrowest
     found = known.get(parent.name, Bookmark())
     first = Bookmark(mark=child_mark(found, each)) if found.ended else None
     return Lineage(partition=each.name, parents=(parent.name,), first=first)

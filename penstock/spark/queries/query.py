@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.handover.options import Mode
+from penstock.handover.options import Mode, feed_options
 from penstock.plugins import plugin
 from penstock.sinks import KeepsSchemas, SetsAside, images_of
 from penstock.sinks.settings import SinkSettings
@@ -108,7 +108,7 @@ def _kind(module: str, name: str) -> type[PenstockError] | None:
 
 
 def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
-    return options_from_settings(backend.settings) | {
+    return feed_options(backend.settings) | {
         "backend": backend.type,
         "mode": mode(pipeline),
         "epoch": f"{pipeline.spark.epoch}s",

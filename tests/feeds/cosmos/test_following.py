@@ -5,6 +5,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -177,13 +178,15 @@ def read_all(feed: Feed, begun: Bookmarks, count: int, act: Any = None) -> list[
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 3))]
+)
 @pytest.mark.parametrize("mode", ["latest_version", _EVERY])
 def test_nothing_is_lost_or_doubled_while_ranges_split_and_merge(
     server: CosmosServer, orders: StoredContainer, mode: str, seed: int
 ) -> None:
     chance = random.Random(seed)
-    numbers = iter(range(200))
+    numbers = iter(range(120))
 
     def act() -> None:
         for number in itertools.islice(numbers, chance.randrange(12)):
@@ -195,8 +198,8 @@ def test_nothing_is_lost_or_doubled_while_ranges_split_and_merge(
             orders.merge(orders.ranges[at], orders.ranges[at + 1])
 
     feed = feed_of(server, mode=mode, page_items=5)
-    found = read_all(feed, feed.begin("now"), 200, act)
-    assert sorted(found) == sorted(f'["p{n}","i{n}"]' for n in range(200))
+    found = read_all(feed, feed.begin("now"), 120, act)
+    assert sorted(found) == sorted(f'["p{n}","i{n}"]' for n in range(120))
 
 
 def test_too_many_requests_wait_as_long_as_the_service_says_for_the_same_page(
@@ -268,11 +271,21 @@ def test_a_range_that_is_gone_by_a_split_ends(
 
 def test_a_container_that_is_gone_is_a_gap(server: CosmosServer, orders: StoredContainer) -> None:
     feed = feed_of(server, on_gap="continue")
-    following = feed.follow(*only(feed.begin()))
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
     del server.databases["shop"]["orders"]
     with pytest.raises(HistoryLost) as raised:
         read_pages(following, 1)
-    assert (raised.value.gap.cause, raised.value.gap.policy) == ("container_gone", "continue")
+    gap = raised.value.gap
+    assert (gap.cause, gap.policy) == ("container_gone", "continue")
+    # Also where another process finds it, and it is waited for after the gap.
+    fresh = feed_of(server, on_gap="continue", page_items=7)  # a client of its own
+    with pytest.raises(HistoryLost) as again:
+        fresh.follow(name, begun)
+    assert again.value.gap.cause == gap.cause
+    for each in (fresh, feed):
+        with pytest.raises(Unavailable):
+            each.follow(name, begun, despite=[gap]).read(0.0)
 
 
 def test_another_container_of_the_same_name_is_never_read_by_an_old_continuation(
@@ -422,18 +435,24 @@ def test_a_refusal_has_its_class_and_a_hint_and_no_key(
 def test_a_service_that_is_silent_or_away_is_unavailable(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
-    feed = feed_of(server, timeout=0.2)
-    following = feed.follow(*only(feed.begin()))
+    name, begun = only(feed_of(server).begin())
+    feed = feed_of(server, timeout=0.5)
     put(orders, "one")
-    server.slow = 1.0
+    server.slow = 2.0
     with pytest.raises(Unavailable):
-        following.read(0.0)
+        feed.follow(name, begun).read(0.0)
     server.slow = 0.0
-    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]']
     server.__exit__()
     with pytest.raises(Unavailable):
-        following.read(0.0)
+        feed.follow(name, begun).read(0.0)
     server.__enter__()
+    found: list[str] = []
+    deadline = time.monotonic() + 30
+    while not found:
+        assert time.monotonic() < deadline
+        with suppress(Unavailable):  # half a second is short on a busy machine
+            found += ids_of(feed, read_pages(feed.follow(name, begun), 1))
+    assert found == ['["a","one"]']
 
 
 def test_the_lag_and_what_remains_are_transactions(

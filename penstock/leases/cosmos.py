@@ -1,0 +1,219 @@
+"""Leases in a Cosmos DB container, for hosts that follow its change feed and have no other store.
+
+A row is an item whose partition key is its `id`. Its revision is the item's etag, which a write
+must name (`if-match`): the comparison is the service's. Reads may be late where the account's
+consistency is Session or weaker; a write never is.
+"""
+
+import os
+from base64 import urlsafe_b64encode
+from builtins import list as List  # `list` is a method here
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import RLock
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError
+from azure.cosmos import ContainerProxy, CosmosClient, PartitionKey
+from azure.cosmos.exceptions import (
+    CosmosAccessConditionFailedError,
+    CosmosHttpResponseError,
+    CosmosResourceExistsError,
+    CosmosResourceNotFoundError,
+)
+
+from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.leases import Lease
+from penstock.leases.encoding import fields_of, lease_of
+
+_HINT = (
+    "write cosmos://:KEY@ACCOUNT.documents.azure.com:443/DATABASE/CONTAINER, KEY percent-encoded"
+)
+_WRITERS = 8  # requests of one `put_all` at a time: the service has no write of many partition keys
+_OPERATOR = {400, 401, 403, 404}
+
+
+class CosmosStore:
+    """A `LeaseStore` in one container, made on demand where the login may. Threads and processes
+    may share the container; threads may share the object, and it pickles."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._endpoint, self._key, self._database, self._name = parts_of_cosmos(url)
+        self._lock = RLock()
+        self._open: tuple[int, ContainerProxy] | None = None  # with the process that made it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CosmosStore, (self._url,)
+
+    def __repr__(self) -> str:
+        return f"CosmosStore({self._database}/{self._name})"
+
+    def get(self, name: str) -> Lease | None:
+        """See LeaseStore."""
+        with self._rows() as rows:
+            try:
+                return _lease(rows.read_item(_id(name), partition_key=_id(name)))
+            except CosmosResourceNotFoundError:
+                return None
+
+    def list(self, prefix: str) -> List[Lease]:
+        """See LeaseStore; reads the whole container."""
+        with self._rows() as rows:
+            found = [_lease(each) for each in rows.read_all_items()]
+        return sorted(
+            (each for each in found if each.name.startswith(prefix)), key=lambda each: each.name
+        )
+
+    def put(self, lease: Lease) -> Lease:
+        """See LeaseStore."""
+        with self._rows() as rows:
+            return _put(rows, lease)
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        """See LeaseStore; each row is written by itself, several at a time. After Unavailable any
+        of them may have been written."""
+        first = {lease.name: lease for lease in reversed(leases)}
+
+        def written(lease: Lease) -> Lease | LeaseLost:
+            try:
+                return _put(rows, lease) if first[lease.name] is lease else _lost(lease.name)
+            except LeaseLost as lost:
+                return lost
+
+        with self._rows() as rows, ThreadPoolExecutor(_WRITERS) as pool:
+            return list(pool.map(written, leases))
+
+    def delete(self, lease: Lease) -> None:
+        """See LeaseStore."""
+        if not lease.revision:
+            if self.get(lease.name) is not None:
+                raise _lost(lease.name)
+            return
+        with self._rows() as rows:
+            try:
+                rows.delete_item(
+                    _id(lease.name),
+                    partition_key=_id(lease.name),
+                    etag=lease.revision,
+                    match_condition=MatchConditions.IfNotModified,
+                )
+            except (CosmosAccessConditionFailedError, CosmosResourceNotFoundError):
+                raise _lost(lease.name) from None
+
+    def close(self) -> None:
+        """See LeaseStore: connections close with their pool."""
+        with self._lock:
+            self._open = None
+
+    @contextmanager
+    def _rows(self) -> Iterator[ContainerProxy]:
+        with _translated():
+            yield self._container()
+
+    def _container(self) -> ContainerProxy:
+        with self._lock:
+            if self._open is None or self._open[0] != os.getpid():
+                client = CosmosClient(self._endpoint, credential=self._key or _entra())
+                found = client.get_database_client(self._database).get_container_client(self._name)
+                try:
+                    found.read()
+                except CosmosResourceNotFoundError:
+                    database = client.create_database_if_not_exists(self._database)
+                    found = database.create_container_if_not_exists(
+                        self._name, partition_key=PartitionKey(path="/id")
+                    )
+                self._open = os.getpid(), found
+            return self._open[1]
+
+
+def parts_of_cosmos(url: str) -> tuple[str, str, str, str]:
+    """Endpoint, key ("" for Entra ID), database and container; raises SettingsError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise SettingsError("the positions URL can't be read", hint=_HINT) from None
+    names = [unquote(each) for each in parts.path.strip("/").split("/")]
+    options = parse_qs(parts.query)
+    if not host or len(names) != 2 or not all(names) or options.keys() - {"tls"}:
+        raise SettingsError("the positions URL names no container of Cosmos DB", hint=_HINT)
+    scheme = "http" if options.get("tls") == ["false"] else "https"
+    return f"{scheme}://{host}:{port or 443}", unquote(parts.password or ""), names[0], names[1]
+
+
+def _entra() -> Any:
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError:
+        raise SettingsError(
+            "a positions URL without a key needs azure-identity",
+            hint="pip install 'penstock[cosmos-entra]', or write the key into the URL",
+        ) from None
+    return DefaultAzureCredential()
+
+
+def _id(name: str) -> str:
+    """An item's id, in which the service takes neither of / \\ ? #."""
+    return urlsafe_b64encode(name.encode()).decode()
+
+
+def _put(rows: ContainerProxy, lease: Lease) -> Lease:
+    item = {"id": _id(lease.name), "name": lease.name, **fields_of(lease)}
+    try:
+        if lease.revision:
+            stored = rows.replace_item(
+                item["id"],
+                item,
+                etag=lease.revision,
+                match_condition=MatchConditions.IfNotModified,
+            )
+        else:
+            stored = rows.create_item(item)
+    except (
+        CosmosResourceExistsError,
+        CosmosAccessConditionFailedError,
+        CosmosResourceNotFoundError,
+    ):
+        raise _lost(lease.name) from None
+    return replace(lease, revision=str(stored["_etag"]))
+
+
+def _lease(item: dict[str, Any]) -> Lease:
+    try:
+        return lease_of(str(item["name"]), item, str(item["_etag"]))
+    except KeyError:
+        raise SettingsError(
+            f"the item {item.get('id')!r} of the container is no lease",
+            hint="give the positions a container of their own",
+        ) from None
+
+
+def _lost(name: str) -> LeaseLost:
+    return LeaseLost(f"lease {name!r} was changed by another owner")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except CosmosHttpResponseError as error:
+        text = f"positions container: {error.status_code} {error.http_error_message}"
+        text = text.partition("\n")[0][:300]
+        if error.status_code in _OPERATOR:
+            raise SettingsError(
+                text, hint="correct the key and the names in `positions`"
+            ) from error
+        raise Unavailable(text, hint="penstock tries again by itself") from error
+    except AzureError as error:
+        raise Unavailable(
+            f"positions container: {type(error).__name__}",
+            hint="is the address in `positions` right?",
+        ) from error
+    except ValueError:
+        # Not its text: it may quote the URL.
+        raise SettingsError("Cosmos DB does not accept the positions URL", hint=_HINT) from None

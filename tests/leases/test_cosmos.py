@@ -1,0 +1,47 @@
+"""What is Cosmos DB's own of its lease store: the URL, the container, refusals."""
+
+import pickle
+
+import pytest
+
+from penstock.demo.cosmos.server import CosmosServer
+from penstock.errors import SettingsError, Unavailable
+from penstock.leases import Lease
+from penstock.leases.cosmos import CosmosStore, parts_of_cosmos
+from tests.cosmos.reading import store_url
+
+
+def test_a_url_names_account_key_database_and_container() -> None:
+    found = parts_of_cosmos("cosmos://:a%2Fb%3D@h.documents.azure.com:443/d/c%20c")
+    assert found == ("https://h.documents.azure.com:443", "a/b=", "d", "c c")
+    assert parts_of_cosmos("cosmos://h/d/c")[:2] == ("https://h:443", "")
+
+
+@pytest.mark.parametrize("rest", ["h/d", "/d/c", "h/d/c/e", "h/d/c?ttl=1", "h:port/d/c"])
+def test_a_wrong_url_is_refused_without_its_key(rest: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        CosmosStore(f"cosmos://:s3cret@{rest}")
+    assert "s3cret" not in str(raised.value)
+
+
+def test_the_container_is_made_once_and_a_copy_reads_the_same() -> None:
+    with CosmosServer() as server:
+        store = CosmosStore(store_url(server))
+        assert "penstock" not in server.databases
+        put = store.put(Lease(name="shop/azure/0-FF", owner="me", properties={"term": 60}))
+        assert server.databases["penstock"]["leases"].paths == ("/id",)
+        assert pickle.loads(pickle.dumps(store)).get(put.name) == put
+        assert server.key not in repr(store)
+
+
+def test_a_wrong_key_is_for_the_operator_and_a_busy_service_is_waited_for() -> None:
+    with CosmosServer() as server:
+        store = CosmosStore(store_url(server))
+        put = store.put(Lease(name="a"))
+        server.fail("item", 403, message="no", times=1)
+        with pytest.raises(SettingsError):
+            store.get("a")
+        server.fail("item", 449, message="retry", times=1)
+        with pytest.raises(Unavailable):
+            store.put(put)
+        assert store.get("a") == put

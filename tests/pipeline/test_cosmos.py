@@ -1,0 +1,106 @@
+"""Cosmos DB's change feed through `penstock run` into JetStream, exactly once: ranges split and
+merge while items are written, and the pipeline is killed."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.demo.cosmos.container import StoredContainer
+from penstock.demo.cosmos.server import CosmosServer
+from tests.pipeline.running import Run, count, eventually, messages, send, tree
+from tests.servers import Nats
+
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+
+ITEMS = 600
+
+
+def pipeline(folder: Path, nats: Nats, stream: str, server: CosmosServer) -> dict[str, Any]:
+    return {
+        "name": "test",
+        "backends": [
+            {
+                "name": "azure",
+                "type": "cosmos",
+                "endpoint": server.url,
+                "key": server.key,
+                "database": "shop",
+                "container": "orders",
+                "start": "beginning",
+                "page_items": 20,
+                "poll": "50ms",
+            }
+        ],
+        "sink": {
+            "type": "jetstream",
+            "url": nats.url,
+            "stream": stream,
+            "subject": f"{stream.lower()}.{{source_partition}}.{{collection}}.{{operation}}",
+        },
+        "checkpoint": {"interval": "0.5s"},
+        "state": str(folder / "state"),
+        "ops": {"port": 0},
+    }
+
+
+@contextmanager
+def writing(orders: StoredContainer) -> Iterator[threading.Thread]:
+    """Writes items, none of them twice; splits and merges in between."""
+    over = threading.Event()
+
+    def write() -> None:
+        for number in range(ITEMS):
+            orders.put({"id": f"i{number}", "pk": f"p{number % 97}"})
+            if number in (150, 300):
+                for each in list(orders.ranges):
+                    orders.split(range_id=each.id)
+            if number == 450:
+                orders.merge(*orders.ranges[1:3])
+            if over.wait(0.05):
+                return
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_splits_and_merges_under_load_are_exact_under_kill_9(
+    tmp_path: Path, nats: Nats, stream: str
+) -> None:
+    with CosmosServer() as server:
+        orders = server.container("shop", "orders")
+        document = pipeline(tmp_path, nats, stream, server)
+        run = Run(tmp_path, document)
+        try:
+            with writing(orders) as writer:
+                eventually(lambda: count(nats, stream) >= 100, seconds=240, run=run)
+                assert run.status()["sinks"][0]["delivery"] == "exactly-once"
+                send(tree(run), signal.SIGKILL)
+                run.process.wait(60)
+                run = Run(tmp_path, document)
+                writer.join(240)
+                assert not writer.is_alive()
+            eventually(lambda: count(nats, stream) >= ITEMS, seconds=240, run=run)
+        finally:
+            if run.process.poll() is None:
+                run.stop()
+        found = messages(nats, stream)
+        assert sorted(each.body["document_id"] for each in found) == sorted(
+            f'["p{number % 97}","i{number}"]' for number in range(ITEMS)
+        )
+        places: dict[str, list[str]] = {}
+        for each in found:
+            partition = each.id.split(":")[1]
+            places.setdefault(partition, []).append(each.id)
+        assert all(ids == sorted(ids) for ids in places.values()), "out of order"
+        assert len(places) >= 4, "children were read"
+        assert not run.log.count("level=error"), run.log

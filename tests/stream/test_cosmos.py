@@ -1,0 +1,50 @@
+"""The iterator over Cosmos DB's change feed: tokens while ranges split."""
+
+import json
+import time
+
+import penstock
+from penstock.demo.cosmos.server import CosmosServer
+from penstock.stream import Stream
+
+
+def take(stream: Stream, count: int) -> list[str]:
+    found: list[str] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        record = next(stream)
+        if record is not None:
+            found.append(record["key"]["id"])
+    return found
+
+
+def opened(server: CosmosServer, at: object) -> Stream:
+    return penstock.stream(
+        "cosmos",
+        at=at,
+        endpoint=server.url,
+        key=server.key,
+        database="shop",
+        container="orders",
+        mode="all_versions_and_deletes",
+        page_items=3,
+        poll=0.01,
+    )
+
+
+def test_a_token_goes_on_in_the_children_of_a_split() -> None:
+    with CosmosServer() as server:
+        orders = server.container("shop", "orders")
+        with opened(server, "latest") as stream:
+            next(stream)
+            for n in range(10):
+                orders.put({"id": f"i{n}", "pk": f"p{n}"})
+            first = take(stream, 4)
+            token = json.loads(json.dumps(stream.token))
+        orders.split()
+        for n in range(10, 20):
+            orders.put({"id": f"i{n}", "pk": f"p{n}"})
+        with opened(server, token) as stream:
+            rest = take(stream, 16)
+        assert sorted(first + rest) == sorted(f"i{n}" for n in range(20))
