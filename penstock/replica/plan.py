@@ -12,14 +12,14 @@ from typing import Any
 from penstock.replica.fold import EMPTYING, OF_ROWS
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import (
-    Clear,
-    Delete,
+    ClearRows,
+    DeleteRows,
     Encoder,
-    Insert,
-    Remove,
+    InsertRows,
+    RemoveRows,
     Step,
-    Update,
-    Upsert,
+    UpdateRows,
+    UpsertRows,
     Values,
 )
 
@@ -77,7 +77,7 @@ class TablePlan:
         operation = change["operation"]
         if operation in EMPTYING:
             self._forget()
-            self._steps = [Clear()]
+            self._steps = [ClearRows()]
         elif operation not in OF_ROWS:
             return
         elif not self.table.key:
@@ -122,7 +122,7 @@ class TablePlan:
                 self._parts.setdefault(new, {}).update(part)
             else:
                 self._flush()
-                self._steps.append(Update(tuple(part), [old], [tuple(part.values())]))
+                self._steps.append(UpdateRows(tuple(part), [old], [tuple(part.values())]))
 
     def _put(self, key: Values, row: Values) -> None:
         self._gone.pop(key, None)
@@ -145,18 +145,20 @@ class TablePlan:
 
     def _flush(self) -> None:
         if self._gone:
-            self._steps.append(Delete(list(self._gone)))
+            self._steps.append(DeleteRows(list(self._gone)))
         groups: dict[tuple[str, ...], list[tuple[Values, Values]]] = {}
         for key, part in self._parts.items():
             groups.setdefault(tuple(part), []).append((key, tuple(part.values())))
         for columns, some in groups.items():
-            self._steps.append(Update(columns, [key for key, _ in some], [row for _, row in some]))
+            self._steps.append(
+                UpdateRows(columns, [key for key, _ in some], [row for _, row in some])
+            )
         if self._rows:
-            self._steps.append(Upsert(list(self._rows.values())))
+            self._steps.append(UpsertRows(list(self._rows.values())))
         if removed := [row for row, n in self._counts.items() for _ in range(-n)]:
-            self._steps.append(Remove(removed))
+            self._steps.append(RemoveRows(removed))
         if added := [row for row, n in self._counts.items() for _ in range(n)]:
-            self._steps.append(Insert(added))
+            self._steps.append(InsertRows(added))
         self._forget()
 
     def _forget(self) -> None:

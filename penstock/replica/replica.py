@@ -20,7 +20,7 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.replica.bootstrap import Bootstrap, Loading
-from penstock.replica.catalog import Announced, Catalog, chosen
+from penstock.replica.catalog import Catalog, PublishedTable, chosen
 from penstock.replica.followed import Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import Target, encoders, open_target
@@ -84,7 +84,7 @@ class Replica(Closes):
         self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._live: dict[str, Followed] = {}
         self._loading: dict[str, Bootstrap] = {}
-        self._announced: dict[str, Announced] = {}
+        self._announced: dict[str, PublishedTable] = {}
         self._followed: dict[tuple[str, str, str], Followed | None] = {}  # what messages call them
         self._reader: TailReader | None = None
         self._sequence = 0  # the last message that was applied, or passed over
@@ -179,14 +179,14 @@ class Replica(Closes):
         self._is_open = True
         self._find_hole()
 
-    def _wanted(self) -> list[Announced]:
+    def _wanted(self) -> list[PublishedTable]:
         if self._names is None:
             if not self._announced:
                 raise SettingsError("no table is published", hint="start the pipeline first")
             return list(self._announced.values())
         return chosen(self._names, self._announced)
 
-    def _refuse_namesakes(self, wanted: Sequence[Announced]) -> None:
+    def _refuse_namesakes(self, wanted: Sequence[PublishedTable]) -> None:
         seen: dict[str, str] = {}
         for each in wanted:
             name = each.mirrored().target.casefold()
@@ -197,7 +197,7 @@ class Replica(Closes):
                 )
             seen[name] = each.key
 
-    def _load(self, announced: Announced, table: MirrorTable | None = None) -> None:
+    def _load(self, announced: PublishedTable, table: MirrorTable | None = None) -> None:
         """A table whose rows are to come. `table`: as it is in the target."""
         if table is None:
             table = announced.mirrored()
@@ -267,7 +267,8 @@ class Replica(Closes):
 
     def _store(self, touched: Sequence[Followed]) -> None:
         broken = [each for each in self._live.values() if each.problem and each not in touched]
-        self._target.apply([each.work() for each in (*touched, *broken)], self._sequence)
+        work = [some for each in (*touched, *broken) for some in each.work()]
+        self._target.apply(work, self._sequence)
         for each in self._live.values():
             each.reached(self._sequence)
         self.status.sequence = self._sequence
