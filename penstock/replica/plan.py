@@ -66,6 +66,7 @@ class TablePlan:
         self.table = table
         self._encoders = encoders
         self._row, self._key = RowCoder(table.names, encoders), RowCoder(table.key, encoders)
+        self._names = frozenset(table.key)
         self._steps: list[Step] = []
         self._rows: dict[Values, Values] = {}  # whole rows by their key
         self._parts: dict[Values, dict[str, Any]] = {}  # columns that change, of other keys
@@ -95,11 +96,11 @@ class TablePlan:
 
     def _change(self, change: Mapping[str, Any]) -> None:
         data: Row = change["data"]
-        key, before = self.table.key, change["before"] or _NOTHING
-        if len(data) < len(key) or any(name not in data for name in key):
+        before: Row = change["before"] or _NOTHING
+        if not data.keys() >= self._names:
             data = {**(change["key"] or before), **data}  # a large key that did not change
         new = self._key(data)
-        old = self._key(before) if all(name in before for name in key) else new
+        old = self._key(before) if before and before.keys() >= self._names else new
         missing = change["unchanged"]
         if missing and all(name in before for name in missing):
             data = {**data, **{name: before[name] for name in missing}}  # the whole old row came
