@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
 import orjson
@@ -25,7 +26,7 @@ def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
         )
     try:
         if compression == "zstd":
-            payload = pa.input_stream(pa.BufferReader(payload), compression="zstd").read()
+            payload = pa.input_stream(BytesIO(payload), compression="zstd").read()
         if headers.get("Content-Type") == _ARROW:
             return _tabular(payload)
         load: Any = orjson.loads if payload[:1] == b"{" else ormsgpack.unpackb
