@@ -13,7 +13,8 @@ from rich.text import Text
 
 from penstock.errors import SettingsError
 from penstock.replica.bootstrap import Loading
-from penstock.replica.replica import Replica, ReplicaStatus
+from penstock.replica.replica import Replica
+from penstock.replica.tailing import ReplicaStatus
 
 _BAR = 20  # characters
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from penstock.cli import main
 from penstock.cli.mirror import lines
 from penstock.replica.bootstrap import Loading
-from penstock.replica.replica import ReplicaStatus
+from penstock.replica.tailing import ReplicaStatus
 from tests.replica.conftest import world_of
 from tests.replica.world import World, same, sqlite_rows
 from tests.servers import Database, Nats
