@@ -18,6 +18,7 @@ from .deliveries import deliveries
 from .drain import Drain, drain, drain_source
 from .iterate import iterate
 from .latency import Latency, Load, latency, latency_source
+from .mirror import mirror
 from .outage import outage
 from .peer import parse_peer
 from .snapshot import show_snapshots, snapshots
@@ -31,8 +32,10 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = (
     "all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate", "snapshot",
+    "mirror",
 )  # fmt: skip
 MOST_RECORDS = 20_000  # of `iterate`: more change nothing
+MOST_MIRRORED = 200_000  # rows of `mirror`
 TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 
 
@@ -191,6 +194,12 @@ def _measured(
         )
         show_snapshots(console, taken_snapshots)
         results["snapshot"] = [asdict(one) for one in taken_snapshots]
+    if what == "mirror":
+        rates = mirror(
+            fresh(), rows=min(options["rows"], MOST_MIRRORED), version=options["version"]
+        )
+        show.show_mirror(console, rates)
+        results["mirror"] = asdict(rates)
     return results
 
 

@@ -11,6 +11,7 @@ from .drain import Drain
 from .episodes import SLOW
 from .iterate import Iteration
 from .latency import Latency
+from .mirror import MirrorRates
 from .outage import Outage
 from .takeover import Takeover
 from .timeline import Sample, Standstill
@@ -40,6 +41,16 @@ def show_drain(console: Console, one: Drain) -> None:
     if one.still is not None:
         _curves(console, one.curves)
         _still(table, one.still)
+    console.print(table)
+
+
+def show_mirror(console: Console, one: MirrorRates) -> None:
+    """A mirror into SQLite."""
+    table = _figures(f"a mirror of {one.rows:,} rows in SQLite, and as many changes")
+    table.add_row("rows/s loaded, by the clock", f"{one.load:,.0f}")
+    table.add_row("rows/s loaded, by its CPU", f"{one.load_cpu:,.0f}")
+    table.add_row("changes/s applied, by the clock", f"{one.tail:,.0f}")
+    table.add_row("changes/s applied, by its CPU", f"{one.tail_cpu:,.0f}")
     console.print(table)
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from penstock.position import START, Bookmark, PartitionId, Place
     from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
     from penstock.processor.processor import Processor
-    from penstock.replica.replica import Replica, ReplicaStatus
+    from penstock.replica.replica import Replica
+    from penstock.replica.tailing import ReplicaStatus
     from penstock.replica.targets import Target
     from penstock.settings import Secret, Settings
     from penstock.sinks import Receipt, Sink, SinkPlugin
@@ -56,7 +57,8 @@ _PLACES = {
     "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
     "penstock.processor.observer": ("Changes", "CloseReason", "Observer", "PartitionContext"),
     "penstock.processor.processor": ("Processor",),
-    "penstock.replica.replica": ("Replica", "ReplicaStatus"),
+    "penstock.replica.replica": ("Replica",),
+    "penstock.replica.tailing": ("ReplicaStatus",),
     "penstock.replica.targets": ("Target",),
     "penstock.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import click
@@ -11,7 +13,8 @@ from rich.text import Text
 
 from penstock.errors import SettingsError
 from penstock.replica.bootstrap import Loading
-from penstock.replica.replica import Replica, ReplicaStatus
+from penstock.replica.replica import Replica
+from penstock.replica.tailing import ReplicaStatus
 
 _BAR = 20  # characters
 
@@ -40,13 +43,6 @@ def command(
     The pipeline must run while a table is loaded for the first time. It goes on where it was when
     it is started again. Encoding and layout are what the messages say. Ends with Ctrl-C or SIGTERM.
     """
-    stopped = threading.Event()
-
-    def stop(_: int, __: FrameType | None) -> None:
-        stopped.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
     replica = Replica(
         url,
         target,
@@ -56,14 +52,30 @@ def command(
     )
     console = Console(stderr=True, quiet=quiet)
     shown = Live(console=console, refresh_per_second=4, transient=True)
-    with replica, shown:
+    with _signals() as is_stopped, replica, shown:
         replica.run(
             once=once,
-            is_stopped=stopped.is_set,
+            is_stopped=is_stopped,
             report=lambda status: shown.update(lines(status, width=console.width)),
         )
     for table in replica.copies:
         console.print(f"{table.target}: up to message {table.sequence:,} of {table.stream}")
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or SIGINT came: the transaction that is open then is finished."""
+    stopped = threading.Event()
+
+    def stop(_: int, __: FrameType | None) -> None:
+        stopped.set()
+
+    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped.is_set
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _names(tables: str | None) -> list[str] | None:

@@ -8,13 +8,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
 
 from penstock.demo.consumer import Consumer
 from penstock.demo.ledger import Ledger
+from penstock.demo.mirror import DemoMirror
 from penstock.demo.nats_server import Nats
 from penstock.demo.pipeline import STREAM, DemoPipeline
 from penstock.demo.screen import Scene, Screen
@@ -26,6 +28,7 @@ from penstock.errors import PenstockError, Unavailable
 _START = 180.0  # seconds until the pipeline is ready
 _STALL = 30.0  # seconds without a new event after which draining gives up
 _FINISH = 60.0  # seconds that reading to the stream's end may take
+_EXAMPLES = 5  # of what differs in the mirror
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,8 @@ def run(options: Options, console: Console) -> int:
             variables = {**shop.environment, "NATS_URL": nats.url}
             pipeline = DemoPipeline(folder.path, shop.backend, shop.subject, variables)
             stack.callback(pipeline.kill)
-            demo = _Demo(options, screen, shop, nats, pipeline)
+            mirror = DemoMirror(nats.url, folder.path / "mirror.db", shop.mirrored)
+            demo = _Demo(options, screen, shop, nats, pipeline, mirror=mirror)
             verdict, code = demo.play()
         ok = verdict.ok and code == 0
         folder.keep = not ok
@@ -101,6 +105,8 @@ class _Demo:
         source: DemoSource,
         nats: Nats,
         pipeline: DemoPipeline,
+        *,
+        mirror: DemoMirror,
     ) -> None:
         self.consumer = Consumer(nats.url, STREAM, source.keys)
         self.ledger = Ledger()
@@ -108,6 +114,7 @@ class _Demo:
         self._screen = screen
         self._source = source
         self._pipeline = pipeline
+        self.mirror = mirror
         self._started = time.monotonic()
 
     def play(self) -> tuple[Verdict, int]:
@@ -123,16 +130,25 @@ class _Demo:
             self._wait("starting Spark", lambda: self.consumer.replica.count > 0, _START)
             self._stream(workload)
             self._drain()
+            self._wait("mirroring", lambda: self.mirror.is_loaded, _START)
             self._show("verdict")
+            self.mirror.finish(_FINISH)
             code = self._pipeline.stop()
             self.consumer.finish(_FINISH)
         finally:
             self.consumer.stop()
-        return judge(self.ledger, self.consumer.replica, self._source.tables()), code
+            self.mirror.stop()
+        tables = self._source.tables()
+        shops = {table: rows for table, rows in tables.items() if table in self._source.keys}
+        verdict = judge(self.ledger, self.consumer.replica, shops)
+        problems = (*verdict.problems, *islice(self.mirror.problems(tables), _EXAMPLES))
+        return replace(verdict, problems=problems), code
 
     def _stream(self, workload: Workload) -> None:
         self._started = time.monotonic()
         workload.start()
+        if self._source.mirrored:
+            self.mirror.start()
         try:
             self._wait(
                 "streaming",
@@ -203,13 +219,19 @@ def _say(console: Console, options: Options, demo: _Demo, verdict: Verdict, code
         lines.append(
             f"VERDICT: ok. {verdict.changes:,} changes in {verdict.transactions:,} transactions"
             " arrived exactly once and in order per key;"
-            f" the consumer's copy equals the tables ({verdict.rows:,} rows)."
+            f" the consumer's copy equals the tables ({verdict.rows:,} rows){_mirrored(demo)}."
         )
     else:
         lines.append(
             f"VERDICT: FAILED. {verdict.changes:,} changes committed, {received:,} received."
         )
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
+
+
+def _mirrored(demo: _Demo) -> str:
+    if not demo.mirror.rows:
+        return ""
+    return f", and so does a mirror of snapshots and changes ({demo.mirror.rows:,} rows)"
 
 
 def _keep(console: Console, source: DemoSource, nats: Nats, pipeline: DemoPipeline) -> None:
@@ -221,6 +243,7 @@ def _keep(console: Console, source: DemoSource, nats: Nats, pipeline: DemoPipeli
         "Everything stays up until Ctrl-C:",
         *(f"  {each}" for each in source.hints()),
         f"  penstock tail --url {nats.url} --stream {STREAM}",
+        *([f"  penstock mirror {nats.url} --to sqlite:///mirror.db"] if source.mirrored else []),
         f"  {pipeline.ops}/status",
         # Its file names the servers by variables.
         f"  {variables} penstock check {pipeline.file}",

@@ -18,7 +18,7 @@ from penstock.closing import Closes
 from penstock.tail.lines import line
 from penstock.tail.message import Message
 
-PHASES = ("setting up", "starting Spark", "streaming", "draining", "verdict")
+PHASES = ("setting up", "starting Spark", "streaming", "draining", "mirroring", "verdict")
 _SPARKS = "▁▂▃▄▅▆▇█"
 _BAR = 60
 _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal

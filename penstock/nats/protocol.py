@@ -21,6 +21,7 @@ _WORD, _SIZE = rb"[^ \r\n]+", rb"([0-9]{1,10})"
 _MSG = re.compile(rb"MSG (%b) %b +(?:(%b) )?%b\r\n" % (_WORD, _WORD, _WORD, _SIZE))
 _HMSG = re.compile(rb"HMSG (%b) %b +(?:(%b) )?%b %b\r\n" % (_WORD, _WORD, _WORD, _SIZE, _SIZE))
 _VERSION = b"NATS/1.0"
+_BLANKS = " \t\n\r\x0b\x0c"
 HEADERS_START = _VERSION + b"\r\n"
 
 
@@ -96,11 +97,11 @@ def headers_of(raw: bytes) -> dict[str, str]:
     if not raw.startswith(_VERSION) or not raw.endswith(b"\r\n\r\n"):
         raise Malformed("message headers do not have the form of NATS/1.0")
     found = {}
-    for line in raw.split(b"\r\n")[1:-2]:
-        name, colon, value = line.partition(b":")
+    for line in raw[:-4].decode("utf-8", "replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
         if not colon or not name:
             raise Malformed("a message header has no name")
-        found[name.decode("utf-8", "replace")] = value.strip().decode("utf-8", "replace")
+        found[name] = value.strip(_BLANKS)
     return found
 
 

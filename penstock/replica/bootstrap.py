@@ -18,7 +18,7 @@ from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
-from penstock.replica.catalog import Announced, Catalog
+from penstock.replica.catalog import Catalog, PublishedTable
 from penstock.replica.chunks import body_of, differs, loaded
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
@@ -51,7 +51,7 @@ class Bootstrap:
         self,
         connection: Connection,
         init: str,
-        announced: Announced,
+        announced: PublishedTable,
         target: Target,
         table: MirrorTable,
         *,

@@ -18,7 +18,7 @@ _HINT = "the pipeline makes it when it starts, if its source is PostgreSQL; is i
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class PublishedTable:
     """A table as its key in the bucket and the document under it have it."""
 
     key: str
@@ -73,10 +73,10 @@ class Catalog:
             raise SettingsError(f"there is no bucket {BUCKET!r}", hint=_HINT)
         return int(found["state"]["last_seq"])
 
-    def tables(self) -> dict[str, Announced]:
+    def tables(self) -> dict[str, PublishedTable]:
         """All that there are, by their keys."""
         found = {entry.key: _read(entry.value) for entry in self._bucket.entries()}
-        return {key: Announced(key, document) for key, document in found.items() if document}
+        return {key: PublishedTable(key, document) for key, document in found.items() if document}
 
     def version(self, key: str, version: str) -> Mapping[str, Any] | None:
         """The document of one version of a table; None if the bucket does not have it."""
@@ -87,7 +87,7 @@ class Catalog:
         return None
 
 
-def chosen(names: Sequence[str], tables: Mapping[str, Announced]) -> list[Announced]:
+def chosen(names: Sequence[str], tables: Mapping[str, PublishedTable]) -> list[PublishedTable]:
     """The tables that users call so. Raises SettingsError, with those that there are."""
     found = []
     for name in names:

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any
 
 import orjson
@@ -17,13 +18,15 @@ _ARROW = "application/vnd.apache.arrow.stream"
 def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
     """A chunk, a meta or an error. Raises Malformed, SettingsError for a compression that this
     version does not know."""
-    compression = headers.get("Content-Encoding", "none")
-    if compression not in ("none", "identity"):
+    compression = headers.get("Penstock-Compression", "none")
+    if compression not in ("none", "zstd"):
         raise SettingsError(
             f"a snapshot is compressed with {compression!r}, which this version cannot read",
             hint="upgrade penstock here, or set snapshot.compression: none in the pipeline file",
         )
     try:
+        if compression == "zstd":
+            payload = pa.input_stream(BytesIO(payload), compression="zstd").read()
         if headers.get("Content-Type") == _ARROW:
             return _tabular(payload)
         load: Any = orjson.loads if payload[:1] == b"{" else ormsgpack.unpackb
@@ -42,14 +45,16 @@ def loaded(body: Mapping[str, Any], payload: bytes) -> LoadedChunk:
 
 def differs(meta: Mapping[str, Any], chunks: Sequence[LoadedChunk]) -> str:
     """Why the chunks are not those that the meta names; "" if they are."""
-    have = {each.chunk: each for each in chunks}
-    if have.keys() != set(range(meta["batch_count"])):
-        missing = sorted(set(range(meta["batch_count"])) - have.keys())
+    have, listed = {each.chunk: each for each in chunks}, meta["chunks"]
+    wanted = set(range(meta["batch_count"])) if listed is None else {one["chunk"] for one in listed}
+    if missing := wanted - have.keys():
         return f"{len(missing)} of {meta['batch_count']} chunks are not in the stream any more"
+    if other := have.keys() - wanted:
+        return f"{len(other)} chunks are in the stream that it does not name"
     rows = sum(each.rows for each in chunks)
     if rows != meta["row_count"]:
         return f"its chunks have {rows} rows, and it should have {meta['row_count']}"
-    for one in meta["chunks"] or ():
+    for one in listed or ():
         if have[one["chunk"]].crc32 != one["crc32"]:
             return f"chunk {one['chunk']} is damaged"
     return ""

@@ -10,7 +10,7 @@ from penstock.errors import SettingsError
 from penstock.position import Place
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
-from penstock.replica.targets import Alter, Encoder, Step
+from penstock.replica.targets import AlterColumns, Encoder, Step
 from penstock.tail.message import Message
 
 # What becomes of columns that the source drops.
@@ -40,7 +40,7 @@ class Followed:
         self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
         self._places = {name: Place.parse(text) for name, text in table.places.items()}
         self._plan: TablePlan | None = None
-        self._steps: list[Step] = []
+        self._work: list[tuple[MirrorTable, Sequence[Step]]] = []
         self._names = frozenset(table.names)
 
     def add(self, message: Message) -> None:
@@ -71,15 +71,17 @@ class Followed:
         self._plan.add(body)
         self.changes += 1
 
-    def work(self) -> tuple[MirrorTable, Sequence[Step]]:
-        """The table after the changes, and the steps to there."""
-        self._flush()
-        steps, self._steps = self._steps, []
+    def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
+        """The table, and the steps to there, for each of the columns that it had meanwhile."""
         places = {name: str(place) for name, place in self._places.items()}
         self.table = replace(self.table, places=places)
         if self.problem:
             self.table = replace(self.table, state="loading", snapshot_id="")
-        return self.table, steps
+        self._flush()
+        work, self._work = self._work, []
+        if not work or work[-1][0] is not self.table:
+            work.append((self.table, []))
+        return work
 
     def reached(self, sequence: int) -> None:
         """The target has it."""
@@ -88,7 +90,7 @@ class Followed:
 
     def _flush(self) -> None:
         if self._plan is not None:
-            self._steps += self._plan.steps()
+            self._work.append((self.table, self._plan.steps()))
             self._plan = None
 
     def _is_same(self, message: Message) -> bool:
@@ -100,7 +102,6 @@ class Followed:
             if table.relation_id is not None:
                 self.problem = "it was dropped and made again"
                 return False
-            self._flush()
             self.table = table = replace(table, relation_id=identity)
         version = body.get("schema_version") or message.headers.get(_VERSION)
         if version == table.version:
@@ -135,10 +136,10 @@ class Followed:
         back = {column.name for column in self.table.kept} & now.keys()
         drops = [column.name for column in gone] if self._dropped == "drop" else []
         self._flush()
-        if added or drops or back:
-            self._steps.append(Alter(added, [*back, *drops]))
         kept += gone if self._dropped == "keep" else []
         self.table = replace(new, kept=tuple(kept))
+        if added or drops or back:
+            self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names = frozenset(self.table.names)
         return True
 

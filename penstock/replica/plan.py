@@ -12,14 +12,14 @@ from typing import Any
 from penstock.replica.fold import EMPTYING, OF_ROWS
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import (
-    Clear,
-    Delete,
+    ClearRows,
+    DeleteRows,
     Encoder,
-    Insert,
-    Remove,
+    InsertRows,
+    RemoveRows,
     Step,
-    Update,
-    Upsert,
+    UpdateRows,
+    UpsertRows,
     Values,
 )
 
@@ -66,6 +66,7 @@ class TablePlan:
         self.table = table
         self._encoders = encoders
         self._row, self._key = RowCoder(table.names, encoders), RowCoder(table.key, encoders)
+        self._names = frozenset(table.key)
         self._steps: list[Step] = []
         self._rows: dict[Values, Values] = {}  # whole rows by their key
         self._parts: dict[Values, dict[str, Any]] = {}  # columns that change, of other keys
@@ -77,7 +78,7 @@ class TablePlan:
         operation = change["operation"]
         if operation in EMPTYING:
             self._forget()
-            self._steps = [Clear()]
+            self._steps = [ClearRows()]
         elif operation not in OF_ROWS:
             return
         elif not self.table.key:
@@ -95,11 +96,11 @@ class TablePlan:
 
     def _change(self, change: Mapping[str, Any]) -> None:
         data: Row = change["data"]
-        key, before = self.table.key, change["before"] or _NOTHING
-        if len(data) < len(key) or any(name not in data for name in key):
+        before: Row = change["before"] or _NOTHING
+        if not data.keys() >= self._names:
             data = {**(change["key"] or before), **data}  # a large key that did not change
         new = self._key(data)
-        old = self._key(before) if all(name in before for name in key) else new
+        old = self._key(before) if before and before.keys() >= self._names else new
         missing = change["unchanged"]
         if missing and all(name in before for name in missing):
             data = {**data, **{name: before[name] for name in missing}}  # the whole old row came
@@ -122,7 +123,7 @@ class TablePlan:
                 self._parts.setdefault(new, {}).update(part)
             else:
                 self._flush()
-                self._steps.append(Update(tuple(part), [old], [tuple(part.values())]))
+                self._steps.append(UpdateRows(tuple(part), [old], [tuple(part.values())]))
 
     def _put(self, key: Values, row: Values) -> None:
         self._gone.pop(key, None)
@@ -145,18 +146,20 @@ class TablePlan:
 
     def _flush(self) -> None:
         if self._gone:
-            self._steps.append(Delete(list(self._gone)))
+            self._steps.append(DeleteRows(list(self._gone)))
         groups: dict[tuple[str, ...], list[tuple[Values, Values]]] = {}
         for key, part in self._parts.items():
             groups.setdefault(tuple(part), []).append((key, tuple(part.values())))
         for columns, some in groups.items():
-            self._steps.append(Update(columns, [key for key, _ in some], [row for _, row in some]))
+            self._steps.append(
+                UpdateRows(columns, [key for key, _ in some], [row for _, row in some])
+            )
         if self._rows:
-            self._steps.append(Upsert(list(self._rows.values())))
+            self._steps.append(UpsertRows(list(self._rows.values())))
         if removed := [row for row, n in self._counts.items() for _ in range(-n)]:
-            self._steps.append(Remove(removed))
+            self._steps.append(RemoveRows(removed))
         if added := [row for row, n in self._counts.items() for _ in range(n)]:
-            self._steps.append(Insert(added))
+            self._steps.append(InsertRows(added))
         self._forget()
 
     def _forget(self) -> None:

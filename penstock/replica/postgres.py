@@ -45,11 +45,6 @@ class PostgresTarget(SqlTarget):
         self._connection: psycopg.Connection[Any] | None = None
         self._kinds: dict[str, str] = {}
 
-    @classmethod
-    def of_url(cls, url: str) -> "PostgresTarget":
-        """Raises SettingsError."""
-        return cls(url)
-
     def encoder(self, column: MirrorColumn) -> Encoder:
         """Values are as PostgreSQL reads them, but for JSON, bytes and arrays."""
         kind = self.type_of(column)

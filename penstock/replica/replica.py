@@ -8,50 +8,25 @@ snapshot of the table.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import structlog
 
 from penstock.backoff import delays
 from penstock.closing import Closes
-from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.errors import SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
-from penstock.replica.bootstrap import Bootstrap, Loading
-from penstock.replica.catalog import Announced, Catalog, chosen
-from penstock.replica.followed import Dropped, Followed
+from penstock.replica.bootstrap import Bootstrap
+from penstock.replica.catalog import Catalog, PublishedTable, chosen
+from penstock.replica.followed import Dropped
 from penstock.replica.mirrored import MirrorTable
-from penstock.replica.targets import Target, encoders, open_target
-from penstock.tail.message import Message
-from penstock.tail.reader import TailReader
+from penstock.replica.tailing import LiveTables, ReplicaStatus
+from penstock.replica.targets import Target, open_target
 
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
-_FETCH = 2000  # messages at a time
 
 log = structlog.get_logger("penstock")
-
-
-@dataclass(slots=True)
-class ReplicaStatus:
-    """How it goes. `behind`: messages of the stream that are not applied yet. `applied_at`: when
-    the source committed the last applied change."""
-
-    loading: list[Loading] = field(default_factory=list)
-    tables: int = 0
-    changes: int = 0
-    behind: int = 0
-    sequence: int = 0
-    applied_at: datetime | None = None
-    snapshots: int = 0
-
-    @property
-    def lag(self) -> float:
-        """Seconds for which the copy is behind its source; 0 when nothing is left to apply."""
-        if not self.behind or self.applied_at is None:
-            return 0.0
-        return max(0.0, (datetime.now(UTC) - self.applied_at).total_seconds())
 
 
 class Replica(Closes):
@@ -77,17 +52,14 @@ class Replica(Closes):
         if isinstance(server, str):
             server = NatsSettings.model_validate({"url": server})
         self.status = ReplicaStatus()
-        self._server, self._init = server, init
+        self._init = init
         self._target = open_target(target) if isinstance(target, str) else target
-        self._names, self._dropped = tables, dropped
+        self._names = tables
         self._connection = Connection(server, "penstock mirror")
         self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
-        self._live: dict[str, Followed] = {}
+        self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
         self._loading: dict[str, Bootstrap] = {}
-        self._announced: dict[str, Announced] = {}
-        self._followed: dict[tuple[str, str, str], Followed | None] = {}  # what messages call them
-        self._reader: TailReader | None = None
-        self._sequence = 0  # the last message that was applied, or passed over
+        self._announced: dict[str, PublishedTable] = {}
         self._revision = -1  # of the bucket of schemas
         self._looked_at = -_LOOK
         self._is_open = False
@@ -96,7 +68,7 @@ class Replica(Closes):
     @property
     def tables(self) -> Sequence[MirrorTable]:
         """The live tables, as far as they are."""
-        return [followed.table for followed in self._live.values()]
+        return self._live.tables
 
     def run(
         self,
@@ -124,8 +96,7 @@ class Replica(Closes):
             self.copies = self.tables
             if once and not self._loading:
                 end = max([end, *(table.sequence for table in self.tables)])
-                is_read = not count and self._reader is not None and self._reader.pending == 0
-                if self._sequence >= end or is_read:
+                if self._live.sequence >= end or (not count and self._live.is_read):
                     return
 
     def step(self, wait: float = 0.5) -> int:
@@ -134,23 +105,25 @@ class Replica(Closes):
         self._open()
         self._look()
         for name, bootstrap in list(self._loading.items()):
-            table = bootstrap.step(0.05 if self._live else min(wait, 0.2))
+            table = bootstrap.step(0.05 if self.tables else min(wait, 0.2))
             if table is not None:
                 del self._loading[name]
-                self._begin(table)
-        self._has_begun = True
-        count = self._tail(0.0 if self._loading else wait) if self._live else 0
+                self._live.begin(table)
+                self.status.snapshots += 1
+        self._has_begun, count = True, 0
+        if self.tables:
+            count = self._live.tail(0.0 if self._loading else wait, self.status)
+            self._reload()
         self.status.loading = [each.progress for each in self._loading.values()]
-        self.status.tables = len(self._live)
+        self.status.tables = len(self.tables)
         return count
 
     def close(self) -> None:
         """Disconnects from everything; the next step connects again."""
-        for each in (self._reader, self._target, self._connection):
-            if each is not None:
-                each.close()
-        self._reader, self._is_open = None, False
-        self._live, self._loading = {}, {}
+        self._loading = {}
+        for each in (self._live, self._target, self._connection):
+            each.close()
+        self._is_open = False
 
     def _end(self) -> int:
         """Of the stream, before anything is done; what snapshots add is known later."""
@@ -173,20 +146,21 @@ class Replica(Closes):
         for each in wanted:
             table = stored.get(each.key)
             if table is not None and table.state == "live":
-                self._begin(table, is_new=False)
+                self._live.begin(table)
             else:
                 self._load(each, table)
         self._is_open = True
-        self._find_hole()
+        self._live.find_hole(self.status)
+        self._reload()
 
-    def _wanted(self) -> list[Announced]:
+    def _wanted(self) -> list[PublishedTable]:
         if self._names is None:
             if not self._announced:
                 raise SettingsError("no table is published", hint="start the pipeline first")
             return list(self._announced.values())
         return chosen(self._names, self._announced)
 
-    def _refuse_namesakes(self, wanted: Sequence[Announced]) -> None:
+    def _refuse_namesakes(self, wanted: Sequence[PublishedTable]) -> None:
         seen: dict[str, str] = {}
         for each in wanted:
             name = each.mirrored().target.casefold()
@@ -197,135 +171,21 @@ class Replica(Closes):
                 )
             seen[name] = each.key
 
-    def _load(self, announced: Announced, table: MirrorTable | None = None) -> None:
+    def _load(self, announced: PublishedTable, table: MirrorTable | None = None) -> None:
         """A table whose rows are to come. `table`: as it is in the target."""
         if table is None:
             table = announced.mirrored()
         self._loading[announced.key] = Bootstrap(
             self._connection, self._init, announced, self._target, table,
-            is_patient=bool(self._live),
+            is_patient=bool(self.tables),
         )  # fmt: skip
-
-    def _begin(self, table: MirrorTable, *, is_new: bool = True) -> None:
-        """A table whose rows are there: its changes are applied from now on."""
-        streams = {each.stream for each in self.tables}
-        if streams and streams != {table.stream}:
-            raise SettingsError(
-                f"{table.name} is published in the stream {table.stream}, and others in"
-                f" {', '.join(streams)}",
-                hint="mirror them into two files or databases",
-            )
-        catalog, key = Catalog(self._connection), table.name
-        self._live[table.name] = Followed(
-            table,
-            lambda table: encoders(self._target, table.columns),
-            lambda version: catalog.version(key, version),
-            dropped=self._dropped,
-        )
-        self._followed.clear()
-        self.status.snapshots += is_new
-        # Messages that others have already are read again for this one, if need be.
-        if self._reader is None or table.sequence < self._sequence:
-            self._rewind()
-
-    def _rewind(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._sequence = min(table.sequence for table in self.tables)
-        stream = self.tables[0].stream
-        self._reader = TailReader(self._server, stream, start=self._sequence + 1)
-
-    def _tail(self, wait: float) -> int:
-        reader = self._reader
-        assert reader is not None
-        try:
-            messages = reader.fetch(_FETCH, wait)
-        except Malformed as error:
-            raise Malformed(
-                f"message {reader.sequence} of the stream {reader.stream}: {error.message}",
-                hint="delete it (nats stream rmm); its tables are loaded again then",
-            ) from error
-        if not messages:
-            return 0
-        before = sum(each.changes for each in self._live.values())
-        touched: dict[str, Followed] = {}
-        for message in messages:
-            sequence = message.sequence
-            if sequence > self._sequence + 1:
-                self._lost(self._sequence + 1, sequence)
-            self._sequence = sequence
-            followed = self._of(message)
-            if followed is not None:
-                followed.add(message)
-                touched[followed.table.name] = followed
-        self._store(list(touched.values()))
-        count = sum(each.changes for each in self._live.values()) - before
-        self.status.changes += count
-        self.status.applied_at = messages[-1].committed_at or self.status.applied_at
-        self._reload()
-        return count
-
-    def _store(self, touched: Sequence[Followed]) -> None:
-        broken = [each for each in self._live.values() if each.problem and each not in touched]
-        self._target.apply([each.work() for each in (*touched, *broken)], self._sequence)
-        for each in self._live.values():
-            each.reached(self._sequence)
-        self.status.sequence = self._sequence
-        if self._reader is not None and self._reader.pending is not None:
-            self.status.behind = self._reader.pending
-
-    def _of(self, message: Message) -> Followed | None:
-        body = message.body
-        called = body["backend"], body.get("schema") or "", message.collection
-        if called not in self._followed:
-            backend, schema, table = called
-            self._followed[called] = next(
-                (
-                    each
-                    for each in self._live.values()
-                    if each.table.table == table
-                    and each.table.backend in ("", backend)
-                    and schema in ("", each.table.schema)
-                ),
-                None,
-            )
-        return self._followed[called]
-
-    def _find_hole(self) -> None:
-        """Messages that expired before they were applied, or a stream that was made again."""
-        if not self._live:
-            return
-        stream = self.tables[0].stream
-        found = JetStream(self._connection).stream(stream)
-        if found is None:
-            raise SettingsError(
-                f"there is no stream {stream!r}", hint="the pipeline makes it when it starts"
-            )
-        first, last = int(found["state"]["first_seq"]), int(found["state"]["last_seq"])
-        self.status.behind = max(0, last - self._sequence)
-        if first > self._sequence + 1:
-            self._lost(self._sequence + 1, first)
-        for each in self._live.values():
-            if found["created"] != each.table.created or last < each.table.sequence:
-                each.problem = f"the stream {stream} was made again"
-        if any(each.problem for each in self._live.values()):
-            self._store(())
-            self._reload()
-
-    def _lost(self, start: int, end: int) -> None:
-        for each in self._live.values():
-            if each.table.sequence < end - 1:
-                each.problem = each.problem or f"messages {start} to {end - 1} are gone"
 
     def _reload(self) -> None:
         """Snapshots of tables whose rows cannot be made right otherwise. Readers see the old rows
         meanwhile."""
-        for name, followed in list(self._live.items()):
-            if followed.problem and (announced := self._announced.get(name)):
-                log.warning("a table is loaded again", table=name, reason=followed.problem)
-                del self._live[name]
-                self._followed.clear()
-                self._load(announced, followed.table)
+        for each in self._live.take_broken(self._announced):
+            log.warning("a table is loaded again", table=each.table.name, reason=each.problem)
+            self._load(self._announced[each.table.name], each.table)
 
     def _look(self) -> None:
         """New tables, dropped ones, and how far the stream is; from time to time."""
@@ -339,9 +199,10 @@ class Replica(Closes):
         if (revision := catalog.revision) != self._revision:
             self._revision, self._announced = revision, catalog.tables()
             if self._names is None:
-                known = self._live.keys() | self._loading.keys()
+                known = {table.name for table in self.tables} | self._loading.keys()
                 for key, announced in self._announced.items():
                     if key not in known:
                         self._load(announced)
         with suppress(SettingsError):
-            self._find_hole()
+            self._live.find_hole(self.status)
+        self._reload()

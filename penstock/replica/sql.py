@@ -18,16 +18,16 @@ from penstock.closing import Closes
 from penstock.errors import LeaseLost, SettingsError
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 from penstock.replica.targets import (
-    Alter,
-    Clear,
-    Delete,
+    AlterColumns,
+    ClearRows,
+    DeleteRows,
     Encoder,
-    Insert,
+    InsertRows,
     LoadedChunk,
-    Remove,
+    RemoveRows,
     Step,
-    Update,
-    Upsert,
+    UpdateRows,
+    UpsertRows,
     Values,
 )
 
@@ -140,15 +140,15 @@ class SqlTarget(Closes):
             f"{self.quote(name)} = {self.value(kinds[name])}" for name in table.key
         )
         match step:
-            case Clear():
+            case ClearRows():
                 self._run(f"DELETE FROM {target}")
-            case Upsert(rows):
+            case UpsertRows(rows):
                 self._many(self._upsert(target, table), rows)
-            case Insert(rows):
+            case InsertRows(rows):
                 self._many(self._insert(target, table), rows)
-            case Delete(keys):
+            case DeleteRows(keys):
                 self._many(f"DELETE FROM {target} WHERE {keyed}", keys)
-            case Update(columns, keys, rows):
+            case UpdateRows(columns, keys, rows):
                 if set(columns) & set(table.key):
                     self._make_room(table, step, keyed)
                 sets = ", ".join(
@@ -156,16 +156,16 @@ class SqlTarget(Closes):
                 )
                 values = [(*row, *key) for key, row in zip(keys, rows, strict=True)]
                 self._many(f"UPDATE {target} SET {sets} WHERE {keyed}", values)
-            case Remove(rows):
+            case RemoveRows(rows):
                 self._many(self._remove_one(target, table.columns), rows)
-            case Alter(added, dropped):
+            case AlterColumns(added, dropped):
                 for name in dropped:
                     self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
                 for column in added:
                     kind = f"{self.quote(column.name)} {self.type_of(column)}"
                     self._run(f"ALTER TABLE {target} ADD COLUMN {kind}")
 
-    def _make_room(self, table: MirrorTable, step: Update, keyed: str) -> None:
+    def _make_room(self, table: MirrorTable, step: UpdateRows, keyed: str) -> None:
         """A row that has the new key already is older or newer than the row that moves there: with
         chunks of several points in the log."""
         target = self.quote(table.target)

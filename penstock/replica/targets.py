@@ -18,19 +18,19 @@ Encoder = Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Clear:
+class ClearRows:
     """Removes all rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Upsert:
+class UpsertRows:
     """Rows by their key: each is new, or replaces the one that has its key."""
 
     rows: Sequence[Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateRows:
     """Sets some columns, which may be those of the key, of the rows with these keys. A key without
     a row changes nothing; a row that has the new key already makes room."""
 
@@ -40,35 +40,35 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteRows:
     """Removes the rows with these keys."""
 
     keys: Sequence[Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class InsertRows:
     """Adds rows of a table without a key."""
 
     rows: Sequence[Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveRows:
     """Removes, for each of these, one row that equals it in all columns."""
 
     rows: Sequence[Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Alter:
+class AlterColumns:
     """The table has other columns from here on: `added` are null, `dropped` go."""
 
     added: Sequence[MirrorColumn] = ()
     dropped: Sequence[str] = ()
 
 
-Step = Clear | Upsert | Update | Delete | Insert | Remove | Alter
+Step = ClearRows | UpsertRows | UpdateRows | DeleteRows | InsertRows | RemoveRows | AlterColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def open_target(url: str) -> Target:
         raise SettingsError(
             "the target is no URL", hint=f"write sqlite:///mirror.db; known kinds: {kinds}"
         )
-    found: Target = plugin("targets", scheme).of_url(url)
+    found: Target = plugin("targets", scheme)(url)
     return found
 
 

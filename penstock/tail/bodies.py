@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import Malformed
 from penstock.plugins import plugin
 
-_KNOWN = ("event_id", "operation", "backend")
+_KNOWN = frozenset({"event_id", "operation", "backend"})
 _ARROW = "application/vnd.apache.arrow.stream"
 _SHARED = (
     "backend", "tenant", "database", "schema", "collection", "operation", "relation_id",
@@ -31,7 +31,7 @@ def changes_of(headers: Mapping[str, str], data: bytes) -> list[Mapping[str, Any
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise Malformed(f"a message of {len(data)} bytes can't be read as what it says") from error
     for change in changes:
-        if not isinstance(change, dict) or any(name not in change for name in _KNOWN):
+        if not isinstance(change, dict) or not change.keys() >= _KNOWN:
             raise Malformed(f"a message of {len(data)} bytes is not a change")
     return changes
 

@@ -17,8 +17,8 @@ def world_of(
     """`world_of(**sink)`: not started, so that tables may be made first."""
     made: list[World] = []
 
-    def make(**sink: Any) -> World:
-        made.append(World(database, own_nats(), tmp_path, **sink))
+    def make(nats: Nats | None = None, **sink: Any) -> World:
+        made.append(World(database, nats or own_nats(), tmp_path, **sink))
         return made[-1]
 
     yield make

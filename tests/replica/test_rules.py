@@ -152,8 +152,8 @@ def test_a_hole_is_noticed_while_the_mirror_runs(
         until(lambda: mirror.step(0.1) == 0 and bool(mirror.tables))
         world.published()
         until(lambda: mirror.step(0.1) == 0)
-        assert mirror._reader is not None
-        mirror._reader.close()  # the connection is lost, and takes what it had with it
+        assert mirror._live._reader is not None
+        mirror._live._reader.close()  # the connection is lost, and takes what it had with it
         database.execute("INSERT INTO people VALUES (300, 'is lost')")
         world.published()
         world.api.purge("CDC", ">")

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.metadata import metadata
 from pkgutil import iter_modules
+from types import MappingProxyType
 from typing import Any, Self
 
 from penstock.closing import Closes
@@ -25,12 +26,14 @@ class DemoSource(Closes):
 
     `title` is for the screen. `notice` is what the user must know before it starts, "" for a real
     server. `keys` are the tables and their key columns in order. `backend` is the pipeline file's,
-    other than its name, and `subject` its `sink.subject`.
+    other than its name, and `subject` its `sink.subject`. `mirrored` are tables with rows that were
+    there before, and others, of which a mirror is made; none where there are no snapshots.
     """
 
     title: str
     notice = ""
     keys: Mapping[str, tuple[str, ...]]
+    mirrored: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     backend: Mapping[str, Any]
     subject = "cdc.{collection}.{operation}"
     _server: EmbeddedServer

@@ -24,6 +24,7 @@ class PostgresDemo(DemoSource):
 
     title = "PostgreSQL"
     keys = shop.KEYS
+    mirrored = shop.MIRRORED
     backend: Mapping[str, Any] = {
         "type": "postgres",
         "connection": "${PG_URL}",
@@ -70,9 +71,10 @@ class PostgresDemo(DemoSource):
     def tables(self) -> Mapping[str, TableRows]:
         with psycopg.connect(self._url, row_factory=dict_row) as connection:
             connection.execute("SET intervalstyle = 'iso_8601'")
+            keys = self.keys | self.mirrored
             return {
                 table: {
-                    tuple(row[column] for column in shop.KEYS[table]): row
+                    tuple(row[column] for column in keys[table]): row
                     for row in connection.execute(select.encode())
                 }
                 for table, select in shop.SELECTS.items()

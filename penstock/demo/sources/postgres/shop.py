@@ -15,6 +15,9 @@ KEYS: dict[str, tuple[str, ...]] = {
     "carts": ("id",),
 }
 
+# What the mirror has: `products` were there before the pipeline, and nobody writes to them.
+MIRRORED = {"products": ("id",), **{name: KEYS[name] for name in KEYS if name != "carts"}}
+
 CREATE = f"""
 CREATE TYPE order_status AS ENUM ('new', 'paid', 'shipped');
 CREATE TABLE customers (
@@ -64,7 +67,12 @@ CREATE TABLE carts (
     contents jsonb NOT NULL,
     touched_at timestamp NOT NULL DEFAULT clock_timestamp()
 );
-CREATE PUBLICATION {PUBLICATION} FOR TABLE customers, orders, order_items, carts;
+CREATE TABLE products (
+    id integer PRIMARY KEY, name text NOT NULL, price numeric(10, 2) NOT NULL, sizes integer[]
+);
+INSERT INTO products
+SELECT n, 'product ' || n, n / 7.0, ARRAY[n, n % 7] FROM generate_series(1, 5000) n;
+CREATE PUBLICATION {PUBLICATION} FOR TABLE customers, orders, order_items, carts, products;
 """
 
 # What the tables hold in the end. The columns that the message carries as PostgreSQL's own text
@@ -77,4 +85,5 @@ SELECTS: dict[str, str] = {
         FROM orders""",
     "order_items": "SELECT * FROM order_items",
     "carts": "SELECT * FROM carts",
+    "products": "SELECT * FROM products",
 }

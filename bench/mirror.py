@@ -1,0 +1,53 @@
+"""How fast a mirror loads a table, and how fast it applies changes: the client alone, in SQLite.
+
+The snapshot and the changes are stored before; rates are by the mirror's own CPU, and by the clock.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.replica.world import World
+from tests.servers import Nats, Postgres
+
+from .table import PUBLICATION, create, write_backlog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRates:
+    """`load`: rows a second; `tail`: changes a second. `_cpu`: by CPU time of this process."""
+
+    rows: int
+    load: float
+    load_cpu: float
+    tail: float
+    tail_cpu: float
+
+
+def mirror(folder: Path, *, rows: int, version: int) -> MirrorRates:
+    """A snapshot of a table of ten columns with so many rows, then as many changes of them."""
+    target = f"sqlite:///{folder / 'mirror.db'}"
+    with Postgres(version=version) as server, server.database() as database, Nats() as nats:
+        create(database)
+        write_backlog(database, rows=rows)
+        found = "SELECT tablename FROM pg_publication_tables WHERE pubname = %s"
+        [(table,)] = database.execute(found, [PUBLICATION])
+        world = World(database, nats, folder).start()
+        try:
+            # Another mirror asks for the snapshot; ours finds it stored.
+            world.mirror(f"sqlite:///{folder / 'other.db'}")
+            world.stop_service()
+            load, load_cpu = _timed(lambda: world.mirror(target), rows)
+            database.execute(f"UPDATE {table} SET quantity = quantity + 1")
+            world.published()
+            tail, tail_cpu = _timed(lambda: world.mirror(target), rows)
+        finally:
+            world.close()
+    return MirrorRates(rows=rows, load=load, load_cpu=load_cpu, tail=tail, tail_cpu=tail_cpu)
+
+
+def _timed(work: Callable[[], object], rows: int) -> tuple[float, float]:
+    wall, cpu = time.monotonic(), time.process_time()
+    work()
+    return rows / (time.monotonic() - wall), rows / (time.process_time() - cpu)

@@ -1,0 +1,193 @@
+"""The live tables of a replica, and the stream whose changes they follow."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from penstock.closing import Closes
+from penstock.errors import Malformed, SettingsError
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.settings import NatsSettings
+from penstock.replica.bootstrap import Loading
+from penstock.replica.catalog import Catalog
+from penstock.replica.followed import Dropped, Followed
+from penstock.replica.mirrored import MirrorTable
+from penstock.replica.targets import Target, encoders
+from penstock.tail.message import Message
+from penstock.tail.reader import TailReader
+
+_FETCH = 2000  # messages at a time
+
+
+@dataclass(slots=True)
+class ReplicaStatus:
+    """How it goes. `behind`: messages of the stream that are not applied yet. `applied_at`: when
+    the source committed the last applied change. `snapshots`: how many were loaded."""
+
+    loading: list[Loading] = field(default_factory=list)
+    tables: int = 0
+    changes: int = 0
+    behind: int = 0
+    sequence: int = 0
+    applied_at: datetime | None = None
+    snapshots: int = 0
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the copy is behind its source; 0 when nothing is left to apply."""
+        if not self.behind or self.applied_at is None:
+            return 0.0
+        return max(0.0, (datetime.now(UTC) - self.applied_at).total_seconds())
+
+
+class LiveTables(Closes):
+    """Tables whose rows are there. `sequence`: the last message that was applied, or passed over.
+    All are of one stream, which one reader reads; a table that begins earlier makes it begin again,
+    and the others pass over what they have."""
+
+    def __init__(
+        self, server: NatsSettings, connection: Connection, target: Target, *, dropped: Dropped
+    ) -> None:
+        self.sequence = 0
+        self._server, self._connection, self._target = server, connection, target
+        self._dropped = dropped
+        self._live: dict[str, Followed] = {}
+        self._called: dict[tuple[str, str, str], Followed | None] = {}  # by messages
+        self._reader: TailReader | None = None
+
+    @property
+    def tables(self) -> Sequence[MirrorTable]:
+        """As far as they are."""
+        return [followed.table for followed in self._live.values()]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the reader has returned all that there was when the server last sent some."""
+        return self._reader is not None and self._reader.pending == 0
+
+    def close(self) -> None:
+        """Forgets the tables: the target has them."""
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+        self._live.clear()
+        self._called.clear()
+
+    def begin(self, table: MirrorTable) -> None:
+        """A table whose rows are there: its changes are applied from now on."""
+        streams = {each.stream for each in self.tables}
+        if streams and streams != {table.stream}:
+            raise SettingsError(
+                f"{table.name} is published in the stream {table.stream}, and others in"
+                f" {', '.join(streams)}",
+                hint="mirror them into two files or databases",
+            )
+        catalog, key = Catalog(self._connection), table.name
+        self._live[table.name] = Followed(
+            table,
+            lambda table: encoders(self._target, table.columns),
+            lambda version: catalog.version(key, version),
+            dropped=self._dropped,
+        )
+        self._called.clear()
+        # Messages that others have already are read again for this one, if need be.
+        if self._reader is None or table.sequence < self.sequence:
+            self._rewind()
+
+    def _rewind(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self.sequence = min(table.sequence for table in self.tables)
+        stream = self.tables[0].stream
+        self._reader = TailReader(self._server, stream, start=self.sequence + 1)
+
+    def tail(self, wait: float, status: ReplicaStatus) -> int:
+        """Applies what has come, in one transaction; waits up to `wait` seconds for something. How
+        many changes there were."""
+        reader = self._reader
+        assert reader is not None
+        try:
+            messages = reader.fetch(_FETCH, wait)
+        except Malformed as error:
+            raise Malformed(
+                f"message {reader.sequence} of the stream {reader.stream}: {error.message}",
+                hint="delete it (nats stream rmm); its tables are loaded again then",
+            ) from error
+        if not messages:
+            return 0
+        before = sum(each.changes for each in self._live.values())
+        touched: dict[str, Followed] = {}
+        for message in messages:
+            sequence = message.sequence
+            if sequence > self.sequence + 1:
+                self._lost(self.sequence + 1, sequence)
+            self.sequence = sequence
+            followed = self._of(message)
+            if followed is not None:
+                followed.add(message)
+                touched[followed.table.name] = followed
+        self._store(list(touched.values()))
+        status.sequence, status.behind = self.sequence, reader.pending or 0
+        count = sum(each.changes for each in self._live.values()) - before
+        status.changes += count
+        status.applied_at = messages[-1].committed_at or status.applied_at
+        return count
+
+    def _store(self, touched: Sequence[Followed]) -> None:
+        broken = [each for each in self._live.values() if each.problem and each not in touched]
+        work = [some for each in (*touched, *broken) for some in each.work()]
+        self._target.apply(work, self.sequence)
+        for each in self._live.values():
+            each.reached(self.sequence)
+
+    def _of(self, message: Message) -> Followed | None:
+        body = message.body
+        called = body["backend"], body.get("schema") or "", message.collection
+        if called not in self._called:
+            backend, schema, table = called
+            self._called[called] = next(
+                (
+                    each
+                    for each in self._live.values()
+                    if each.table.table == table
+                    and each.table.backend in ("", backend)
+                    and schema in ("", each.table.schema)
+                ),
+                None,
+            )
+        return self._called[called]
+
+    def find_hole(self, status: ReplicaStatus) -> None:
+        """Messages that expired before they were applied, or a stream that was made again."""
+        if not self._live:
+            return
+        stream = self.tables[0].stream
+        found = JetStream(self._connection).stream(stream)
+        if found is None:
+            raise SettingsError(
+                f"there is no stream {stream!r}", hint="the pipeline makes it when it starts"
+            )
+        first, last = int(found["state"]["first_seq"]), int(found["state"]["last_seq"])
+        status.behind = max(0, last - self.sequence)
+        if first > self.sequence + 1:
+            self._lost(self.sequence + 1, first)
+        for each in self._live.values():
+            if found["created"] != each.table.created or last < each.table.sequence:
+                each.problem = f"the stream {stream} was made again"
+        if any(each.problem for each in self._live.values()):
+            self._store(())
+
+    def _lost(self, start: int, end: int) -> None:
+        for each in self._live.values():
+            if each.table.sequence < end - 1:
+                each.problem = each.problem or f"messages {start} to {end - 1} are gone"
+
+    def take_broken(self, names: Collection[str]) -> list[Followed]:
+        """Those of these names whose rows can only be made right by a snapshot; they are not live
+        any more."""
+        found = [each for name, each in self._live.items() if each.problem and name in names]
+        for each in found:
+            del self._live[each.table.name]
+            self._called.clear()
+        return found

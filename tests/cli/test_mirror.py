@@ -1,0 +1,61 @@
+"""`penstock mirror`, as a user calls it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli import main
+from penstock.cli.mirror import lines
+from penstock.replica.bootstrap import Loading
+from penstock.replica.tailing import ReplicaStatus
+from tests.replica.conftest import world_of
+from tests.replica.world import World, same, sqlite_rows
+from tests.servers import Database, Nats
+
+__all__ = ["world_of"]
+
+
+def mirror(*options: str) -> Result:
+    return CliRunner().invoke(main, ["mirror", *options])
+
+
+@pytest.mark.live
+def test_once_makes_a_copy_and_again_goes_on(
+    database: Database, world_of: Callable[..., World], tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE people (id int PRIMARY KEY); INSERT INTO people VALUES (1), (2);"
+        "CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    world = world_of().start()
+    target = f"sqlite:///{tmp_path}/mirror.db"
+    for _ in range(2):
+        database.execute("INSERT INTO people SELECT max(id) + 1 FROM people")
+        world.published()
+        done = mirror(world.nats.url, "--tables", "people", "--to", target, "--once")
+        assert done.exit_code == 0, done.output
+        assert "people: up to message" in done.output
+        same(database, target, "people")
+    with pytest.raises(Exception, match="no such table"):
+        sqlite_rows(target, "other")
+
+
+@pytest.mark.live
+def test_what_is_wrong_is_said_in_one_line(nats: Nats, tmp_path: Path) -> None:
+    done = mirror(nats.url, "--to", f"sqlite:///{tmp_path}/none/mirror.db", "--tables", ", ")
+    assert done.exit_code == 2
+    assert "--tables names no table" in done.output
+    done = mirror("nats://127.0.0.1:1", "--to", f"sqlite:///{tmp_path}/mirror.db")
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output
+
+
+def test_progress_is_a_bar_for_each_table_and_then_the_lag() -> None:
+    status = ReplicaStatus(loading=[Loading(name="users", rows=1200, chunks=3, done=1, ranges=2)])
+    text = lines(status, width=80).plain
+    assert "users" in text
+    assert "██████████░░░░░░░░░░ 1,200 rows in 3 chunks" in text
+    text = lines(ReplicaStatus(tables=2, changes=5, behind=0), width=80).plain
+    assert text == "2 tables live, 5 changes applied, 0 messages to go, 0.0 s behind"

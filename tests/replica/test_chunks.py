@@ -1,0 +1,66 @@
+"""Chunks in every encoding, compressed or not, and what is wrong with them."""
+
+import zlib
+from typing import Any
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+import pytest
+
+from penstock.errors import Malformed, SettingsError
+from penstock.replica.chunks import body_of, differs, loaded
+from penstock.replica.targets import LoadedChunk
+from penstock.snapshots.chunks import ChunkForm
+
+ROWS = [{"id": 1, "raw": b"\x00"}, {"id": 2, "raw": None}]
+FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1"}
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
+def test_rows_come_back(encoding: str, compression: str) -> None:
+    dump: Any = ormsgpack.packb if encoding != "json" else orjson.dumps
+    rows = [{**row, "raw": None} for row in ROWS] if encoding == "json" else ROWS
+    form = ChunkForm(encoding=encoding, **FORM)
+    images = pa.array(map(dump, rows), pa.binary())
+    body = form.body(images.cast(pa.string()) if encoding == "json" else images, 4)
+    headers = {"Content-Type": form.content_type.decode()}
+    if compression == "zstd":
+        body = pa.Codec("zstd").compress(body, asbytes=True)
+        headers["Penstock-Compression"] = "zstd"
+    found = body_of(headers, body)
+    assert found["data"] == rows
+    assert loaded(found, body) == LoadedChunk(4, 2, zlib.crc32(body))
+
+
+def test_what_cannot_be_read_is_an_error() -> None:
+    with pytest.raises(SettingsError, match=r"'lz4'.*snapshot\.compression: none"):
+        body_of({"Penstock-Compression": "lz4"}, b"{}")
+    for headers, body in (
+        ({}, b"{"), ({}, b"\xc1"), ({}, b"[]"), ({"Penstock-Compression": "zstd"}, b"no frame"),
+        ({"Content-Type": "application/vnd.apache.arrow.stream"}, b"no stream"),
+    ):  # fmt: skip
+        with pytest.raises(Malformed):
+            body_of(headers, body)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "problem"),
+    [
+        ([LoadedChunk(0, 2, 5), LoadedChunk(1, 1, 6)], ""),
+        ([LoadedChunk(0, 2, 5)], "1 of 2 chunks are not in the stream any more"),
+        ([LoadedChunk(n, 1, 5) for n in range(3)], "1 chunks are in the stream that it does not"),
+        ([LoadedChunk(0, 2, 5), LoadedChunk(1, 2, 6)], "its chunks have 4 rows, and it should"),
+        ([LoadedChunk(0, 2, 5), LoadedChunk(1, 1, 7)], "chunk 1 is damaged"),
+    ],
+)
+def test_chunks_are_those_of_the_meta_or_it_says_why_not(
+    chunks: list[LoadedChunk], problem: str
+) -> None:
+    listed = [{"chunk": 0, "crc32": 5}, {"chunk": 1, "crc32": 6}]
+    meta = {"batch_count": 2, "row_count": 3, "chunks": listed}
+    assert differs(meta, chunks).startswith(problem)
+    assert bool(differs(meta, chunks)) == bool(problem)
+    if problem and "damaged" not in problem:
+        assert differs({**meta, "chunks": None}, chunks)

@@ -1,0 +1,111 @@
+"""Which changes of a live table are new, and which need another snapshot. Without servers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.errors import SettingsError
+from penstock.replica.followed import Followed
+from penstock.replica.mirrored import MirrorColumn, MirrorTable
+from penstock.replica.targets import AlterColumns, InsertRows, UpsertRows
+from penstock.tail.message import Message
+
+TABLE = MirrorTable(
+    name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,
+    columns=(MirrorColumn(name="a", data_type="integer"),), key=("a",), state="live",
+    cursor="00000000/00000010", sequence=3,
+)  # fmt: skip
+SCHEMAS = {
+    "v2": {
+        "version": "v2",
+        "columns": [
+            {"name": "a", "data_type": "integer", "key": True, "is_nullable": False},
+            {"name": "b", "data_type": "text", "key": False, "is_nullable": True},
+        ],
+    }
+}
+
+
+def followed(table: MirrorTable = TABLE) -> Followed:
+    return Followed(table, lambda _: {}, SCHEMAS.get, dropped="drop")
+
+
+def message(
+    a: int, place: str, sequence: int = 4, headers: Mapping[str, str] | None = None, **body: Any
+) -> Message:
+    row = {"a": a, **({"b": "x"} if body.get("schema_version") == "v2" else {})}
+    return Message(
+        sequence=sequence, subject="cdc.t", stored_at=datetime.now(UTC), headers=headers or {},
+        body={
+            "event_id": place, "operation": "INSERT", "position": place, "key": {"a": a},
+            "data": row, "before": None, "unchanged": [], "schema_version": "v1",
+            "relation_id": 5, **body,
+        },
+    )  # fmt: skip
+
+
+def rows(found: Followed) -> list[Any]:
+    return [row for _, steps in found.work() for step in steps
+            if isinstance(step, (UpsertRows, InsertRows)) for row in step.rows]  # fmt: skip
+
+
+def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapshots() -> None:
+    found = followed()
+    found.add(message(1, "00000000/0000000F:9"))
+    found.add(message(2, "00000000/00000010:0"))
+    found.add(message(3, "00000000/00000011:0"))
+    assert rows(found) == [(2,), (3,)]
+
+
+def test_messages_that_were_applied_and_changes_that_come_twice_are_passed_over() -> None:
+    found = followed(replace(TABLE, key=()))
+    found.add(message(1, "00000000/00000020:0", sequence=3))
+    for place in ("00000000/00000020:9", "00000000/00000020:10", "00000000/00000020:9"):
+        found.add(message(2, place))
+    assert rows(found) == [(2,), (2,)]
+    again = followed(found.table)
+    again.add(message(3, "00000000/00000020:10", sequence=9))
+    assert rows(again) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"operation": "SUSPEND"}, "suspended"),
+        ({"headers": {"Penstock-Replayed": "x"}}, "dead letter"),
+        ({"relation_id": 6}, "made again"),
+        ({"schema_version": "v9"}, "does not have its version v9"),
+        ({"schema_version": None, "data": {"a": 1, "new": 2}}, "other columns"),
+    ],
+)
+def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
+    given: dict[str, Any], problem: str
+) -> None:
+    found = followed()
+    found.add(message(1, "00000000/00000020:0"))
+    found.add(message(2, "00000000/00000021:0", **given))
+    found.add(message(3, "00000000/00000022:0"))
+    assert problem in found.problem
+    work = found.work()
+    assert [step for _, steps in work for step in steps] == [UpsertRows([(1,)])]
+    assert (work[-1][0].state, work[-1][0].snapshot_id) == ("loading", "")
+
+
+def test_columns_come_between_the_rows_before_and_after_them() -> None:
+    found = followed()
+    found.add(message(1, "00000000/00000020:0"))
+    found.add(message(2, "00000000/00000021:0", schema_version="v2"))
+    work = found.work()
+    assert [(table.names, list(steps)) for table, steps in work] == [
+        (("a",), [UpsertRows([(1,)])]),
+        (("a", "b"), [AlterColumns([MirrorColumn(name="b", data_type="text")], [])]),
+        (("a", "b"), [UpsertRows([(2, "x")])]),
+    ]
+
+
+def test_a_layout_without_positions_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"no position.*sink\.layout"):
+        followed().add(message(1, "", position=None))

@@ -1,0 +1,156 @@
+"""The contract of targets, on each of ours: what is stored with rows, and when readers see it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.errors import LeaseLost, SettingsError
+from penstock.replica.mirrored import MirrorColumn, MirrorTable
+from penstock.replica.targets import (
+    AlterColumns,
+    InsertRows,
+    LoadedChunk,
+    Target,
+    UpdateRows,
+    UpsertRows,
+    open_target,
+)
+from tests.replica.world import execute, rows_of
+
+A, B, C = (
+    MirrorColumn(name="a", data_type="integer"),
+    MirrorColumn(name="b", data_type="text"),
+    MirrorColumn(name="c %", data_type="numeric(6,2)"),
+)
+TABLE = MirrorTable(
+    name="t", backend="", schema="public", table="t", target="t", columns=(A, B), key=("a",),
+    snapshot_id="snap-1", stream="CDC", sequence=7,
+)  # fmt: skip
+LIVE = replace(TABLE, state="live")
+Make = Callable[[], Target]
+
+
+@pytest.fixture
+def made(target: str) -> Make:
+    def make() -> Target:
+        return open_target(target)
+
+    return make
+
+
+def rows(target: str, table: str = "t") -> list[tuple[str | None, ...]]:
+    return sorted(tuple(value for _, value in row) for row in rows_of(target, table).elements())
+
+
+def test_rows_are_seen_when_the_table_is_complete_and_chunks_count_once(
+    target: str, made: Make
+) -> None:
+    one = made()
+    assert one.open(["t"]) == []
+    assert one.begin(TABLE) == []
+    one.load(TABLE, LoadedChunk(0, 2, 11), [(1, "x"), (2, "y")])
+    one.close()  # a crash: another process goes on
+    other = made()
+    assert [table.snapshot_id for table in other.open(["t"])] == ["snap-1"]
+    assert other.begin(TABLE) == [LoadedChunk(0, 2, 11)]
+    with pytest.raises(Exception, match="t"):
+        rows(target)
+    other.load(TABLE, LoadedChunk(1, 2, 12), [(2, "newer"), (3, "z")])
+    other.finish(LIVE)
+    assert rows(target) == [("1", "x"), ("2", "newer"), ("3", "z")]
+    assert [(table.state, table.sequence) for table in other.open(["t"])] == [("live", 7)]
+    other.close()
+
+
+def test_rows_of_another_snapshot_are_dropped(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.load(TABLE, LoadedChunk(0, 1, 0), [(1, "of a snapshot that was lost")])
+    other = replace(TABLE, snapshot_id="snap-2")
+    assert one.begin(other) == []
+    one.load(other, LoadedChunk(0, 1, 0), [(2, "x")])
+    one.finish(replace(other, state="live"))
+    assert rows(target) == [("2", "x")]
+    one.close()
+
+
+def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t", "u"])
+    for name in ("t", "u"):
+        table = replace(TABLE, name=name, target=name)
+        one.begin(table)
+        one.finish(replace(table, state="live"))
+    one.apply([(LIVE, [UpsertRows([(1, "x")])])], 9)
+    with pytest.raises(SettingsError):
+        one.apply([(LIVE, [UpsertRows([(2, "y")]), InsertRows([("too", "many", "values")])])], 10)
+    assert {table.name: table.sequence for table in one.open(["t", "u"])} == {"t": 9, "u": 9}
+    assert rows(target) == [("1", "x")]
+    one.apply([], 11)
+    assert {table.name: table.sequence for table in one.open(["u"])} == {"u": 11}
+    one.apply([], 12)  # `t` is not followed: it stays where it is
+    assert {table.name: table.sequence for table in one.open(["t", "u"])} == {"t": 11, "u": 12}
+    one.close()
+
+
+def test_columns_change_between_rows(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.finish(LIVE)
+    wide = replace(LIVE, columns=(A, B, C))
+    narrow = replace(LIVE, columns=(A, C))
+    work = [
+        (LIVE, [UpsertRows([(1, "x")])]),
+        (wide, [AlterColumns([C], [])]),
+        (wide, [UpsertRows([(2, "y", "1.50")])]),
+        (narrow, [AlterColumns([], ["b"])]),
+        (narrow, [UpsertRows([(3, "2.00")])]),
+    ]
+    one.apply(work, 9)
+    assert rows(target) == [("1", None), ("2", "1.50"), ("3", "2.00")]
+    assert [table.names for table in one.open(["t"])] == [("a", "c %")]
+    one.close()
+
+
+def test_a_row_that_moves_takes_the_place_of_another(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.finish(LIVE)
+    one.apply([(LIVE, [UpsertRows([(1, "moves"), (2, "is there"), (3, "stays")])])], 9)
+    step = UpdateRows(("a",), [(1,), (9,)], [(2,), (3,)])
+    one.apply([(LIVE, [step])], 10)
+    assert rows(target) == [("2", "moves"), ("3", "stays")]
+    one.close()
+
+
+def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, made: Make) -> None:
+    one, other = made(), made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.finish(LIVE)
+    execute(target, "CREATE TABLE mine (a int)")
+    with pytest.raises(SettingsError, match="a table mine that is not of a replica"):
+        one.begin(replace(TABLE, name="mine", target="mine"))
+    other.open(["t"])
+    with pytest.raises(LeaseLost, match="another replica writes"):
+        one.apply([], 9)
+    other.apply([], 9)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("mirror.db", "sqlite:///mirror.db"),
+        ("duck://x", "known: postgres"),
+        ("sqlite:///", "write"),
+    ],
+)
+def test_a_target_that_is_none_is_an_error(url: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match=hint):
+        open_target(url)
