@@ -20,6 +20,7 @@ from penstock.feeds import BoundsDocuments, ChecksBookmarks
 from penstock.finding import Finding, Level
 from penstock.position import Bookmarks, PartitionId
 from penstock.sinks import BoundsMessages
+from penstock.snapshots.check import check_snapshots
 
 _LARGER = (
     "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"
@@ -58,6 +59,8 @@ def findings(pipeline: Pipeline) -> Iterator[Finding]:
         yield from _of(f"backend {backend.name}", partial(_source, pipeline, backend))
     yield from _of(f"sink {pipeline.sink.type}", lambda: pipeline.sink.sink().check())
     yield from _sizes(pipeline)
+    with suppress(PenstockError):  # the sink's own findings say it
+        yield from check_snapshots(pipeline)
 
 
 def _sizes(pipeline: Pipeline) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -103,6 +104,7 @@ class Service:
                         pipeline,
                         ownership.instance,
                         is_ours=lambda: not (standby.lost or self._stop.is_set()),
+                        report=partial(board.post, "snapshots"),
                     ) as snapshots,
                 ):
                     beginnings.start()

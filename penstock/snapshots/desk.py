@@ -4,6 +4,7 @@ Used by one thread; runs have threads of their own, and the desk looks after the
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,10 +21,11 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.catalog import Known, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
-from penstock.snapshots.job import Cancelled, Job
+from penstock.snapshots.job import Cancelled, Job, RunProgress
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.totals import SnapshotTotals
 from penstock.table_schema import TableName
 
 log = structlog.get_logger("penstock")
@@ -49,6 +51,7 @@ class Desk:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
         self._bookmarks, self._is_ours = bookmarks, is_ours
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
+        self._totals: defaultdict[str, SnapshotTotals] = defaultdict(SnapshotTotals)
         self._initial = InitialSnapshots(lambda backend: bool(bookmarks(backend)))
         self._pace = SnapshotPace(pipeline.snapshot.rate)
         self._runs: dict[str, tuple[RunRecord, SnapshotRun, Future[None]]] = {}
@@ -62,6 +65,12 @@ class Desk:
         """The run of a table: the one that goes on, or a new one. Raises SettingsError for a table
         that is not followed, Unavailable."""
         table = resolve(name, tables)
+        if table.schema.suspended:
+            raise SettingsError(
+                f"{'.'.join(table.name)} is suspended: {table.schema.suspended}; changes after a"
+                " snapshot would be missing",
+                hint="remove the cause, and: penstock tables resume FILE TABLE",
+            )
         for record, run, future in self._runs.values():
             if record.name == table.name and not run.is_cancelled and not future.done():
                 return self._present(record.snapshot_id)
@@ -124,6 +133,7 @@ class Desk:
             if has_ended:
                 present = self._ended(present, future)
                 self._initial.ended(present, self.records)
+                self._totals[present.backend].ended(present)
             # Again after a while, so that a slow run differs from a dead service.
             if present != record or time.time() - record.changed_at > ALIVE:
                 present = self._put(present)
@@ -131,6 +141,18 @@ class Desk:
             if has_ended:
                 self.records.forget_plan(snapshot_id)
                 del self._runs[snapshot_id]
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """For the status page, by backend."""
+        running: dict[str, list[tuple[RunRecord, RunProgress]]] = {}
+        for snapshot_id, (record, run, _) in self._runs.items():
+            present = self._present(snapshot_id)
+            running.setdefault(record.backend, []).append((present, run.progress))
+        now = time.monotonic()
+        return {
+            backend: self._totals[backend].status(running.get(backend, ()), now)
+            for backend in self._totals.keys() | running.keys()
+        }
 
     def close(self) -> None:
         """Cancels the runs and waits for them. Their records stay: the next owner takes them up."""

@@ -33,8 +33,8 @@ class Job:
 
 @dataclass(slots=True)
 class RunProgress:
-    """How far a run is. `ranges` is 0 until the table was cut; `begun_at` (monotonic seconds), too.
-    `snapshots`: how many of the source it took."""
+    """How far a run is. `ranges` is 0 until the table was cut; so is `begun_at` (monotonic
+    seconds). `snapshots`: how many of the source it took."""
 
     position: str = ""
     lsn: str = ""
@@ -45,3 +45,4 @@ class RunProgress:
     bytes: int = 0
     snapshots: int = 0
     begun_at: float = field(default=0.0, compare=False)
+    done_before: int = 0  # ranges, of those that are done, at `begun_at`

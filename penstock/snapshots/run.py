@@ -237,7 +237,8 @@ class SnapshotRun:
             if job.pipeline and plan.mark and len(ranges) > 1:
                 Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
         progress.position, progress.lsn = plan.position, plan.lsn
-        progress.ranges, progress.begun_at = len(plan.ranges), time.monotonic()
+        progress.ranges = len(plan.ranges)
+        progress.begun_at, progress.done_before = time.monotonic(), progress.done
         self._work.set_parts(self._again)
 
     def _check(self, stream: InitStream, taken: TableSnapshot) -> None:
