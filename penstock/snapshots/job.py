@@ -44,5 +44,6 @@ class RunProgress:
     rows: int = 0
     bytes: int = 0
     snapshots: int = 0
+    waiting: str = ""  # what is waited for at the source, before it can be read
     begun_at: float = field(default=0.0, compare=False)
     done_before: int = 0  # ranges, of those that are done, at `begun_at`

@@ -162,8 +162,11 @@ class SnapshotRun:
         assert isinstance(job.feed, TakesSnapshots)
         return job.feed.snapshot(
             job.schema, job.table, job.known(), patience=self._settings.patience,
-            is_stopped=self._is_over,
+            is_stopped=self._is_over, on_wait=self._waits,
         )  # fmt: skip
+
+    def _waits(self, text: str) -> None:
+        self.progress.waiting = text
 
     def _restore(self, stream: InitStream) -> None:
         job = self.job

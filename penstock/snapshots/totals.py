@@ -39,6 +39,7 @@ def _of(record: RunRecord, progress: RunProgress, now: float) -> dict[str, Any]:
         "snapshot_id": record.snapshot_id,
         "table": ".".join(record.name),
         "state": record.state,
+        "waiting": progress.waiting,
         "ranges": progress.ranges,
         "done": progress.done,
         "chunks": progress.chunks,
