@@ -168,7 +168,7 @@ class Snapshots(Closes):
             return desk.request(name, tables.all)
 
     def _mend(self, desk: Desk, tables: list[Known]) -> None:
-        self._resnapshots.look(tables, desk.records.all, lambda name: desk.request(name, tables))
+        self._resnapshots.look(tables, desk.records.all, lambda name: desk.take_again(name, tables))
 
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")

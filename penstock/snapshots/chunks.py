@@ -34,6 +34,7 @@ class ChunkForm:
     schema: str
     snapshot_id: str
     lsn: str
+    position: str
     encoding: Encoding
 
     @property
@@ -50,6 +51,7 @@ class ChunkForm:
             "snapshot_id": self.snapshot_id,
             "chunk": chunk,
             "lsn": self.lsn,
+            "position": self.position,
         }
         if self.encoding == "arrow":
             return _arrow(rows, shared)

@@ -51,6 +51,7 @@ class Desk:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
         self._bookmarks, self._is_ours = bookmarks, is_ours
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
+        self._refused: dict[TableName, str] = {}
         self._totals: defaultdict[str, SnapshotTotals] = defaultdict(SnapshotTotals)
         self._initial = InitialSnapshots(lambda backend: bool(bookmarks(backend)))
         self._pace = SnapshotPace(pipeline.snapshot.rate)
@@ -117,10 +118,25 @@ class Desk:
             )  # fmt: skip
 
     def begin(self, tables: list[Known]) -> None:
-        """Asks for the initial snapshots that are missing. Raises Unavailable, SettingsError."""
+        """Asks for the initial snapshots that are missing. Raises Unavailable."""
         for table in self._initial.missing(tables, self.records):
-            self._initial.asked(table.name)
-            self.request(table.name, tables)
+            if self.take_again(table.name, tables):
+                self._initial.asked(table.name)
+            else:
+                self._initial.refused(table.name)
+
+    def take_again(self, name: TableName, tables: list[Known]) -> bool:
+        """Asks for a snapshot that nobody waits for; a refusal is logged once. Raises
+        Unavailable."""
+        try:
+            self.request(name, tables)
+        except SettingsError as error:
+            if self._refused.get(name) != error.message:
+                log.warning("no snapshot is taken", table=".".join(name), error=str(error))
+            self._refused[name] = error.message
+            return False
+        self._refused.pop(name, None)
+        return True
 
     def tick(self) -> None:
         """Stores how the runs are, and what came of those that ended. Raises Unavailable; then it

@@ -180,6 +180,7 @@ class SnapshotRun:
                 "chunk": int(one.subject.rpartition(".")[2]), "sequence": one.sequence,
                 "rows": about["rows"], "bytes": len(one.payload),
                 "crc32": zlib.crc32(one.payload), "lsn": about["lsn"],
+                "position": about["position"],
             }  # fmt: skip
             stored.append((chunk, about))
         self._work.restore(plan, stored)
@@ -294,7 +295,7 @@ class SnapshotRun:
             is_over=self._is_over, wrote=self._wrote,
             form=ChunkForm(
                 table=schema.table, schema=schema.schema, snapshot_id=self.job.snapshot_id,
-                lsn=taken.lsn, encoding=self._sink.encoding,
+                lsn=taken.lsn, position=taken.position, encoding=self._sink.encoding,
             ),
         )  # fmt: skip
 

@@ -141,12 +141,14 @@ class Work:
 
 
 def header_of(
-    part: SnapshotPart, reading: PartReading, *, rows: int, lsn: str, is_last: bool
+    part: SnapshotPart, reading: PartReading, *, rows: int, place: tuple[str, str], is_last: bool
 ) -> bytes:
-    """What a chunk says of itself, for `restore`: of which range, and of which reading of it."""
+    """What a chunk says of itself, for `restore`: of which range, and of which reading of it.
+    `place`: its `lsn` and `position`."""
+    lsn, position = place
     about = {
         "range": part.number, "first": reading.numbers[0], "rows": rows, "lsn": lsn,
-        "last": is_last,
+        "position": position, "last": is_last,
     }  # fmt: skip
     return orjson.dumps(about)
 
@@ -155,6 +157,6 @@ def read_header(value: str) -> Any:
     """Raises Malformed."""
     try:
         found = orjson.loads(value)
-        return {key: found[key] for key in ("range", "first", "rows", "lsn", "last")}
+        return {key: found[key] for key in ("range", "first", "rows", "lsn", "position", "last")}
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(f"the header {HEADER} of a chunk can't be read") from error

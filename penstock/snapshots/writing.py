@@ -76,7 +76,9 @@ class ChunkWriter:
             "Penstock-Schema": VERSION,
             "Penstock-Table-Schema": self.schema_version.encode(),
             "Content-Type": form.content_type,
-            HEADER: header_of(part, reading, rows=len(rows), lsn=form.lsn, is_last=is_last),
+            HEADER: header_of(
+                part, reading, rows=len(rows), place=(form.lsn, form.position), is_last=is_last
+            ),
         }
         if self.compression != "none":
             headers[COMPRESSION] = self.compression.encode()
@@ -88,7 +90,7 @@ class ChunkWriter:
         self.wrote(len(rows), len(body))
         return {
             "chunk": number, "sequence": sequence, "rows": len(rows), "bytes": len(body),
-            "crc32": zlib.crc32(body), "lsn": form.lsn,
+            "crc32": zlib.crc32(body), "lsn": form.lsn, "position": form.position,
         }  # fmt: skip
 
 

@@ -214,7 +214,8 @@ def test_a_suspended_table_is_refused(
     table = table_in(database)
     reasons = {("shop", f"public.{table}"): "decode"}
     monkeypatch.setattr(Snapshots, "_suspended", lambda _: reasons)
-    desk = desk_of()
+    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: {PartitionId("s"): START})
+    desk = desk_of(initial=True)  # its refusal ends nothing
     desk.start()
     assert f"{table} is suspended: decode" in desk.ask(f"request.{table}")["error"]
     reasons.clear()
