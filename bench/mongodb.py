@@ -93,8 +93,8 @@ class MongoDB(Closes):
 
     def _first(self) -> list[int]:
         """The cluster time of the first change."""
-        time = self._client.local["oplog.rs"].find_one(sort=[("$natural", 1)])["ts"]
-        return [time.time, time.inc]
+        oldest: Any = self._client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
+        return [oldest["ts"].time, oldest["ts"].inc]
 
 
 def _document(number: int) -> dict[str, Any]:

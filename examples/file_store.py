@@ -97,9 +97,9 @@ def _swap(rows: Rows, lease: Lease) -> Lease | LeaseLost:
     if _revision(rows, lease.name) != lease.revision:
         return LeaseLost(f"{lease.name!r} was changed by another owner")
     # Drawn anew: a row that is deleted and made again never repeats a revision.
-    rows[lease.name] = replace(lease, revision=secrets.randbits(52) + 1)
+    rows[lease.name] = replace(lease, revision=secrets.token_hex(8))
     return rows[lease.name]
 
 
-def _revision(rows: Rows, name: str) -> int:
-    return rows[name].revision if name in rows else 0
+def _revision(rows: Rows, name: str) -> str:
+    return rows[name].revision if name in rows else ""

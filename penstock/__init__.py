@@ -24,8 +24,14 @@ if TYPE_CHECKING:
     )
     from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage, Listing
     from penstock.finding import Finding
+    from penstock.leases import Lease
+    from penstock.leases.balance import Taking, balance
     from penstock.page import Decoder, Page
     from penstock.position import START, Bookmark, PartitionId, Place
+    from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
+    from penstock.processor.processor import Processor
+    from penstock.replica.replica import Replica, ReplicaStatus
+    from penstock.replica.targets import Target
     from penstock.settings import Secret, Settings
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.spark.datasource import PenstockDataSource, register
@@ -44,8 +50,14 @@ _PLACES = {
     ),
     "penstock.feeds": ("Feed", "FeedPlugin", "Following", "Gap", "Lineage", "Listing"),
     "penstock.finding": ("Finding",),
+    "penstock.leases": ("Lease",),
+    "penstock.leases.balance": ("Taking", "balance"),
     "penstock.page": ("Decoder", "Page"),
     "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
+    "penstock.processor.observer": ("Changes", "CloseReason", "Observer", "PartitionContext"),
+    "penstock.processor.processor": ("Processor",),
+    "penstock.replica.replica": ("Replica", "ReplicaStatus"),
+    "penstock.replica.targets": ("Target",),
     "penstock.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
@@ -59,6 +71,8 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 __all__ = [
     "START",
     "Bookmark",
+    "Changes",
+    "CloseReason",
     "Decoder",
     "Feed",
     "FeedPlugin",
@@ -67,22 +81,28 @@ __all__ = [
     "Gap",
     "InvalidPosition",
     "InvalidStream",
+    "Lease",
     "LeaseLost",
     "Lineage",
     "Listing",
     "Malformed",
     "Message",
+    "Observer",
     "Operation",
     "Page",
+    "PartitionContext",
     "PartitionId",
     "PenstockDataSource",
     "PenstockError",
     "Pipeline",
     "Place",
     "PositionLost",
+    "Processor",
     "Receipt",
     "RecordsExpired",
     "Rejected",
+    "Replica",
+    "ReplicaStatus",
     "Secret",
     "Settings",
     "SettingsError",
@@ -91,8 +111,11 @@ __all__ = [
     "SinkPlugin",
     "Stream",
     "TailReader",
+    "Taking",
+    "Target",
     "Unavailable",
     "__version__",
+    "balance",
     "load_pipeline",
     "parse_pipeline",
     "register",

@@ -17,8 +17,9 @@ class TableSchema:
     A column has `name`, `position` (from 1), `data_type` as the source writes it, `is_nullable`,
     `column_default` (an expression, or None) and `key`. `is_nullable` and `column_default` are as
     they were when this was made, and may be newer than the version. `position` is the place of the
-    source's log at which the schema was announced, where that is known. `suspended`: why the
-    changes of the table are not stored; "" for one that is followed, None where it is not known.
+    source's log at which the schema was announced, where that is known, and `relation_id` what
+    changes of the table have as theirs. `suspended`: why the changes of the table are not stored;
+    "" for one that is followed, None where it is not known.
     """
 
     schema: str
@@ -27,6 +28,7 @@ class TableSchema:
     version: str
     columns: tuple[Mapping[str, Any], ...]
     position: str | None = None
+    relation_id: int | None = None
     suspended: str | None = None
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:

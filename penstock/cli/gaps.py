@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from penstock.cli.listing import Rows, print_list
+from penstock.cli.listing import Rows, columns, print_list
 from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import SettingsError
@@ -64,12 +62,18 @@ def _rows(pipeline: Pipeline, mended: str | None) -> list[dict[str, Any]]:
 
 
 def _table(rows: Rows) -> None:
-    table = Table("backend", "partition", "stale", "cause", "after", "until", "at", box=None)
-    for row in rows:
-        for gap in row["gaps"]:
-            place, until = gap["from"] or "the beginning", gap["to"] or "unknown"
-            stale = "yes" if row["stale"] else "no"
-            table.add_row(
-                row["backend"], row["partition"], stale, gap["cause"], place, until, gap["at"]
-            )
-    Console(soft_wrap=True).print(table)
+    head = ("backend", "partition", "stale", "cause", "after", "until", "at")
+    lines = (
+        (
+            row["backend"],
+            row["partition"],
+            "yes" if row["stale"] else "no",
+            gap["cause"],
+            gap["from"] or "the beginning",
+            gap["to"] or "unknown",
+            gap["at"],
+        )
+        for row in rows
+        for gap in row["gaps"]
+    )
+    click.echo(columns(head, lines))

@@ -7,8 +7,9 @@ under one that runs, and none starts meanwhile.
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -16,6 +17,8 @@ from rich.table import Table
 
 from penstock.cli.listing import Rows, print_list
 from penstock.cli.positions_edit import Editing, StoredRow, read_export
+from penstock.cli.positions_owners import about_owner, age_text, owner_text
+from penstock.cli.positions_remaining import print_remaining
 from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.errors import SettingsError
@@ -26,6 +29,7 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
     "show": ("PARTITION",),
     "set": ("PARTITION", "BOOKMARK"),
     "delete": ("PARTITION",),
+    "release": ("PARTITION",),
     "export": (),
     "import": ("EXPORT",),
 }
@@ -37,6 +41,8 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 @click.argument("arguments", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="`list`: a JSON list.")
 @click.option("--yes", is_flag=True, help="`set`, `delete`, `import`: do not ask.")
+@click.option("--now", is_flag=True, help="`release`: do not look for the term whether it renews.")
+@click.option("--remaining", is_flag=True, help="`list`: the changes that are left, and their sum.")
 @state_option
 def command(
     *,
@@ -45,6 +51,8 @@ def command(
     arguments: Sequence[str],
     as_json: bool,
     yes: bool,
+    now: bool,
+    remaining: bool,
     state: Path | None,
 ) -> None:
     """Show and change the stored positions of the pipeline in FILE.
@@ -53,81 +61,108 @@ def command(
 
     \b
     penstock positions FILE                        all of them
+    penstock positions FILE --remaining            how many changes are left, and their sum
     penstock positions FILE show PARTITION         one, with its whole bookmark
     penstock positions FILE set PARTITION BOOKMARK
     penstock positions FILE delete PARTITION
+    penstock positions FILE release PARTITION      from an owner that has ended
     penstock positions FILE export                 all bookmarks, as JSON
     penstock positions FILE import EXPORT          what export wrote (- is standard input)
 
     PARTITION is BACKEND/PARTITION as `list` shows it, BOOKMARK a place or JSON as `show` prints it.
-    What runs keeps its positions: stop the pipeline before they are changed.
+    What runs keeps its positions: stop the pipeline, or the partition's owner, before they are
+    changed.
     """
     if len(arguments) != len(_ACTIONS[action]):
         wanted = " ".join(("positions FILE", action, *_ACTIONS[action]))
         raise SettingsError(f"`{action}` got {len(arguments)} arguments", hint=f"penstock {wanted}")
     pipeline = load_pipeline(file, overrides={"state": str(state)} if state else {})
+    if action == "list" and remaining:
+        with Editing(pipeline) as editing:
+            print_remaining(pipeline, editing.rows(), as_json=as_json)
+        return
     if action == "list":
         print_list(
             stored(pipeline), as_json=as_json, none="no positions are stored yet", table=_table
         )
         return
-    with Editing(pipeline) as editing:
-        _DO[action](editing, tuple(arguments), yes)
+    with Editing(pipeline, lambda text: click.echo(text, err=True)) as editing:
+        _DO[action](editing, tuple(arguments), _Flags(yes, now))
 
 
 def stored(pipeline: Pipeline) -> list[dict[str, Any]]:
     """One row for each backend and partition, by name; raises Unavailable, SettingsError."""
     with Editing(pipeline) as editing:
-        return [_row(row) for row in editing.rows()]
+        now = datetime.now(UTC)
+        return [_row(row, now) for row in editing.rows()]
 
 
-def _show(editing: Editing, arguments: Sequence[str], _: bool) -> None:
+class _Flags(NamedTuple):
+    yes: bool
+    now: bool
+
+
+def _show(editing: Editing, arguments: Sequence[str], _: _Flags) -> None:
     row = editing.row(arguments[0])
     bookmark = None if row.bookmark is None else row.bookmark.to_json()
-    about = {"owner": row.lease.owner, "revision": row.lease.revision}
+    about = {
+        "owner": row.lease.owner,
+        "properties": dict(row.lease.properties),
+        "revision": row.lease.revision,
+    }
     click.echo(json.dumps({"partition": row.name, "bookmark": bookmark, **about}, indent=2))
 
 
-def _set(editing: Editing, arguments: Sequence[str], yes: bool) -> None:
+def _set(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
     name, text = arguments
     bookmark = editing.parse(name, text)
     before = editing.find(name)
     was = before.lease.continuation if before is not None else "no position"
     now = json.dumps(bookmark.to_json())
-    _ask(yes, f"{name}: {was} becomes {now}. Changes between the two are lost or repeated.")
+    _ask(flags.yes, f"{name}: {was} becomes {now}. Changes between the two are lost or repeated.")
     editing.write({name: bookmark})
     click.echo(f"{name} is at {now}")
 
 
-def _delete(editing: Editing, arguments: Sequence[str], yes: bool) -> None:
+def _delete(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
     row = editing.row(arguments[0])
-    _ask(yes, f"{row.name}: {row.lease.continuation} is deleted. The next start begins anew there.")
+    _ask(
+        flags.yes,
+        f"{row.name}: {row.lease.continuation} is deleted. The next start begins anew there.",
+    )
     editing.delete(row)
     click.echo(f"{row.name} has no position any more")
 
 
-def _export(editing: Editing, _: Sequence[str], __: bool) -> None:
+def _release(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
+    row = editing.row(arguments[0])
+    editing.release(row, now=flags.now)
+    click.echo(f"{row.name} has no owner" + (" any more" if row.lease.owner else ""))
+
+
+def _export(editing: Editing, _: Sequence[str], __: _Flags) -> None:
     click.echo(json.dumps(editing.export(), indent=2))
 
 
-def _import(editing: Editing, arguments: Sequence[str], yes: bool) -> None:
+def _import(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
     text = sys.stdin.read() if arguments[0] == "-" else None
     bookmarks = read_export(text if text is not None else _text(arguments[0]))
     for name in bookmarks:
         editing.verify(name)
-    if arguments[0] == "-" and not yes:
+    if arguments[0] == "-" and not flags.yes:
         raise SettingsError(
             "no confirmation can be read while the export is standard input", hint="--yes"
         )
-    _ask(yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
+    _ask(flags.yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
     editing.write(bookmarks)
     click.echo(f"{len(bookmarks)} positions are written")
 
 
-_DO: Mapping[str, Callable[[Editing, Sequence[str], bool], None]] = {
+_DO: Mapping[str, Callable[[Editing, Sequence[str], _Flags], None]] = {
     "show": _show,
     "set": _set,
     "delete": _delete,
+    "release": _release,
     "export": _export,
     "import": _import,
 }
@@ -146,7 +181,7 @@ def _ask(yes: bool, what: str) -> None:
         click.confirm("Go on?", abort=True)
 
 
-def _row(row: StoredRow) -> dict[str, Any]:
+def _row(row: StoredRow, now: datetime) -> dict[str, Any]:
     backend, _, partition = row.name.partition("/")
     # Written by something else: shown as unreadable.
     place = None if row.bookmark is None else str(row.bookmark.place or "")
@@ -154,14 +189,15 @@ def _row(row: StoredRow) -> dict[str, Any]:
         "backend": backend,
         "partition": partition,
         "place": place,
-        "owner": row.lease.owner,
+        **about_owner(row.lease, now),
         "revision": row.lease.revision,
     }
 
 
 def _table(rows: Rows) -> None:
-    table = Table("backend", "partition", "place", "revision", box=None)
+    table = Table("backend", "partition", "place", "owner", "age", "revision", box=None)
     for row in rows:
         place = row["place"] or ("unreadable" if row["place"] is None else "nothing yet")
-        table.add_row(row["backend"], row["partition"], place, str(row["revision"]))
+        about = (owner_text(row), age_text(row["age_seconds"]), row["revision"])
+        table.add_row(row["backend"], row["partition"], place, *about)
     Console(soft_wrap=True).print(table)

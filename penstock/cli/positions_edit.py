@@ -2,15 +2,16 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.cli.positions_owners import refuse_unless_ended, wait_for_owners
 from penstock.closing import Closes
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, Malformed, SettingsError
 from penstock.leases import Lease, replace
-from penstock.leases.holder import TERM, instance_name
+from penstock.leases.holder import TERM, instance_name, released
 from penstock.leases.open import open_store
 from penstock.position import Bookmark
 from penstock.service.ownership import Ownership
@@ -32,15 +33,17 @@ class StoredRow:
 
 
 class Editing(Closes):
-    """Opens the pipeline's store, until `close`. Raises Unavailable, SettingsError."""
+    """Opens the pipeline's store, until `close`. Raises Unavailable, SettingsError. `report` gets
+    what is waited for."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, report: Callable[[str], None] = print) -> None:
         if pipeline.positions.startswith("memory:"):
             raise SettingsError(
                 "positions in memory are gone when the pipeline ends",
                 hint="write positions: sqlite:///FILE to keep them",
             )
         self._pipeline = pipeline
+        self._report = report
         self._prefix = f"{pipeline.name}/"
         self._store = open_store(pipeline.positions)
 
@@ -98,11 +101,14 @@ class Editing(Closes):
     def write(self, bookmarks: Mapping[str, Bookmark]) -> None:
         """Stores bookmarks, in one write. Raises SettingsError while an instance runs."""
         with _Owning(self):
+            found = self._ownerless(bookmarks)
             rows = []
             for name, bookmark in bookmarks.items():
-                before = self._store.get(self._prefix + name) or Lease(name=self._prefix + name)
+                full = self._prefix + name
                 text = json.dumps(bookmark.to_json())
-                rows.append(replace(before, owner="", continuation=text))
+                rows.append(
+                    replace(released(found.get(full) or Lease(name=full)), continuation=text)
+                )
             for each in self._store.put_all(rows):
                 if isinstance(each, LeaseLost):
                     raise each
@@ -110,7 +116,18 @@ class Editing(Closes):
     def delete(self, row: StoredRow) -> None:
         """Removes a row. Raises SettingsError while an instance runs."""
         with _Owning(self):
+            self._ownerless([row.name])
             self._store.delete(row.lease)
+
+    def release(self, row: StoredRow, *, now: bool) -> None:
+        """Takes a row from its owner, which has ended. `now`: does not wait to see that. Raises
+        SettingsError while the owner may live."""
+        with _Owning(self):
+            if now:
+                refuse_unless_ended(row.lease)
+            lease = row.lease if now else self._ownerless([row.name]).get(row.lease.name)
+            if lease is not None and lease.owner:
+                self._store.put(released(lease))
 
     def own(self) -> Ownership:
         """The lease of the pipeline, which is ours now: release it."""
@@ -125,6 +142,11 @@ class Editing(Closes):
                 )
             time.sleep(_POLL)
         return ours
+
+    def _ownerless(self, names: Iterable[str]) -> dict[str, Lease]:
+        """Rows by full name, once no live owner has any of them."""
+        full = {self._prefix + name for name in names}
+        return wait_for_owners(self._store, self._prefix, full, report=self._report)
 
     def _row(self, lease: Lease) -> StoredRow:
         try:

@@ -1,8 +1,6 @@
 """What must hold on this machine before a pipeline can run; feeds and sinks check the rest."""
 
 import errno
-import http.client
-import json
 import os
 import re
 import shutil
@@ -13,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.ask_ops import ask_ops
 from penstock.config import Pipeline
 from penstock.errors import LeaseLost, PenstockError
 from penstock.feeds import KnowsReader, Polled
@@ -29,7 +28,6 @@ _JAVA = 17
 _OF_ONE_MACHINE = ("sqlite", "memory")  # schemes of positions
 # Seconds and bytes that the answer of an ops server may take.
 _PATIENCE = 10.0
-_LONGEST = 65_536
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _GET_JAVA = f"install a Java runtime {_JAVA} or newer: apt-get install openjdk-17-jre-headless"
 
@@ -280,16 +278,8 @@ def check_port(bind: str, port: int, pipeline: str) -> Finding:
 
 def _runs(bind: str, port: int, pipeline: str) -> bool:
     """Whether it is the ops server of this very pipeline that has the port."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
-    connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
-    try:
-        connection.request("GET", "/")
-        answer = json.loads(connection.getresponse().read(_LONGEST))
-        return bool(answer["penstock"]) and answer["pipeline"] == pipeline
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        return False
-    finally:
-        connection.close()
+    answer = ask_ops(bind, port, "/")
+    return bool(answer.get("penstock")) and answer.get("pipeline") == pipeline
 
 
 def _error(subject: str, message: str, remedy: str) -> Finding:

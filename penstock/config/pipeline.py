@@ -28,8 +28,13 @@ from penstock.sinks import Sink, SinkPlugin
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
+def is_name(text: str) -> bool:
+    """Whether it can be the name of a pipeline, a backend or a processor."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _name(value: Any) -> Any:
-    if isinstance(value, str) and not _NAME.fullmatch(value):
+    if isinstance(value, str) and not is_name(value):
         raise ValueError("may have letters, digits, '_' and '-' only (it is part of subjects)")
     return value
 

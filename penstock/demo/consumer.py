@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from penstock.demo.meter import Meter
-from penstock.demo.replica import Replica
+from penstock.demo.replica import DemoReplica
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.tail.message import Message
 from penstock.tail.reader import TailReader
@@ -16,7 +16,7 @@ class Consumer:
     """Follows a stream from its beginning until stopped. `keys` are each table's key columns."""
 
     def __init__(self, url: str, stream: str, keys: Mapping[str, tuple[str, ...]]) -> None:
-        self.replica = Replica(keys)
+        self.replica = DemoReplica(keys)
         self.meter = Meter()
         self.latest: deque[Message] = deque(maxlen=12)
         self.error: PenstockError | None = None

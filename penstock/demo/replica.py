@@ -31,7 +31,7 @@ class Received:
     keys: tuple[Key, ...]
 
 
-class Replica:
+class DemoReplica:
     """Tables as key -> row. `keys` are each table's key columns."""
 
     def __init__(self, keys: Mapping[str, tuple[str, ...]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.compare.same import differing
 from penstock.demo.ledger import Key, Ledger, Written
-from penstock.demo.replica import Received, Replica
+from penstock.demo.replica import DemoReplica, Received
 from penstock.position import Place
 
 # A table's rows by key, as PostgreSQL answers.
@@ -35,7 +35,7 @@ class Verdict:
         return not self.problems
 
 
-def judge(ledger: Ledger, replica: Replica, tables: Mapping[str, TableRows]) -> Verdict:
+def judge(ledger: Ledger, replica: DemoReplica, tables: Mapping[str, TableRows]) -> Verdict:
     """Compares everything with everything."""
     problems = [
         *_some("missing", _missing(ledger, replica.received)),

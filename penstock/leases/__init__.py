@@ -4,9 +4,9 @@ A checkpoint store and a lease store are the same thing: a compare-and-swap stor
 positions of a pipeline are leases whose continuation is a place.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from penstock.errors import LeaseLost
 
@@ -15,15 +15,19 @@ __all__ = ["Lease", "LeaseStore", "replace"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A row of the store. `revision` is the store's: 0 is "not stored yet".
+    """A row of the store. `revision` is the store's, text to be compared for equality only; "" is
+    "not stored yet".
 
     `name` is a path such as `shop/default/slot`. `continuation` is the feed's: JSON text.
+    `properties` is JSON: what the owner states of itself (leases/holder.py), and what is the
+    user's own. Rows of earlier versions have none.
     """
 
     name: str
     owner: str = ""
     continuation: str = ""
-    revision: int = 0
+    properties: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    revision: str = ""
 
 
 class LeaseStore(Protocol):
@@ -38,7 +42,7 @@ class LeaseStore(Protocol):
         ...
 
     def put(self, lease: Lease) -> Lease:
-        """Writes the row if it still has `lease.revision` (0: if it does not exist) and returns
+        """Writes the row if it still has `lease.revision` ("": if it does not exist) and returns
         it with its new revision; raises LeaseLost otherwise. Durable when it returns."""
         ...
 

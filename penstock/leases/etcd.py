@@ -19,6 +19,7 @@ import orjson
 
 from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
+from penstock.leases.encoding import fields_of, lease_of, number_of
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway, MaybeDone
 
 # A transaction of etcd has at most 128 operations (--max-txn-ops) and 1.5 MiB.
@@ -115,7 +116,7 @@ class EtcdStore:
         else:
             answer = self._send({"success": [{"requestTxn": each} for each in swaps]})
             outcomes = [each["response_txn"] for each in answer["responses"]]
-        revision = int(answer["header"]["revision"])
+        revision = str(answer["header"]["revision"])
         return [
             self._outcome(row, outcome, revision, identity)
             for row, outcome in zip(rows, outcomes, strict=True)
@@ -123,7 +124,7 @@ class EtcdStore:
 
     def _swap(self, lease: Lease, identity: str) -> _Json:
         key = self._key(lease.name)
-        fields = {"owner": lease.owner, "continuation": lease.continuation, "write": identity}
+        fields = {**fields_of(lease), "write": identity}
         put = {"key": key, "value": _text(orjson.dumps(fields))}
         return {
             "compare": [_unchanged(key, lease.revision)],
@@ -132,13 +133,13 @@ class EtcdStore:
         }
 
     def _outcome(
-        self, lease: Lease, answer: _Json, revision: int, identity: str
+        self, lease: Lease, answer: _Json, revision: str, identity: str
     ) -> Lease | LeaseLost:
         if answer.get("succeeded"):
             return replace(lease, revision=revision)
         for entry in answer["responses"][0]["response_range"].get("kvs", []):
             if _fields(entry).get("write") == identity:  # sent before, and carried out
-                return replace(lease, revision=int(entry["mod_revision"]))
+                return replace(lease, revision=str(entry["mod_revision"]))
         return _lost(lease.name)
 
     def _send(self, transaction: _Json, *, tries: int = _TRIES) -> _Json:
@@ -160,16 +161,13 @@ class EtcdStore:
 
     def _lease(self, entry: _Json) -> Lease:
         key = base64.b64decode(entry["key"]).removeprefix(self._prefix).decode(errors="replace")
-        fields = _fields(entry)
         try:
-            owner, continuation = str(fields["owner"]), str(fields["continuation"])
+            return lease_of(key, _fields(entry), str(entry["mod_revision"]))
         except KeyError:
             raise SettingsError(
                 f"the key {key!r} under the prefix is no lease",
                 hint="give the positions a prefix of their own",
             ) from None
-        revision = int(entry["mod_revision"])
-        return Lease(name=key, owner=owner, continuation=continuation, revision=revision)
 
 
 def _writes(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
@@ -178,7 +176,7 @@ def _writes(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
     names: set[str] = set()
     size = 0
     for lease in leases:
-        cost = 200 + 3 * len(lease.name) + len(lease.continuation.encode())
+        cost = 200 + 3 * len(lease.name) + len(orjson.dumps(fields_of(lease)))
         if chosen and (lease.name in names or len(chosen) == _ROWS or size + cost > _BYTES):
             yield chosen
             chosen, names, size = [], set(), 0
@@ -189,9 +187,9 @@ def _writes(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
         yield chosen
 
 
-def _unchanged(key: str, revision: int) -> _Json:
-    """True while the key has this revision; 0 is "there is no such key"."""
-    return {"key": key, "target": "MOD", "result": "EQUAL", "modRevision": str(revision)}
+def _unchanged(key: str, revision: str) -> _Json:
+    """True while the key has this revision; "" is "there is no such key"."""
+    return {"key": key, "target": "MOD", "result": "EQUAL", "modRevision": str(number_of(revision))}
 
 
 def _fields(entry: _Json) -> _Json:

@@ -5,7 +5,6 @@ clocks of two hosts are never compared. A holder that is cut off from the store 
 the same rule: `holds` is false one term after the last renewal, before any other can have them.
 """
 
-import json
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.leases import Lease
+from penstock.leases.encoding import properties_of
 from penstock.leases.owned import OwnedRows
 from penstock.processes import is_alive, machine
 
@@ -27,6 +27,10 @@ RENEW = 1.0
 TERM = 4.0
 
 _Document = dict[str, Any]
+# Of `terms`: what is true of one owner only.
+_OWNERS = frozenset({"since", "machine", "pid", "term", "asked_by"})
+# The property with the time of the last checkpoint.
+SAVED = "saved"
 
 
 def instance_name() -> str:
@@ -34,30 +38,63 @@ def instance_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
+def now_text() -> str:
+    """The time, for people: it is compared with nothing."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def terms(lease: Lease) -> _Document:
-    """What a lease's owner wrote of itself: `since`, `machine`, `pid`, `term` (seconds), its
-    `properties`, and `asked_by`, who wants it; empty if nobody holds it."""
-    try:
-        found = json.loads(lease.continuation)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    """The lease's properties: what its owner wrote of itself, `since`, `machine`, `pid`, `term`
+    (seconds) and more; `asked_by`, who wants it; and what is the user's own."""
+    return _earlier(lease) or dict(lease.properties)
+
+
+def users_own(lease: Lease) -> _Document:
+    """The properties without ours: the user's, for a partition's children too."""
+    return {name: value for name, value in _unowned(lease).items() if name != SAVED}
+
+
+def released(lease: Lease) -> Lease:
+    """The row as it is when nobody holds it: with its continuation, and no owner's terms."""
+    return _with(lease, "", _unowned(lease))
+
+
+def owner_has_ended(
+    lease: Lease, *, here: str | None = None, is_alive: Callable[[int], bool] = is_alive
+) -> bool:
+    """Whether the owner was a process of this machine (`here`), and has ended."""
+    document, here = terms(lease), machine() if here is None else here
+    pid = document.get("pid")
+    is_here = bool(here) and document.get("machine") == here
+    return is_here and isinstance(pid, int) and not is_alive(pid)
+
+
+def _unowned(lease: Lease) -> _Document:
+    return {name: value for name, value in terms(lease).items() if name not in _OWNERS}
+
+
+def _earlier(lease: Lease) -> _Document:
+    """What an owner of an earlier version wrote: in the continuation. It goes first: such an
+    owner leaves another's properties as they are, in some stores."""
+    found = properties_of(lease.continuation)
+    return found if "since" in found else {}
 
 
 def _with(lease: Lease, owner: str, document: Mapping[str, Any]) -> Lease:
-    return replace(lease, owner=owner, continuation=json.dumps(document) if document else "")
+    continuation = "" if _earlier(lease) else lease.continuation
+    return replace(lease, owner=owner, continuation=continuation, properties=dict(document))
 
 
 class _Seen(NamedTuple):
     """Of another's lease: for how many seconds it was seen to be of one revision."""
 
-    revision: int
+    revision: str
     seconds: float
     looked_at: float
 
 
 class LeaseHolder:
-    """The leases that one owner holds among rows of which it writes nothing else.
+    """The leases that one owner holds among rows of which it writes the owner and the properties.
 
     `free` and `take` until they are ours; `renew` every `every` seconds (`start`: in a thread),
     one write for all of them; `release`, or lose them. `term` is ours: another's lease states its
@@ -106,6 +143,18 @@ class LeaseHolder:
         is_held = renewed is not None and name not in self._rows.lost
         return is_held and self._clock() - (renewed or 0.0) < self._term
 
+    def has(self, name: str) -> bool:
+        """Whether the lease is among those that are `held`."""
+        return name in self._renewed and name not in self._rows.lost
+
+    def forget(self, names: Collection[str]) -> None:
+        """These are not ours any more, lost or not; writes nothing."""
+        with self._rows.lock:
+            for name in names:
+                self._renewed.pop(name, None)
+            self._rows.drop(names)
+            self._rows.lost.difference_update(names)
+
     def free(self, rows: Iterable[Lease]) -> list[Lease]:
         """Which may be taken of all the rows that there are: nobody's, our own of before, those
         of a process of this machine that has ended, and expired ones. Call it a few times in a
@@ -116,7 +165,7 @@ class LeaseHolder:
             if row.name in held:
                 continue
             seen[row.name] = each = self._watched(row, now)
-            if row.owner in ("", self._rows.owner) or self._is_over(terms(row), each.seconds):
+            if row.owner in ("", self._rows.owner) or self._is_over(row, each.seconds):
                 found.append(row)
         self._seen = seen
         return found
@@ -126,14 +175,15 @@ class LeaseHolder:
         changed meanwhile. After Unavailable, `free` returns those that were written."""
         now = self._clock()
         fresh = {
-            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            "since": now_text(),
             "machine": self._machine,
             "pid": os.getpid(),
             "term": self._term,
             **self._properties(),
         }
         store, owner = self._rows.store, self._rows.owner
-        answers = store.put_all([_with(row, owner, fresh) for row in rows]) if rows else []
+        written = [_with(row, owner, _unowned(row) | fresh) for row in rows]
+        answers = store.put_all(written) if written else []
         taken = [each for each in answers if isinstance(each, Lease)]
         with self._rows.lock:
             self._rows.adopt(taken)
@@ -168,14 +218,14 @@ class LeaseHolder:
         return {name: str(owner) for name, owner in rows.items() if owner}
 
     def release(self, names: Collection[str] | None = None) -> None:
-        """Gives leases (all of them) back, so that nobody need wait for them to expire. A store
-        that is away is no error: they expire."""
+        """Gives leases (all of them) back, so that nobody need wait for them to expire; who asked
+        for one stays in it. A store that is away is no error: they expire."""
         with self._rows.lock:
             names = [name for name in self.held if names is None or name in names]
             for name in names:
                 del self._renewed[name]  # first: another may hold it before we have the answer
             with suppress(PenstockError):
-                self._rows.write(names, lambda row: _with(row, "", {}))
+                self._rows.write(names, lambda row: _with(row, "", self._left(row)))
             self._rows.drop(names)
 
     def start(self) -> None:
@@ -199,6 +249,14 @@ class LeaseHolder:
             with suppress(PenstockError):
                 self.renew()
 
+    def _left(self, row: Lease) -> _Document:
+        asked_by = terms(row).get("asked_by")
+        return self._unowned(row) | ({"asked_by": asked_by} if asked_by else {})
+
+    def _unowned(self, row: Lease) -> _Document:
+        ours = self._properties()
+        return {name: value for name, value in _unowned(row).items() if name not in ours}
+
     def _watched(self, row: Lease, now: float) -> _Seen:
         before = self._seen.get(row.name)
         if before is None or before.revision != row.revision:
@@ -207,10 +265,9 @@ class LeaseHolder:
         more = min(now - before.looked_at, self._every)
         return _Seen(row.revision, before.seconds + more, now)
 
-    def _is_over(self, document: Mapping[str, Any], seconds: float) -> bool:
+    def _is_over(self, row: Lease, seconds: float) -> bool:
         """Whether the owner has ended on this machine, or has not renewed for its term."""
-        pid, term = document.get("pid"), document.get("term", self._term)
-        is_here = bool(self._machine) and document.get("machine") == self._machine
-        if is_here and isinstance(pid, int) and not self._is_alive(pid):
+        term = terms(row).get("term", self._term)
+        if seconds >= (term if isinstance(term, int | float) else self._term):
             return True
-        return seconds >= (term if isinstance(term, int | float) else self._term)
+        return owner_has_ended(row, here=self._machine, is_alive=self._is_alive)

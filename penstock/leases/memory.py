@@ -39,7 +39,7 @@ class MemoryStore:
         """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         with self._lock:
             self._verify(lease)
-            row = replace(lease, revision=next(self._revisions))
+            row = replace(lease, revision=str(next(self._revisions)))
             self._rows[lease.name] = row
             return row
 
@@ -64,5 +64,5 @@ class MemoryStore:
 
     def _verify(self, lease: Lease) -> None:
         row = self._rows.get(lease.name)
-        if (row.revision if row else 0) != lease.revision:
+        if (row.revision if row else "") != lease.revision:
             raise LeaseLost(f"lease {lease.name!r} was changed by another owner")

@@ -21,6 +21,7 @@ from pymongo.read_concern import ReadConcern
 
 from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease
+from penstock.leases.encoding import number_of, properties_of, text_of
 
 _Json = dict[str, Any]
 
@@ -79,7 +80,7 @@ class MongoStore:
         with self._rows() as rows:
             try:
                 found = rows.find_one_and_update(
-                    {"_id": lease.name, "revision": lease.revision},
+                    {"_id": lease.name, "revision": number_of(lease.revision)},
                     {"$set": fresh},
                     upsert=not lease.revision,
                 )
@@ -87,7 +88,7 @@ class MongoStore:
                 raise _lost(lease.name) from None
         if lease.revision and found is None:
             raise _lost(lease.name)
-        return replace(lease, revision=fresh["revision"])
+        return replace(lease, revision=str(fresh["revision"]))
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
         """See LeaseStore; each row is written by itself, all in one request, and one more tells
@@ -95,7 +96,7 @@ class MongoStore:
         fresh = {lease.name: (lease, _document(lease)) for lease in reversed(leases)}
         changes = [
             UpdateOne(
-                {"_id": name, "revision": lease.revision},
+                {"_id": name, "revision": number_of(lease.revision)},
                 {"$set": document},
                 upsert=not lease.revision,
             )
@@ -109,7 +110,7 @@ class MongoStore:
                 ours = {name: document["revision"] for name, (_, document) in fresh.items()}
                 written = {each["_id"] for each in found if each["revision"] == ours[each["_id"]]}
         return [
-            replace(lease, revision=fresh[lease.name][1]["revision"])
+            replace(lease, revision=str(fresh[lease.name][1]["revision"]))
             if lease.name in written and fresh[lease.name][0] is lease
             else _lost(lease.name)
             for lease in leases
@@ -118,7 +119,7 @@ class MongoStore:
     def delete(self, lease: Lease) -> None:
         """See LeaseStore."""
         with self._rows() as rows:
-            found = rows.delete_one({"_id": lease.name, "revision": lease.revision})
+            found = rows.delete_one({"_id": lease.name, "revision": number_of(lease.revision)})
             if found.deleted_count or (not lease.revision and self.get(lease.name) is None):
                 return
         raise _lost(lease.name)
@@ -182,6 +183,7 @@ def _document(lease: Lease) -> _Json:
     return {
         "owner": lease.owner,
         "continuation": lease.continuation,
+        "properties": text_of(lease.properties),
         "revision": 1 + secrets.randbits(62),
     }
 
@@ -192,7 +194,8 @@ def _lease(document: _Json) -> Lease:
             name=document["_id"],
             owner=str(document["owner"]),
             continuation=str(document["continuation"]),
-            revision=int(document["revision"]),
+            properties=properties_of(str(document.get("properties", ""))),
+            revision=str(int(document["revision"])),
         )
     except (KeyError, ValueError, TypeError):
         raise SettingsError(

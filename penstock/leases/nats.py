@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from penstock.errors import LeaseLost, PenstockError, SettingsError
-from penstock.leases import Lease
+from penstock.leases import Lease, encoding
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
@@ -62,10 +62,14 @@ class BucketStore:
         """See LeaseStore; each row is written by itself, all in one exchange with the server. After
         Unavailable any of them may have been written."""
         with self._bucket() as bucket:
-            changes = [(_key(one.name), _value(one), one.revision) for one in leases]
+            changes = [
+                (_key(one.name), _value(one), encoding.number_of(one.revision)) for one in leases
+            ]
             found = bucket.swap(changes) if changes else []
         return [
-            _lost(lease.name) if isinstance(one, WrongRevision) else replace(lease, revision=one)
+            _lost(lease.name)
+            if isinstance(one, WrongRevision)
+            else replace(lease, revision=str(one))
             for lease, one in zip(leases, found, strict=True)
         ]
 
@@ -76,10 +80,10 @@ class BucketStore:
             found = bucket.get(key)
             if found is None and not lease.revision:
                 return
-            if found is None or found.revision != lease.revision:
+            if found is None or str(found.revision) != lease.revision:
                 raise _lost(lease.name)
             try:
-                bucket.delete(key, lease.revision)
+                bucket.delete(key, found.revision)
             except WrongRevision:
                 raise _lost(lease.name) from None
 
@@ -170,19 +174,16 @@ def _name(key: str) -> str:
 
 
 def _value(lease: Lease) -> bytes:
-    return orjson.dumps({"owner": lease.owner, "continuation": lease.continuation})
+    return orjson.dumps(encoding.fields_of(lease))
 
 
 def lease_of(entry: KeyValue) -> Lease:
     """Raises SettingsError for what is no lease."""
     try:
         fields = orjson.loads(entry.value or b"")
-        owner, continuation = str(fields["owner"]), str(fields["continuation"])
+        return encoding.lease_of(_name(entry.key), fields, str(entry.revision))
     except (ValueError, KeyError, TypeError):
         raise SettingsError(
             f"the key {entry.key} of the bucket is no lease",
             hint="give the positions a bucket of their own",
         ) from None
-    return Lease(
-        name=_name(entry.key), owner=owner, continuation=continuation, revision=entry.revision
-    )

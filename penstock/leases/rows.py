@@ -2,19 +2,21 @@
 
 Every operation is one statement, so the database's own lock on the row is the compare-and-swap. A
 store brings what differs: how it connects, its durability, and the meaning of its errors. A
-connection belongs to the process that made it.
+connection belongs to the process that made it. The column `continuation` has the properties, too:
+the table is as earlier versions made it, and a role that may only read and write it is enough.
 """
 
 import os
 from abc import ABC, abstractmethod
 from builtins import list as List  # `list` is a method here
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from penstock.errors import LeaseLost
 from penstock.leases import Lease
+from penstock.leases.encoding import number_of, packed, unpacked
 
 # Statements, each with its values.
 Work = Sequence[tuple[str, Mapping[str, Any]]]
@@ -141,18 +143,27 @@ class RowStore(ABC, Generic[C]):
     def delete(self, lease: Lease) -> None:
         """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         if lease.revision or self.get(lease.name) is not None:
-            _written(lease, self._run(self.statements.delete, asdict(lease)))
+            _written(lease, self._run(self.statements.delete, _values(lease)))
 
     def _put(self, lease: Lease) -> tuple[str, Mapping[str, Any]]:
         statement = self.statements.update if lease.revision else self.statements.insert
-        return statement, asdict(lease)
+        return statement, _values(lease)
+
+
+def _values(lease: Lease) -> Mapping[str, Any]:
+    return {
+        "name": lease.name,
+        "owner": lease.owner,
+        "continuation": packed(lease.continuation, lease.properties),
+        "revision": number_of(lease.revision),
+    }
 
 
 def _outcome(lease: Lease, rows: Sequence[Any]) -> Lease | LeaseLost:
     """What a swap did: its answer has the new revision, or no row."""
     if not rows:
         return LeaseLost(f"lease {lease.name!r} was changed by another owner")
-    return replace(lease, revision=int(rows[0][0]))
+    return replace(lease, revision=str(rows[0][0]))
 
 
 def _written(lease: Lease, rows: Sequence[Any]) -> Lease:
@@ -163,5 +174,12 @@ def _written(lease: Lease, rows: Sequence[Any]) -> Lease:
 
 
 def _lease(row: tuple[str, str, str, int]) -> Lease:
-    name, owner, continuation, revision = row
-    return Lease(name=name, owner=owner, continuation=continuation, revision=revision)
+    name, owner, text, revision = row
+    continuation, properties = unpacked(text)
+    return Lease(
+        name=name,
+        owner=owner,
+        continuation=continuation,
+        properties=properties,
+        revision=str(revision),
+    )

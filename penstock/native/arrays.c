@@ -39,11 +39,11 @@ static int element(struct list *l) {
     int32_t kind = l->column->kind;
     const uint8_t *p = l->in.at, *end = l->in.end;
     struct text raw = {p, 0};
-    int said;
+    int failed;
     if (p < end && *p == '"') {
         l->in.at++;
-        said = quoted(l, &raw);
-        return said ? said : pk_scalar(l->style, kind, raw, l->out);
+        failed = quoted(l, &raw);
+        return failed ? failed : pk_scalar(l->style, kind, raw, l->out);
     }
     while (p < end && *p != l->column->delimiter && *p != '}' && *p != '{' && *p != '"' && *p != '\\')
         p++;
@@ -56,7 +56,7 @@ static int element(struct list *l) {
 
 /* After an opening brace, up to the closing one. */
 static int items(struct list *l, int depth) {
-    int json = l->style->json, said = FINE;
+    int json = l->style->json, failed = FINE;
     int64_t start = l->out->size, count = 0;
     uint8_t c = 0;
     if (put8(l->out, '[')) return FULL;
@@ -68,11 +68,11 @@ static int items(struct list *l, int depth) {
             if (peek(&l->in) == '{') {
                 if (depth == DIMENSIONS) return STRANGE;
                 l->in.at++;
-                said = items(l, depth + 1);
+                failed = items(l, depth + 1);
             } else {
-                said = element(l);
+                failed = element(l);
             }
-            if (said) return said;
+            if (failed) return failed;
             if (!take8(&l->in, &c)) return STRANGE;
         } while (c == l->column->delimiter);
         if (c != '}') return STRANGE;
@@ -82,7 +82,7 @@ static int items(struct list *l, int depth) {
 
 int pk_array(struct style *style, const struct column *column, struct text raw, struct buffer *out) {
     struct list l = {style, column, {raw.at, raw.at + raw.size}, out};
-    int said;
+    int failed;
     if (peek(&l.in) == '[') {
         while (left(&l.in) && strchr("0123456789:-[]", *l.in.at)) l.in.at++;
         if (peek(&l.in) != '=') return STRANGE;
@@ -90,6 +90,6 @@ int pk_array(struct style *style, const struct column *column, struct text raw, 
     }
     if (peek(&l.in) != '{') return STRANGE;
     l.in.at++;
-    if ((said = items(&l, 1))) return said;
+    if ((failed = items(&l, 1))) return failed;
     return l.in.at == l.in.end ? FINE : STRANGE;
 }

@@ -26,7 +26,7 @@ struct build {
     struct page *page;
     struct holder *holder;
     int64_t rows;
-    int column, said;
+    int column, failed;
 };
 
 static void release(struct ArrowArray *array) {
@@ -63,7 +63,7 @@ static struct ArrowArray *next(struct build *b, int64_t buffers) {
 
 static struct buffer sized(struct build *b, int64_t size) {
     struct buffer made = {0};
-    if (!room(&made, size ? size : 1)) b->said |= FULL;
+    if (!room(&made, size ? size : 1)) b->failed |= FULL;
     return made;
 }
 
@@ -163,7 +163,7 @@ static void texts(struct build *b, chooser choose, struct text prefix) {
     uint8_t space[48];
     struct ArrowArray *array = next(b, 3);
     struct buffer ends = sized(b, 4 * (b->rows + 1)), data = sized(b, 16 * b->rows), valid = {0};
-    for (int64_t i = 0; i < b->rows && !b->said; i++) {
+    for (int64_t i = 0; i < b->rows && !b->failed; i++) {
         struct text text = choose(b, i, space);
         int32_t start = (int32_t)data.size;
         uint8_t *at;
@@ -173,14 +173,14 @@ static void texts(struct build *b, chooser choose, struct text prefix) {
             continue;
         }
         if (!(at = room(&data, prefix.size + text.size))) {
-            b->said |= FULL;
+            b->failed |= FULL;
             break;
         }
         if (prefix.size) memcpy(at, prefix.at, (size_t)prefix.size);
         memcpy(at + prefix.size, text.at, (size_t)text.size);
         data.size += prefix.size + text.size;
     }
-    if (!b->said) {
+    if (!b->failed) {
         int32_t end = (int32_t)data.size;
         memcpy(ends.data + 4 * b->rows, &end, 4);
     }
@@ -195,7 +195,7 @@ static void written(struct build *b, struct texts *t) {
     array->null_count = t->nulls;
     array->buffers[0] = t->nulls ? own(b->holder, &t->valid) : NULL;
     array->buffers[1] = own(b->holder, &t->ends);
-    if (!room(&t->data, 1)) b->said |= FULL;
+    if (!room(&t->data, 1)) b->failed |= FULL;
     array->buffers[2] = own(b->holder, &t->data);
 }
 
@@ -222,7 +222,7 @@ static int captured_at(const struct build *b, int64_t row, int64_t *value) {
 static void numbers(struct build *b, number choose) {
     struct ArrowArray *array = next(b, 2);
     struct buffer data = sized(b, 8 * b->rows), valid = {0};
-    for (int64_t i = 0; i < b->rows && !b->said; i++) {
+    for (int64_t i = 0; i < b->rows && !b->failed; i++) {
         int64_t value;
         if (!choose(b, i, &value)) set_null(b, array, &valid, i);
         memcpy(data.data + 8 * i, &value, 8);
@@ -234,7 +234,7 @@ static void numbers(struct build *b, number choose) {
 static void ordinals(struct build *b) {
     struct ArrowArray *array = next(b, 2);
     struct buffer data = sized(b, 4 * b->rows);
-    for (int64_t i = 0; i < b->rows && !b->said; i++)
+    for (int64_t i = 0; i < b->rows && !b->failed; i++)
         memcpy(data.data + 4 * i, &rows_of(b)[i].ordinal, 4);
     array->buffers[1] = own(b->holder, &data);
 }
@@ -249,7 +249,7 @@ static void unchanged(struct build *b) {
     h->names_of[0] = &h->names;
     array->n_children = 1;
     array->children = h->names_of;
-    if (!room(&p->unchanged.data, 1)) b->said |= FULL;
+    if (!room(&p->unchanged.data, 1)) b->failed |= FULL;
     h->names.buffers[1] = own(h, &p->unchanged.ends);
     h->names.buffers[2] = own(h, &p->unchanged.data);
 }
@@ -267,7 +267,7 @@ static void columns(struct build *b) {
     struct page *p = b->page;
     struct buffer start = {0};
     struct text prefix = nothing;
-    if (put(&start, p->setup.backend.at, p->setup.backend.size) || put8(&start, ':')) b->said = FULL;
+    if (put(&start, p->setup.backend.at, p->setup.backend.size) || put8(&start, ':')) b->failed = FULL;
     else prefix = (struct text){start.data, start.size};
     texts(b, backend, nothing);
     texts(b, partition, nothing);
@@ -292,7 +292,7 @@ static void columns(struct build *b) {
     numbers(b, captured_at);
     free(start.data);
     void *zeros = calloc((size_t)b->rows + 1, 4);
-    if (!zeros) b->said |= FULL;
+    if (!zeros) b->failed |= FULL;
     b->holder->owned[b->holder->owned_count++] = zeros;
     nulls(b, zeros, 3); /* delta */
     nulls(b, zeros, 3); /* mark */
@@ -309,6 +309,6 @@ int32_t penstock_page_export(struct page *page, struct ArrowArray *out) {
     init(h, out, b.rows, 1, COLUMNS + 1);
     out->n_children = COLUMNS;
     out->children = h->columns;
-    if (b.said) out->release(out);
-    return b.said;
+    if (b.failed) out->release(out);
+    return b.failed;
 }

@@ -59,8 +59,8 @@ int bson_put_word(struct walk *w, const char *word) {
 }
 
 int bson_put_single(struct walk *w, const char *name) {
-    int said = put8(w->out, w->json ? '{' : 0x81);
-    if (said || (said = bson_put_word(w, name))) return said;
+    int failed = put8(w->out, w->json ? '{' : 0x81);
+    if (failed || (failed = bson_put_word(w, name))) return failed;
     return w->json ? put8(w->out, ':') : FINE;
 }
 
@@ -146,9 +146,9 @@ static int put_date(struct walk *w, int64_t time) {
 }
 
 static int put_timestamp(struct walk *w, const uint8_t *p) {
-    int said = bson_put_single(w, "$timestamp");
-    if (said || (said = put8(w->out, w->json ? '{' : 0x82)) || (said = bson_put_word(w, "t")))
-        return said;
+    int failed = bson_put_single(w, "$timestamp");
+    if (failed || (failed = put8(w->out, w->json ? '{' : 0x82)) || (failed = bson_put_word(w, "t")))
+        return failed;
     if ((w->json && put8(w->out, ':')) || bson_put_number(w, (int64_t)bson_little(p + 4, 4))) return FULL;
     if ((w->json && put8(w->out, ',')) || bson_put_word(w, "i")) return FULL;
     if ((w->json && put8(w->out, ':')) || bson_put_number(w, (int64_t)bson_little(p, 4))) return FULL;
@@ -212,13 +212,13 @@ int bson_put_name(struct walk *w, struct text name, int first) {
             return STRANGE;
     if (w->names == NAMES || bson_is(name, "$ref")) return STRANGE;
     w->name[w->names++] = name;
-    int said = bson_put_text(w, name);
-    return said || !w->json ? said : put8(w->out, ':');
+    int failed = bson_put_text(w, name);
+    return failed || !w->json ? failed : put8(w->out, ':');
 }
 
 int bson_document(struct walk *w, struct cursor *c, int is_array) {
     int64_t start = w->out->size, count = 0;
-    int first = w->names, said;
+    int first = w->names, failed;
     struct cursor in;
     struct text name;
     uint8_t type;
@@ -227,8 +227,8 @@ int bson_document(struct walk *w, struct cursor *c, int is_array) {
     for (; left(&in); count++) {
         if (bson_take_name(&in, &type, &name)) return STRANGE;
         if (w->json && count && put8(w->out, ',')) return FULL;
-        if (!is_array && (said = bson_put_name(w, name, first))) return said;
-        if ((said = bson_value(w, type, &in))) return said;
+        if (!is_array && (failed = bson_put_name(w, name, first))) return failed;
+        if ((failed = bson_value(w, type, &in))) return failed;
     }
     w->names = first;
     w->depth--;

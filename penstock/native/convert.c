@@ -27,18 +27,18 @@ static int images(const struct ArrowArray *from, uint8_t *valid, int32_t *ends, 
                   int64_t *nulls) {
     const uint8_t *known = from->buffers[VALID], *bytes = from->buffers[DATA];
     const int32_t *at = (const int32_t *)from->buffers[ENDS] + from->offset;
-    int said = FINE;
-    for (int64_t i = 0; i < from->length && !said; i++) {
+    int failed = FINE;
+    for (int64_t i = 0; i < from->length && !failed; i++) {
         ends[i] = (int32_t)data->size;
         if (is_set(known, from->offset + i)) {
             valid[i >> 3] |= (uint8_t)(1 << (i & 7));
-            said = pk_json_to_msgpack((struct text){bytes + at[i], at[i + 1] - at[i]}, data);
+            failed = pk_json_to_msgpack((struct text){bytes + at[i], at[i + 1] - at[i]}, data);
         } else {
             ++*nulls;
         }
     }
     ends[from->length] = (int32_t)data->size;
-    return said;
+    return failed;
 }
 
 int32_t penstock_convert(const struct ArrowArray *from, struct ArrowArray *to) {
@@ -47,11 +47,11 @@ int32_t penstock_convert(const struct ArrowArray *from, struct ArrowArray *to) {
     uint8_t *valid = calloc(1, (size_t)(rows / 8 + 1));
     int32_t *ends = malloc((size_t)(rows + 1) * sizeof *ends);
     struct buffer data = {0};
-    int said = owner && valid && ends && room(&data, 1) ? FINE : FULL;
-    if (!said) said = images(from, valid, ends, &data, &nulls);
-    if (said) {
+    int failed = owner && valid && ends && room(&data, 1) ? FINE : FULL;
+    if (!failed) failed = images(from, valid, ends, &data, &nulls);
+    if (failed) {
         free(owner), free(valid), free(ends), free(data.data);
-        return said;
+        return failed;
     }
     *owner = (struct owner){{valid, ends, data.data}};
     *to = (struct ArrowArray){.length = rows, .null_count = nulls, .n_buffers = BUFFERS,

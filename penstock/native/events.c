@@ -25,9 +25,9 @@ static const char *const OPERATION[] = {"insert", "update", "replace", "delete"}
 /* A value that nobody needs: read all the same, because a broken one is Python's to report. */
 static int ignore(struct walk *w, uint8_t type, struct cursor *c) {
     int64_t size = w->out->size;
-    int said = bson_value(w, type, c);
+    int failed = bson_value(w, type, c);
     w->out->size = size;
-    return said;
+    return failed;
 }
 
 static int operation_of(struct cursor *c, uint8_t type, struct event *e) {
@@ -44,7 +44,7 @@ static int session_of(struct walk *w, struct cursor *c, uint8_t type, const uint
     struct cursor in;
     struct text name;
     const uint8_t *p;
-    int said;
+    int failed;
     if (type != DOCUMENT || e->session >= 0 || bson_enter(c, &in)) return STRANGE;
     while (left(&in)) {
         if (bson_take_name(&in, &type, &name)) return STRANGE;
@@ -57,8 +57,8 @@ static int session_of(struct walk *w, struct cursor *c, uint8_t type, const uint
         }
         if (type == BINARY && p + 5 <= in.end && p[4] != 4) { /* the user's digest */
             if (!take(&in, 5) || !take(&in, (int32_t)bson_little(p, 4))) return STRANGE;
-        } else if ((said = ignore(w, type, &in))) {
-            return said;
+        } else if ((failed = ignore(w, type, &in))) {
+            return failed;
         }
     }
     return e->session < 0 ? STRANGE : FINE;
@@ -111,7 +111,7 @@ static int put_key(struct walk *w, uint8_t type, struct cursor *in, uint8_t *roo
     const uint8_t *p = in->at;
     const char *form = NULL;
     int64_t number = 0;
-    int said;
+    int failed;
     if (type == STRING) {
         if (bson_take_string(in, text)) return STRANGE;
     } else if (type == OBJECT_ID && take(in, 12)) {
@@ -128,9 +128,9 @@ static int put_key(struct walk *w, uint8_t type, struct cursor *in, uint8_t *roo
     } else {
         return STRANGE;
     }
-    if (form && (said = bson_put_single(w, form))) return said;
-    said = type == INT32 || type == INT64 ? bson_put_number(w, number) : bson_put_text(w, *text);
-    return said || !form ? said : bson_put_end(w);
+    if (form && (failed = bson_put_single(w, form))) return failed;
+    failed = type == INT32 || type == INT64 ? bson_put_number(w, number) : bson_put_text(w, *text);
+    return failed || !form ? failed : bson_put_end(w);
 }
 
 /* The key with its types, and then the `_id` as text. */
@@ -139,7 +139,7 @@ static int identify(struct walk *w, struct cursor c, struct event *e) {
     struct text name, text, id = {0};
     uint8_t type, known[40], other[40];
     int64_t count = 0;
-    int said;
+    int failed;
     if (bson_enter(&c, &in) || !left(&in)) return STRANGE;
     e->key[0] = w->out->size;
     if (put8(w->out, '{')) return FULL;
@@ -147,32 +147,32 @@ static int identify(struct walk *w, struct cursor c, struct event *e) {
         if (bson_take_name(&in, &type, &name)) return STRANGE;
         int is_id = bson_is(name, "_id");
         if (w->json && count && put8(w->out, ',')) return FULL;
-        if ((said = bson_put_name(w, name, 0))) return said;
-        if ((said = put_key(w, type, &in, is_id ? known : other, is_id ? &id : &text))) return said;
+        if ((failed = bson_put_name(w, name, 0))) return failed;
+        if ((failed = put_key(w, type, &in, is_id ? known : other, is_id ? &id : &text))) return failed;
     }
     if (!id.at) return STRANGE;
     w->names = 0;
-    said = w->json ? put8(w->out, '}') : pk_header(w->out, e->key[0], count, pk_map_header);
+    failed = w->json ? put8(w->out, '}') : pk_header(w->out, e->key[0], count, pk_map_header);
     e->key[1] = e->document_id[0] = w->out->size;
-    if (said || put(w->out, id.at, id.size)) return FULL;
+    if (failed || put(w->out, id.at, id.size)) return FULL;
     e->document_id[1] = w->out->size;
     return FINE;
 }
 
 static int image(struct walk *w, struct element *part, int64_t *span) {
-    int said;
+    int failed;
     if (part->type == NOTHING || !part->type) return FINE;
     if (part->type != DOCUMENT) return STRANGE;
     span[0] = w->out->size;
-    said = bson_document(w, &part->value, 0);
+    failed = bson_document(w, &part->value, 0);
     span[1] = w->out->size;
-    return said;
+    return failed;
 }
 
 /* One member of a change's delta; `found` has no type where the event has none. */
 static int member(struct walk *w, const char *name, struct element *found, int is_array) {
-    int said = bson_put_word(w, name);
-    if (said || (w->json && put8(w->out, ':'))) return said ? said : FULL;
+    int failed = bson_put_word(w, name);
+    if (failed || (w->json && put8(w->out, ':'))) return failed ? failed : FULL;
     if (found->type) return bson_document(w, &found->value, is_array);
     if (w->json) return put(w->out, is_array ? "[]" : "{}", 2);
     return put8(w->out, is_array ? 0x90 : 0x80);
@@ -183,7 +183,7 @@ static int delta(struct walk *w, struct element *part, int64_t *span) {
     struct cursor in, names, inside;
     struct text name, text;
     uint8_t type;
-    int said;
+    int failed;
     if (part->type == NOTHING || !part->type) return FINE;
     if (part->type != DOCUMENT || bson_enter(&part->value, &in)) return STRANGE;
     while (left(&in)) {
@@ -193,7 +193,7 @@ static int delta(struct walk *w, struct element *part, int64_t *span) {
             inside = in;
             if (bson_is(name, "truncatedArrays") && (type != ARRAY || bson_enter(&inside, &names) || left(&names)))
                 return STRANGE;
-            if ((said = ignore(w, type, &in))) return said;
+            if ((failed = ignore(w, type, &in))) return failed;
             continue;
         }
         if (found->type || type != (found == &updated ? DOCUMENT : ARRAY)) return STRANGE;
@@ -205,12 +205,12 @@ static int delta(struct walk *w, struct element *part, int64_t *span) {
     }
     span[0] = w->out->size;
     if (put8(w->out, w->json ? '{' : 0x83)) return FULL;
-    if ((said = member(w, "updated", &updated, 0)) || (w->json && (said = put8(w->out, ','))))
-        return said;
-    if ((said = member(w, "removed", &removed, 1)) || (w->json && (said = put8(w->out, ','))))
-        return said;
+    if ((failed = member(w, "updated", &updated, 0)) || (w->json && (failed = put8(w->out, ','))))
+        return failed;
+    if ((failed = member(w, "removed", &removed, 1)) || (w->json && (failed = put8(w->out, ','))))
+        return failed;
     updated.type = 0;
-    if ((said = member(w, "truncated", &updated, 1)) || (said = bson_put_end(w))) return said;
+    if ((failed = member(w, "truncated", &updated, 1)) || (failed = bson_put_end(w))) return failed;
     span[1] = w->out->size;
     return FINE;
 }
@@ -220,13 +220,13 @@ static int read_event(struct walk *w, struct cursor c, const uint8_t *payload, s
     struct cursor in;
     struct text name;
     uint8_t type;
-    int said, i;
+    int failed, i;
     if (bson_enter(&c, &in) || left(&c)) return STRANGE;
     while (left(&in)) {
         if (bson_take_name(&in, &type, &name)) return STRANGE;
         for (i = 0; i < PARTS && !bson_is(name, PART[i]);) i++;
         if (i == PARTS) {
-            if ((said = scalar(w, name, type, &in, payload, e))) return said;
+            if ((failed = scalar(w, name, type, &in, payload, e))) return failed;
             continue;
         }
         if (part[i].type || (type != DOCUMENT && type != NOTHING)) return STRANGE;
@@ -236,9 +236,9 @@ static int read_event(struct walk *w, struct cursor c, const uint8_t *payload, s
     if (e->operation < 0 || part[NAMESPACE].type != DOCUMENT || part[KEY].type != DOCUMENT)
         return STRANGE;
     if (names_of(part[NAMESPACE].value, payload, e)) return STRANGE;
-    if ((said = identify(w, part[KEY].value, e))) return said;
-    if ((said = image(w, &part[BEFORE], e->before))) return said;
-    if ((said = image(w, &part[AFTER], e->after))) return said;
+    if ((failed = identify(w, part[KEY].value, e))) return failed;
+    if ((failed = image(w, &part[BEFORE], e->before))) return failed;
+    if ((failed = image(w, &part[AFTER], e->after))) return failed;
     return delta(w, &part[UPDATE], e->delta);
 }
 
@@ -254,13 +254,13 @@ int32_t penstock_bson_read(const uint8_t *payload, const int64_t *spans, int64_t
     for (int64_t i = 0; i < count; i++) {
         struct cursor c = {payload + spans[2 * i], payload + spans[2 * i + 1]};
         int64_t size = out->size;
-        int said;
+        int failed;
         memset(found + i, 0xFF, sizeof *found); /* -1: nothing is there */
         found[i].has_wall = 0;
         w.out = out, w.json = json, w.depth = w.names = 0;
-        said = read_event(&w, c, payload, found + i);
-        if (said == FULL) return FULL;
-        if (said) found[i].operation = -1, out->size = size;
+        failed = read_event(&w, c, payload, found + i);
+        if (failed == FULL) return FULL;
+        if (failed) found[i].operation = -1, out->size = size;
     }
     return FINE;
 }

@@ -37,9 +37,9 @@ int pk_end_text(struct texts *texts, int32_t row, int present) {
 
 int pk_end_row(struct page *p, struct row row) {
     int32_t names = (int32_t)(p->unchanged.ends.size / 4) - 1;
-    int said = put(&p->rows, &row, sizeof row) | put(&p->unchanged_ends, &names, 4);
+    int failed = put(&p->rows, &row, sizeof row) | put(&p->unchanged_ends, &names, 4);
     p->state.rows++;
-    return said;
+    return failed;
 }
 
 /* The cells of one tuple, whose tag was taken. */
@@ -71,13 +71,13 @@ static int label(const struct style *style, struct text text, int first, struct 
 static int image(struct page *p, const struct plan *plan, const struct cell *cells, int only_key,
                  struct buffer *out) {
     int64_t start = out->size, count = 0;
-    int said;
+    int failed;
     if (!p->style.json && put8(out, 0)) return FULL;
     for (int32_t i = 0; i < plan->columns; i++) {
         const struct column *column = &plan->column[i];
         if (cells[i].kind == UNSENT || (only_key && !(column->flags & FLAG_KEY))) continue;
-        if ((said = label(&p->style, column->label, !count++, out))) return said;
-        if ((said = cell_value(p, column, &cells[i], out))) return said;
+        if ((failed = label(&p->style, column->label, !count++, out))) return failed;
+        if ((failed = cell_value(p, column, &cells[i], out))) return failed;
     }
     if (!p->style.json) return pk_header(out, start, count, pk_map_header);
     return count ? put8(out, '}') : put(out, "{}", 2);
@@ -99,16 +99,16 @@ struct sides {
 /* The document id of several key columns: a JSON array. */
 static int several(struct page *p, const struct plan *plan, struct sides s) {
     struct buffer *out = &p->document_id.data;
-    int json = p->style.json, said = FINE;
+    int json = p->style.json, failed = FINE;
     p->style.json = 1;
-    for (int32_t k = 0; k < plan->keys && !said; k++) {
+    for (int32_t k = 0; k < plan->keys && !failed; k++) {
         int32_t i = plan->key[k];
-        if (put8(out, k ? ',' : '[')) said = FULL;
-        if (!said)
-            said = cell_value(p, &plan->column[i], find(plan, s.fresh, s.old, s.only_key, i), out);
+        if (put8(out, k ? ',' : '[')) failed = FULL;
+        if (!failed)
+            failed = cell_value(p, &plan->column[i], find(plan, s.fresh, s.old, s.only_key, i), out);
     }
     p->style.json = json;
-    return said ? said : put8(out, ']');
+    return failed ? failed : put8(out, ']');
 }
 
 static int plain(struct page *p, const struct column *column, const struct cell *cell,
@@ -120,7 +120,7 @@ static int plain(struct page *p, const struct column *column, const struct cell 
 static int identify(struct page *p, const struct plan *plan, struct sides s, int *known) {
     struct buffer *out = &p->key.data;
     uint8_t *at;
-    int said = FINE;
+    int failed = FINE;
     *known = 0;
     if (!plan->keys) return FINE;
     for (int32_t k = 0; k < plan->keys; k++)
@@ -130,14 +130,14 @@ static int identify(struct page *p, const struct plan *plan, struct sides s, int
         if (!(at = room(out, 5))) return FULL;
         wrote(out, pk_map_header(at, plan->keys));
     }
-    for (int32_t k = 0; k < plan->keys && !said; k++) {
+    for (int32_t k = 0; k < plan->keys && !failed; k++) {
         int32_t i = plan->key[k];
-        said = label(&p->style, plan->column[i].label, !k, out);
-        if (!said)
-            said = cell_value(p, &plan->column[i], find(plan, s.fresh, s.old, s.only_key, i), out);
+        failed = label(&p->style, plan->column[i].label, !k, out);
+        if (!failed)
+            failed = cell_value(p, &plan->column[i], find(plan, s.fresh, s.old, s.only_key, i), out);
     }
-    if (!said && p->style.json) said = put8(out, '}');
-    if (said || plan->keys > 1) return said ? said : several(p, plan, s);
+    if (!failed && p->style.json) failed = put8(out, '}');
+    if (failed || plan->keys > 1) return failed ? failed : several(p, plan, s);
     return plain(p, &plan->column[plan->key[0]],
                  find(plan, s.fresh, s.old, s.only_key, plan->key[0]), &p->document_id.data);
 }
@@ -186,12 +186,12 @@ static int read_sides(struct page *p, const struct plan *plan, uint8_t tag, stru
 static int write_row(struct page *p, const struct plan *plan, uint8_t tag, struct sides s,
                      struct row row) {
     int32_t at = p->state.rows;
-    int said, identified, owned;
-    if (s.fresh && (said = unchanged(p, plan, s.fresh, tag == 'I'))) return said;
-    if (s.fresh && (said = image(p, plan, s.fresh, 0, &p->after.data))) return said;
-    if (s.old && (said = image(p, plan, s.old, s.only_key, &p->before.data))) return said;
-    if ((said = identify(p, plan, s, &identified))) return said;
-    if ((said = owner(p, plan, s, &owned))) return said;
+    int failed, identified, owned;
+    if (s.fresh && (failed = unchanged(p, plan, s.fresh, tag == 'I'))) return failed;
+    if (s.fresh && (failed = image(p, plan, s.fresh, 0, &p->after.data))) return failed;
+    if (s.old && (failed = image(p, plan, s.old, s.only_key, &p->before.data))) return failed;
+    if ((failed = identify(p, plan, s, &identified))) return failed;
+    if ((failed = owner(p, plan, s, &owned))) return failed;
     return pk_end_text(&p->document_id, at, identified) | pk_end_text(&p->key, at, identified) |
            pk_end_text(&p->before, at, s.old != NULL) | pk_end_text(&p->after, at, s.fresh != NULL) |
            pk_end_text(&p->tenant, at, owned) | pk_end_row(p, row);
@@ -214,11 +214,11 @@ int pk_row(struct page *p, const struct relation *relation, uint8_t tag, struct 
     struct sides sides;
     struct row row = {p->state.unit, relation->index, p->state.ordinal,
                       tag == 'I' ? 0 : tag == 'U' ? 1 : 2, -1, 0};
-    int said;
+    int failed;
     if (plan->columns < 0) return STRANGE;
     if (make_cells(p, plan->columns + 1)) return FULL; /* so that there are some */
     if (read_sides(p, plan, tag, c, &sides)) return STRANGE;
-    said = write_row(p, plan, tag, sides, row);
-    if (said == STRANGE) back_to(p, marks);
-    return said;
+    failed = write_row(p, plan, tag, sides, row);
+    if (failed == STRANGE) back_to(p, marks);
+    return failed;
 }

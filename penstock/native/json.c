@@ -106,13 +106,13 @@ static int plain(struct walk *w) {
 /* After the first quote. */
 static int string(struct walk *w) {
     int64_t start = w->out ? w->out->size : 0;
-    int said;
+    int failed;
     uint8_t c;
     if (w->out && put8(w->out, 0)) return FULL;
     for (;;) {
-        if ((said = plain(w)) || !take8(&w->in, &c)) return said ? said : STRANGE;
+        if ((failed = plain(w)) || !take8(&w->in, &c)) return failed ? failed : STRANGE;
         if (c == '"') break;
-        if ((said = escape(w))) return said;
+        if ((failed = escape(w))) return failed;
     }
     return w->out ? pk_header(w->out, start, w->out->size - start - 1, pk_string_header) : FINE;
 }
@@ -172,14 +172,14 @@ static int word(struct walk *w, const char *letters, uint8_t written) {
 
 static int array(struct walk *w) {
     int64_t start = w->out ? w->out->size : 0, count = 0;
-    int said, c;
+    int failed, c;
     if (w->out && put8(w->out, 0)) return FULL;
     space(w);
     if (peek(&w->in) == ']') {
         w->in.at++;
     } else {
         do {
-            if ((said = value(w))) return said;
+            if ((failed = value(w))) return failed;
             count++;
             space(w);
             c = peek(&w->in);
@@ -217,14 +217,14 @@ static int remember(struct walk *w, struct object *o, struct key key) {
 static int member(struct walk *w, struct object *o) {
     struct key key;
     uint8_t c;
-    int said;
+    int failed;
     space(w);
     if (!take8(&w->in, &c) || c != '"') return STRANGE;
     key.at = w->out ? w->out->size : 0;
-    if ((said = string(w))) return said;
+    if ((failed = string(w))) return failed;
     if (w->out) {
         key.size = w->out->size - key.at;
-        if ((said = remember(w, o, key))) return said;
+        if ((failed = remember(w, o, key))) return failed;
     }
     space(w);
     if (!take8(&w->in, &c) || c != ':') return STRANGE;
@@ -234,14 +234,14 @@ static int member(struct walk *w, struct object *o) {
 static int object(struct walk *w) {
     struct object o = {w->keys, 1};
     int64_t start = w->out ? w->out->size : 0, count = 0;
-    int said, c;
+    int failed, c;
     if (w->out && put8(w->out, 0)) return FULL;
     space(w);
     if (peek(&w->in) == '}') {
         w->in.at++;
     } else {
         do {
-            if ((said = member(w, &o))) return said;
+            if ((failed = member(w, &o))) return failed;
             count++;
             space(w);
             c = peek(&w->in);
@@ -254,7 +254,7 @@ static int object(struct walk *w) {
 }
 
 static int value(struct walk *w) {
-    int said = STRANGE;
+    int failed = STRANGE;
     space(w);
     switch (peek(&w->in)) {
     case '"': w->in.at++; return string(w);
@@ -264,27 +264,27 @@ static int value(struct walk *w) {
     case '[': case '{':
         if (w->depth == DEEPEST) return STRANGE;
         w->depth++;
-        said = *w->in.at++ == '[' ? array(w) : object(w);
+        failed = *w->in.at++ == '[' ? array(w) : object(w);
         w->depth--;
-        return said;
+        return failed;
     default: return number(w);
     }
 }
 
 static int walk(struct text document, struct buffer *out) {
     struct walk w;
-    int said;
+    int failed;
     w.in = (struct cursor){document.at, document.at + document.size};
     w.out = out;
     w.depth = w.keys = 0;
-    said = value(&w);
+    failed = value(&w);
     space(&w);
-    return said ? said : w.in.at == w.in.end ? FINE : STRANGE;
+    return failed ? failed : w.in.at == w.in.end ? FINE : STRANGE;
 }
 
 int pk_json_copy(struct text document, struct buffer *out) {
-    int said = walk(document, NULL);
-    return said ? said : put(out, document.at, document.size);
+    int failed = walk(document, NULL);
+    return failed ? failed : put(out, document.at, document.size);
 }
 
 int pk_json_to_msgpack(struct text document, struct buffer *out) { return walk(document, out); }

@@ -169,22 +169,22 @@ static int printed(double value, int count, struct decimal *out, double *back) {
 }
 
 /* The nearest decimal of so many digits, as `out`; does it read as `value`? */
-static int reads_back(double value, int count, int point, struct decimal *out, int *said) {
+static int reads_back(double value, int count, int point, struct decimal *out, int *failed) {
     double back;
     uint64_t mantissa;
     if (nearest(value, count, point, &mantissa)) {
         while (mantissa % 10 == 0) mantissa /= 10, count--;
         *out = (struct decimal){.count = count, .point = point, .mantissa = mantissa};
-        *said = FINE;
+        *failed = FINE;
         if (quick_double(mantissa, point - count, &back)) return back == value;
     }
-    *said = printed(value, count, out, &back);
-    return *said || back == value;
+    *failed = printed(value, count, out, &back);
+    return *failed || back == value;
 }
 
 int pk_shortest(const struct decimal *d, double value, struct decimal *out) {
     uint64_t mantissa = d->mantissa;
-    int count = d->count, power = d->point - d->count, said = FINE;
+    int count = d->count, power = d->point - d->count, failed = FINE;
     *out = *d;
     /* Every decimal of 15 digits has a double of its own (as long as it is a normal one). */
     if (count <= 15) return fabs(value) >= DBL_MIN || !count ? FINE : STRANGE;
@@ -196,12 +196,12 @@ int pk_shortest(const struct decimal *d, double value, struct decimal *out) {
         power++;
         if (!may_read_as(mantissa, power, value) && !may_read_as(mantissa + 1, power, value)) break;
     }
-    while (!reads_back(value, count, d->point, out, &said))
+    while (!reads_back(value, count, d->point, out, &failed))
         if (++count > 17) return STRANGE;
     out->negative = d->negative;
     out->text = d->text;
     out->whole = d->whole;
-    return said;
+    return failed;
 }
 
 int pk_integer(struct text text, int *negative, uint64_t *amount) {

@@ -26,22 +26,22 @@ static int start_texts(struct page *page) {
     struct buffer *all[] = {
         &page->document_id.ends, &page->key.ends,       &page->before.ends,   &page->after.ends,
         &page->tenant.ends,      &page->unchanged.ends, &page->unchanged_ends};
-    int said = FINE;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) said |= put(all[i], &zero, sizeof zero);
+    int failed = FINE;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) failed |= put(all[i], &zero, sizeof zero);
     /* About what the images will need: growing in steps would copy them. */
-    return said | (room(&page->after.data, page->setup.payload.size) ? FINE : FULL);
+    return failed | (room(&page->after.data, page->setup.payload.size) ? FINE : FULL);
 }
 
 struct page *penstock_page_new(const struct setup *setup) {
     struct page *page = calloc(1, sizeof *page);
     const struct plan *none = NULL;
-    int said;
+    int failed;
     if (!page) return NULL;
     page->setup = *setup;
     page->style.json = setup->json;
     page->state.unit = NO_UNIT;
-    said = put(&page->plans, &none, sizeof none) | start_texts(page);
-    if (!said) return page;
+    failed = put(&page->plans, &none, sizeof none) | start_texts(page);
+    if (!failed) return page;
     penstock_page_free(page);
     return NULL;
 }
@@ -101,21 +101,21 @@ static int give(struct texts *texts, int32_t row, struct text text) {
 int32_t penstock_page_row(struct page *page, const struct given *g) {
     struct row row = {g->unit, g->relation, g->ordinal, g->operation, -1, 0};
     int32_t at = page->state.rows;
-    int said = FINE;
+    int failed = FINE;
     pk_seen(page, g->unit, g->ordinal);
     if (g->relation == FILTERED) return FINE;
     if (g->collection.at) {
         row.collection = (int32_t)page->collections.size;
         row.collection_size = (int32_t)g->collection.size;
-        said |= put(&page->collections, g->collection.at, g->collection.size);
+        failed |= put(&page->collections, g->collection.at, g->collection.size);
     }
-    for (int32_t i = 0; i < g->unchanged_count && !said; i++) {
+    for (int32_t i = 0; i < g->unchanged_count && !failed; i++) {
         int32_t end;
-        said |= put(&page->unchanged.data, g->unchanged[i].at, g->unchanged[i].size);
+        failed |= put(&page->unchanged.data, g->unchanged[i].at, g->unchanged[i].size);
         end = (int32_t)page->unchanged.data.size;
-        said |= put(&page->unchanged.ends, &end, 4);
+        failed |= put(&page->unchanged.ends, &end, 4);
     }
-    return said | give(&page->document_id, at, g->document_id) | give(&page->key, at, g->key) |
+    return failed | give(&page->document_id, at, g->document_id) | give(&page->key, at, g->key) |
            give(&page->before, at, g->before) | give(&page->after, at, g->after) |
            give(&page->tenant, at, g->tenant) | pk_end_row(page, row);
 }
@@ -147,14 +147,14 @@ static int row(struct page *page, uint8_t tag, struct cursor c) {
     struct state *s = &page->state;
     const struct relation *found;
     uint32_t oid, xid;
-    int said;
+    int failed;
     if (page->setup.streamed && !take32(&c, &xid)) return MESSAGE;
     if (!take32(&c, &oid) || s->unit == NO_UNIT || !page->relations) return MESSAGE;
     found = slot(page->relations, page->relation_capacity, oid);
     if (!found->used || s->ordinal == INT32_MAX || s->rows == INT32_MAX) return MESSAGE;
     if (found->index != FILTERED) {
-        said = pk_row(page, found, tag, c);
-        if (said) return said == FULL ? NO_ROOM : MESSAGE;
+        failed = pk_row(page, found, tag, c);
+        if (failed) return failed == FULL ? NO_ROOM : MESSAGE;
     }
     pk_seen(page, s->unit, s->ordinal++);
     return DONE;
@@ -194,8 +194,8 @@ int32_t penstock_page_run(struct page *page) {
     struct cursor c = {payload.at, payload.at + payload.size};
     if (!take(&c, page->state.at)) return BROKEN;
     while (c.at < c.end) {
-        int said = frame(page, &c);
-        if (said != DONE) return said;
+        int failed = frame(page, &c);
+        if (failed != DONE) return failed;
         page->state.at = c.at - payload.at;
     }
     return DONE;

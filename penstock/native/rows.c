@@ -155,9 +155,9 @@ int64_t penstock_rows_keys(const struct column *columns, const int32_t *slots,
             int64_t size = 0;
             int null = is_null(c, rows[i]);
             const uint8_t *data = null ? NULL : field(c, rows[i], widths[j], &size);
-            int32_t said = null ? -1 : (int32_t)size;
+            int32_t failed = null ? -1 : (int32_t)size;
             if (at - out + size + 4 > capacity) return -1;
-            at = put(put(at, &said, 4), data, size);
+            at = put(put(at, &failed, 4), data, size);
         }
     return at - out;
 }

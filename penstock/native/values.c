@@ -100,22 +100,22 @@ static int bytea(struct style *style, struct text raw, struct buffer *out) {
     struct text hex = {raw.at + 2, raw.size - 2}, bytes;
     struct buffer room_for = {0};
     uint8_t *at;
-    int said;
+    int failed;
     if (raw.size < 2 || raw.at[0] != '\\' || raw.at[1] != 'x') return STRANGE;
     if (!style->json) {
         if (!(at = room(out, hex.size / 2 + 5))) return FULL;
         at = pk_bytes_header(at, hex.size / 2);
-        said = unhex(hex, at);
+        failed = unhex(hex, at);
         wrote(out, at + hex.size / 2);
-        return said;
+        return failed;
     }
     /* Not the style's scratch: an array's element is there. */
     if (!(at = room(&room_for, hex.size / 2 + 1))) return FULL;
     bytes = (struct text){at, hex.size / 2};
-    said = unhex(hex, at);
-    if (!said) said = pk_json_base64(bytes, out);
+    failed = unhex(hex, at);
+    if (!failed) failed = pk_json_base64(bytes, out);
     free(room_for.data);
-    return said;
+    return failed;
 }
 
 /* `pattern`: 0 is any digit, every other character is itself. */
@@ -180,15 +180,15 @@ int pk_null(const struct style *style, struct buffer *out) {
 int pk_plain(struct style *style, const struct column *column, struct text raw, struct buffer *out) {
     int32_t kind = column->kind;
     int64_t start = out->size;
-    int json = style->json, said;
+    int json = style->json, failed;
     if (kind == KIND_TEXT && !(column->flags & FLAG_ARRAY)) {
         if (!is_utf8(raw)) return STRANGE;
         return put(out, raw.at, raw.size);
     }
     style->json = 1;
-    said = pk_value(style, column, raw, out);
+    failed = pk_value(style, column, raw, out);
     style->json = json;
-    if (said || out->size == start || out->data[start] != '"') return said;
+    if (failed || out->size == start || out->data[start] != '"') return failed;
     /* Dates, base64 and the like: a string, without a character that is escaped. */
     out->size -= 2;
     memmove(out->data + start, out->data + start + 1, (size_t)(out->size - start));

@@ -7,14 +7,17 @@ is called with is in it already.
 import json
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from penstock.config import Checkpoint
 from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
+from penstock.leases.holder import SAVED, now_text, users_own
 from penstock.leases.open import open_store
 from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
@@ -24,6 +27,7 @@ from penstock.position import Bookmark, Bookmarks, PartitionId
 PAUSE = 2.0
 _CLAIMS = 100
 _NOTHING = Bookmark(mark={})
+_NONE: Mapping[PartitionId, Sequence[PartitionId]] = MappingProxyType({})
 # Seconds after a failed save before the next, at most: each may wait for the store's own timeout.
 _AGAIN = 5.0
 
@@ -128,12 +132,20 @@ class Positions:
         self.load()
         self.make({name: b for name, b in bookmarks.items() if name not in self._stored})
 
-    def make(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
+    def make(
+        self, bookmarks: Bookmarks, parents: Mapping[PartitionId, Sequence[PartitionId]] = _NONE
+    ) -> dict[PartitionId, Bookmark]:
         """Makes the rows of partitions that have none; the first bookmark wins. Returns what is
-        stored of these partitions, which is where each of them begins; raises as `load` does."""
+        stored of these partitions, which is where each of them begins; raises as `load` does.
+        The user's properties are copied from those of the `parents` whose rows are ours."""
         owner = "" if self._shared else self._rows.owner
         rows = [
-            Lease(name=self._name(name), owner=owner, continuation=_text(bookmark))
+            Lease(
+                name=self._name(name),
+                owner=owner,
+                continuation=bookmark_text(bookmark),
+                properties=self._inherited(parents.get(name, ())),
+            )
             for name, bookmark in bookmarks.items()
         ]
         found = [each for each in self._rows.store.put_all(rows) if isinstance(each, Lease)]
@@ -241,11 +253,17 @@ class Positions:
         self._note_lost()
 
     def _write(self, bookmarks: Bookmarks) -> None:
-        texts = {self._name(name): _text(bookmark) for name, bookmark in bookmarks.items()}
+        texts = {self._name(name): bookmark_text(bookmark) for name, bookmark in bookmarks.items()}
         with self._lock:
+            stated = {SAVED: now_text()} if self._shared else {}
             written = self._rows.write(
                 texts,
-                lambda row: replace(row, owner=self._rows.owner, continuation=texts[row.name]),
+                lambda row: replace(
+                    row,
+                    owner=self._rows.owner,
+                    continuation=texts[row.name],
+                    properties={**row.properties, **stated},
+                ),
             )
             for name, bookmark in bookmarks.items():
                 if self._name(name) in written:
@@ -259,7 +277,7 @@ class Positions:
             self._take_over(self._rows.resolve())
 
     def _take_over(self, rows: Collection[Lease]) -> None:
-        for name, bookmark in ((self._partition(row.name), _read(row)) for row in rows):
+        for name, bookmark in ((self._partition(row.name), read_bookmark(row)) for row in rows):
             if bookmark != self._stored.get(name):
                 self._stored[name] = self._resolved[name] = bookmark
         self._note_lost()
@@ -273,12 +291,18 @@ class Positions:
             (ours if is_ours else others).append(row)
         if others and not self._shared:
             raise LeaseLost(f"{others[0].name} is {others[0].owner}'s now")
-        found = {self._partition(row.name): _read(row) for row in ours}
+        found = {self._partition(row.name): read_bookmark(row) for row in ours}
         with self._lock:
             self._rows.adopt(ours)
             self._rows.lost |= {row.name for row in others}
             self._stored |= found
             self._note_lost()
+        return found
+
+    def _inherited(self, parents: Sequence[PartitionId]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for row in self._rows.known(map(self._name, parents)):
+            found |= users_own(row)
         return found
 
     def _note_lost(self) -> None:
@@ -295,11 +319,13 @@ class Positions:
         return PartitionId(name.removeprefix(f"{self._prefix}/"))
 
 
-def _text(bookmark: Bookmark) -> str:
+def bookmark_text(bookmark: Bookmark) -> str:
+    """A row's continuation."""
     return json.dumps(bookmark.to_json())
 
 
-def _read(lease: Lease) -> Bookmark:
+def read_bookmark(lease: Lease) -> Bookmark:
+    """A row's; raises Malformed for one that penstock did not write."""
     try:
         bookmark = Bookmark.from_json(json.loads(lease.continuation))
     except (ValueError, Malformed) as error:

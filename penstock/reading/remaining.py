@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.closing import Closes
@@ -11,6 +12,50 @@ from penstock.position import Bookmarks, PartitionId
 
 # Seconds between two rounds over all partitions.
 EVERY = 5.0
+
+
+# Answers that did not come, and none that did, after which a source is taken to be away.
+_AWAY = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The work that is left, in changes. `counts`: of each partition that has not ended and could
+    be asked for. `failed`: why of the others it is not known. `total`: of `counts`; 1 where there
+    is no partition yet, so that somebody starts; None where nothing is known."""
+
+    counts: Mapping[PartitionId, int]
+    failed: Mapping[PartitionId, str]
+    total: int | None
+
+
+def estimate(
+    feed: Feed, bookmarks: Bookmarks, *, is_over: Callable[[], bool] = lambda: False
+) -> Estimate | None:
+    """What a feed has after these bookmarks, which are all that are stored; None if it is none
+    that can be asked. Does I/O, a question for each partition; raises nothing of the source's: a
+    partition that fails is in `failed`. Ends early when `is_over`."""
+    if not isinstance(feed, EstimatesLag):
+        return None
+    counts: dict[PartitionId, int] = {}
+    failed: dict[PartitionId, str] = {}
+    for name, bookmark in bookmarks.items():
+        if bookmark.ended or is_over():
+            continue
+        if not counts and len(failed) >= _AWAY:
+            failed[name] = "not asked: the source does not answer"
+            continue
+        try:
+            found = feed.remaining(name, bookmark)
+        except PenstockError as error:
+            failed[name] = str(error)
+            continue
+        if found is None:
+            failed[name] = "the source does not know"
+        else:
+            counts[name] = max(0, found)
+    total = sum(counts.values()) if counts or not failed else None
+    return Estimate(counts=counts, failed=failed, total=total if bookmarks else 1)
 
 
 class Remaining(Closes):
@@ -23,7 +68,7 @@ class Remaining(Closes):
         self._feed = feed if isinstance(feed, EstimatesLag) else None
         self._durable = durable
         self._every = every
-        self._counts: dict[PartitionId, int] = {}
+        self._counts: Mapping[PartitionId, int] = {}
         self._closed = threading.Event()
         self._is_open = False
 
@@ -42,16 +87,8 @@ class Remaining(Closes):
         found = self._counts.get(partition)
         return {} if found is None else {"lag": found, "lag_unit": "changes"}
 
-    def _run(self, feed: EstimatesLag) -> None:
+    def _run(self, feed: Feed) -> None:
         while not self._closed.wait(self._every):
-            counts: dict[PartitionId, int] = {}
-            for name, bookmark in self._durable().items():
-                if bookmark.ended or self._closed.is_set():
-                    continue
-                try:
-                    found = feed.remaining(name, bookmark)
-                except PenstockError:  # who reads the partition reports what is wrong
-                    continue
-                if found is not None:
-                    counts[name] = found
-            self._counts = counts
+            found = estimate(feed, self._durable(), is_over=self._closed.is_set)
+            if found is not None:  # who reads a partition reports what is wrong with it
+                self._counts = found.counts

@@ -11,6 +11,7 @@ and only when nothing known is missing.
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.backoff import delays
@@ -34,12 +35,13 @@ class Openings(NamedTuple):
     bookmarks. `missing`: those that the listing leaves out although one with a bookmark, or a
     child, is not done, and those that descend from nothing known. `forgotten`: those that are done
     and not listed, and whose children are all known. `superseded`: see there, once what is ready is
-    known."""
+    known. `parents`: of what is ready."""
 
     ready: dict[PartitionId, Bookmark]
     missing: set[PartitionId]
     forgotten: list[PartitionId]
     superseded: frozenset[PartitionId] = frozenset()
+    parents: Mapping[PartitionId, tuple[PartitionId, ...]] = MappingProxyType({})
 
 
 def openings(
@@ -199,6 +201,11 @@ class Roster:
         self._retries = delays()
         self._lock = threading.Lock()
 
+    @property
+    def due_in(self) -> float:
+        """Seconds until it is time to look up, unless a partition ends before."""
+        return max(0.0, self._next - self._clock())
+
     def look_up(
         self,
         known: Bookmarks,
@@ -236,6 +243,9 @@ class Roster:
         return found._replace(
             forgotten=[name for name in first.forgotten if name in over],
             superseded=superseded(listing, {**known, **found.ready}),
+            parents={
+                each.partition: each.parents for each in listing if each.partition in found.ready
+            },
         )
 
     def _wait(self, listing: Listing, now: float, *, in_doubt: bool) -> float:

@@ -13,8 +13,8 @@ import orjson
 Row = Mapping[str, Any]
 K = TypeVar("K", bound=Hashable)
 
-_EMPTYING = ("TRUNCATE", "DROP")
-_OF_ROWS = ("INSERT", "READ", "UPDATE", "REPLACE", "DELETE")
+EMPTYING = ("TRUNCATE", "DROP")
+OF_ROWS = ("INSERT", "READ", "UPDATE", "REPLACE", "DELETE")
 
 
 class Fold(Generic[K]):
@@ -46,12 +46,12 @@ class Fold(Generic[K]):
         """Applies one change; returns the keys that it may have changed, and the row that each of
         them had before."""
         self.changes += 1
-        if change["operation"] in _EMPTYING:
+        if change["operation"] in EMPTYING:
             gone: dict[K, Row | None] = {**self.rows}
             self.rows.clear()
             self.keyless.clear()
             return gone
-        if change["operation"] not in _OF_ROWS:
+        if change["operation"] not in OF_ROWS:
             return {}
         keys = self.keys(change)
         if not keys:

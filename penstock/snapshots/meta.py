@@ -55,6 +55,7 @@ class Meta:
             "batch_count": len(self.chunks),
             "row_count": sum(one["rows"] for one in self.chunks),
             "schema_version": schema.version,
+            "relation_id": schema.relation_id,
             "columns": [column["name"] for column in schema.columns],
             "compression": self.compression,
             "dictionary": None,

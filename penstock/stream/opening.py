@@ -40,7 +40,7 @@ def stream(
     errors, see `Stream`. Raises SettingsError for wrong settings.
     """
     table = table or table_of(model)
-    feed = kind if not isinstance(kind, str) else _feed(kind, table, settings)
+    feed = kind if not isinstance(kind, str) else feed_of(kind, settings, table)
     opened = Stream(feed, at=at, model=model, on_error=on_error, buffer=buffer)
     if isinstance(kind, str) and table is not None:
         _warn_of_no_table(feed, table)
@@ -59,7 +59,9 @@ def _warn_of_no_table(feed: Feed, table: str) -> None:
             )
 
 
-def _feed(kind: str, table: str | None, settings: Mapping[str, Any]) -> Feed:
+def feed_of(kind: str, settings: Mapping[str, Any], table: str | None = None) -> Feed:
+    """The feed of that name with these settings, and of one table if it is given. Does no I/O;
+    raises SettingsError."""
     found: FeedPlugin = plugin("feeds", kind)
     fields = dict(settings)
     if table is not None and not fields.get("stream"):  # an ARN names its table

@@ -45,7 +45,10 @@ def test_positions_are_shown_by_backend_and_partition(file: Path) -> None:
             "partition": "my/slot",
             "place": PLACE,
             "owner": "",
-            "revision": 1,
+            "owner_ended": False,
+            "asked_by": "",
+            "age_seconds": None,
+            "revision": "1",
         }
     ]
     lines = positions(file).output.splitlines()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.replica import Replica
+from penstock.demo.replica import DemoReplica
 from penstock.tail.message import Message
 
 OLD = {"id": 1, "name": "a", "notes": "long"}
@@ -39,25 +39,25 @@ def message(number: int, operation: str, *, collection: str = "users", **body: A
 
 
 @pytest.fixture
-def replica() -> Replica:
+def replica() -> DemoReplica:
     """A copy that holds one row."""
-    copy = Replica(KEYS)
+    copy = DemoReplica(KEYS)
     copy.apply(message(1, "INSERT", data=OLD))
     return copy
 
 
-def test_an_update_replaces_the_row(replica: Replica) -> None:
+def test_an_update_replaces_the_row(replica: DemoReplica) -> None:
     replica.apply(message(2, "UPDATE", data={"id": 1, "name": "b", "notes": None}))
     assert replica.tables["users"] == {(1,): {"id": 1, "name": "b", "notes": None}}
     assert replica.impossible == []
 
 
-def test_unchanged_is_not_null(replica: Replica) -> None:
+def test_unchanged_is_not_null(replica: DemoReplica) -> None:
     replica.apply(message(2, "UPDATE", data={"id": 1, "name": "b"}, unchanged=["notes"]))
     assert replica.tables["users"] == {(1,): {"id": 1, "name": "b", "notes": "long"}}
 
 
-def test_a_key_change_removes_the_old_key_and_keeps_what_is_unchanged(replica: Replica) -> None:
+def test_a_key_change_removes_the_old_key_and_keeps_what_is_unchanged(replica: DemoReplica) -> None:
     replica.apply(
         message(2, "UPDATE", data={"id": 9, "name": "a"}, before={"id": 1}, unchanged=["notes"])
     )
@@ -65,7 +65,7 @@ def test_a_key_change_removes_the_old_key_and_keeps_what_is_unchanged(replica: R
     assert replica.received[-1].keys == ((1,), (9,))
 
 
-def test_a_document_has_the_key_of_its_images(replica: Replica) -> None:
+def test_a_document_has_the_key_of_its_images(replica: DemoReplica) -> None:
     key, old = {"id": {"$oid": "5"}}, {"id": "5", "name": "a"}
     replica.apply(message(2, "INSERT", key=key, data=old))
     replica.apply(message(3, "UPDATE", key=key, data={**old, "name": "b"}, before=old))
@@ -76,19 +76,19 @@ def test_a_document_has_the_key_of_its_images(replica: Replica) -> None:
     assert replica.received[-1].keys == (("5",),)
 
 
-def test_a_delete_removes_the_row(replica: Replica) -> None:
+def test_a_delete_removes_the_row(replica: DemoReplica) -> None:
     replica.apply(message(2, "DELETE", before={"id": 1}))
     assert replica.tables["users"] == {}
     assert replica.impossible == []
 
 
-def test_a_truncate_empties_its_table_only(replica: Replica) -> None:
+def test_a_truncate_empties_its_table_only(replica: DemoReplica) -> None:
     replica.apply(message(2, "INSERT", collection="items", data={"order_id": 1, "line": 2}))
     replica.apply(message(3, "TRUNCATE"))
     assert replica.tables == {"users": {}, "items": {(1, 2): {"order_id": 1, "line": 2}}}
 
 
-def test_the_same_event_twice_changes_nothing_and_is_counted(replica: Replica) -> None:
+def test_the_same_event_twice_changes_nothing_and_is_counted(replica: DemoReplica) -> None:
     replica.apply(message(2, "DELETE", before={"id": 1}))
     replica.apply(message(2, "DELETE", before={"id": 1}))
     assert replica.duplicates.total() == 1
@@ -110,7 +110,7 @@ def test_the_same_event_twice_changes_nothing_and_is_counted(replica: Replica) -
     ],
 )
 def test_what_cannot_be_is_noted(
-    replica: Replica, operation: str, body: dict[str, Any], said: str
+    replica: DemoReplica, operation: str, body: dict[str, Any], said: str
 ) -> None:
     replica.apply(message(2, operation, **body))
     [problem] = replica.impossible

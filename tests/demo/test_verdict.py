@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.demo.ledger import Key, Ledger, Written
-from penstock.demo.replica import Replica
+from penstock.demo.replica import DemoReplica
 from penstock.demo.verdict import Verdict, judge
 from penstock.tail.message import Message
 
@@ -60,7 +60,7 @@ def verdict(
     rows: dict[Key, dict[str, Any]] | None = None,
     written: Ledger | None = None,
 ) -> Verdict:
-    replica = Replica(KEYS)
+    replica = DemoReplica(KEYS)
     for sequence, body in enumerate(changes, 1):
         replica.apply(
             Message(

@@ -91,7 +91,7 @@ def test_the_positions_store_works_with_its_own_role(shop: Database) -> None:
     for statement in statements(section(PAGE, "Keep positions in PostgreSQL")):
         shop.execute(statement)
     store = open_store(own(shop, "penstock_positions"))
-    assert store.put(Lease(name="a", owner="b")).revision == 1
+    assert store.put(Lease(name="a", owner="b")).revision == "1"
     store.close()
 
 

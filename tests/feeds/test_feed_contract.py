@@ -1,5 +1,5 @@
 """What every feed promises, proven on each: memory (also with marks that resuming needs), MongoDB,
-DynamoDB, and PostgreSQL 15, 16 and 18."""
+DynamoDB, Cosmos DB in both modes, and PostgreSQL 15, 16 and 18."""
 
 import json
 import pickle
@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import At, Feed, Following, TakesSnapshots
+from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
@@ -27,6 +29,7 @@ from penstock.position import (
 )
 from penstock.settings import Settings
 from penstock.wire.hash_partitions import hashing
+from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
 from tests.servers import Postgres
@@ -65,6 +68,8 @@ _begun: dict[Feed, Bookmarks] = {}
         "memory-tokens",
         "mongodb",
         "dynamodb",
+        "cosmos",
+        "cosmos-every",
         "postgres-15",
         "postgres-16",
         "postgres-18",
@@ -82,6 +87,10 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     if kind == "dynamodb":
         with StreamsServer() as streams:
             yield _on_dynamodb(streams)
+        return
+    if kind == "cosmos":
+        with CosmosServer() as cosmos:
+            yield _on_cosmos(cosmos, every=bool(version))
         return
     if kind == "mongodb":
         with mongodb() as url, shop_on(url) as shop:
@@ -121,6 +130,20 @@ def _on_dynamodb(server: StreamsServer) -> Feed:
     return feed
 
 
+def _on_cosmos(server: CosmosServer, *, every: bool) -> Feed:
+    """Transactions of several items, which no page cuts; of all versions some change one twice."""
+    container = server.container("shop", "orders")
+    mode = "all_versions_and_deletes" if every else "latest_version"
+    feed = cosmos_feed(server, mode=mode, page_items=4)
+    _begun[feed] = feed.begin()
+    for n in range(_CHANGES // 3):
+        items = [{"id": f"k{3 * n + i}", "pk": f"p{n}"} for i in range(3)]
+        if every and n % 2:
+            items[2] = {**items[0], "n": n}
+        container.transaction([("upsert", each) for each in items])
+    return feed
+
+
 def _on_mongodb(shop: Shop) -> Feed:
     """A feed with as many changes as the others have."""
     one, two = shop.db["one"], shop.db["two"]
@@ -143,9 +166,9 @@ def _on_mongodb(shop: Shop) -> Feed:
 
 def _start(feed: Feed) -> Bookmark:
     """Where it begins that forgets nothing: at the source, or in the bookmark of `begin`."""
-    if not isinstance(feed, MongoFeed):
+    if not isinstance(feed, MongoFeed | CosmosFeed):
         return Bookmark()
-    begun = next(begun for each, begun in _begun.items() if isinstance(each, MongoFeed))
+    begun = next(begun for each, begun in _begun.items() if repr(each) == repr(feed))
     return begun[_only(feed)]
 
 
@@ -413,6 +436,8 @@ def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
         return
     if isinstance(feed, DynamodbFeed):
         kind, given = DynamodbSettings, {"table": "t"}
+    elif isinstance(feed, CosmosFeed):
+        kind, given = CosmosSettings, {"endpoint": "http://h", "database": "d", "container": "c"}
     elif isinstance(feed, MongoFeed):
         kind, given = MongoSettings, {"connection": "mongodb://h", "database": "d"}
     else:
@@ -445,6 +470,7 @@ def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
     again = changes(feed, read(feed, None, len(marks) // 2 - 1))
     # From the acknowledged place, or from the start of its transaction; never from after it.
     start = expected.index(again[0])
-    remembers = not isinstance(feed, (MongoFeed, DynamodbFeed))  # which go by bookmarks alone
+    # The others go by bookmarks alone.
+    remembers = not isinstance(feed, (MongoFeed, DynamodbFeed, CosmosFeed))
     assert int(remembers) <= start <= len(marks) // 2 + 1
     assert again == expected[start : start + len(again)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import Feed, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
@@ -18,6 +19,7 @@ from penstock.feeds.mongodb.feed import PARTITION
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.reservoir.reader import BLOCKED, PartitionReader
 from penstock.wire.dynamodb.records import place_of
+from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.mongo import mongodb, shop_on
@@ -50,6 +52,7 @@ class Lost:
         "mongodb found by reading",
         "mongodb twice",
         "mongodb found late",
+        "cosmos",
         "dynamodb",
         "dynamodb without a place",
         "postgres",
@@ -103,6 +106,22 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
                 Bookmark(Place("6A000000/00000001", 0), mark),
                 causes,
                 lambda: mongod.history.insert("next"),
+            )
+    elif kind == "cosmos":
+        with CosmosServer() as cosmos:
+            container = cosmos.container("shop", "orders")
+            every = "all_versions_and_deletes"
+            (partition, begun), *_ = cosmos_feed(cosmos, mode=every).begin().items()
+            for n in range(5):
+                container.put({"id": f"lost{n}", "pk": "a"})
+            container.retained = 3
+            number = iter(range(100))
+            yield Lost(
+                lambda policy: cosmos_feed(cosmos, mode=every, on_gap=policy),
+                partition,
+                Bookmark(Place(f"{0:020d}/a", 0), begun.mark),
+                ["retention"],
+                lambda: container.put({"id": f"next{next(number)}", "pk": "a"}),
             )
     elif kind.startswith("dynamodb"):
         with StreamsServer() as server:

@@ -56,7 +56,20 @@ def test_a_row_that_was_never_put_is_none(store: LeaseStore) -> None:
 def test_what_was_put_is_got(store: LeaseStore) -> None:
     put = store.put(Lease(name="a", owner="me", continuation='{"é": 1}'))
     assert store.get("a") == put == replace(put, owner="me", continuation='{"é": 1}')
-    assert put.revision > 0
+    assert put.revision
+
+
+def test_properties_are_kept_beside_the_continuation(store: LeaseStore) -> None:
+    properties = {"since": "2026-11-24", "term": 60.5, "é.$x": {"deep": [1, None, True, "a\x1eb"]}}
+    first = store.put(Lease(name="a", continuation='{"a": 1}', properties=properties))
+    assert store.get("a") == first
+    assert store.list("") == [first]
+    assert (first.continuation, first.properties) == ('{"a": 1}', properties)
+    (second,) = store.put_all([replace(first, continuation="", properties={"mine": 1})])
+    assert isinstance(second, Lease)
+    assert store.get("a") == second == replace(second, continuation="", properties={"mine": 1})
+    third = store.put(replace(second, properties={}))
+    assert store.get("a") == third == replace(third, properties={})
 
 
 def test_a_put_with_the_current_revision_wins(store: LeaseStore) -> None:
@@ -81,9 +94,10 @@ def test_a_first_put_of_a_row_that_exists_is_lost(store: LeaseStore) -> None:
     assert store.get("a") == first
 
 
-def test_a_put_of_a_revision_that_never_was_is_lost(store: LeaseStore) -> None:
+@pytest.mark.parametrize("revision", ["7", "0", '"0000-etag"', "9" * 30])
+def test_a_put_of_a_revision_that_never_was_is_lost(store: LeaseStore, revision: str) -> None:
     with pytest.raises(LeaseLost):
-        store.put(Lease(name="a", revision=7))
+        store.put(Lease(name="a", revision=revision))
     assert store.get("a") is None
 
 
@@ -105,7 +119,7 @@ def test_a_delete_with_an_old_revision_is_lost(store: LeaseStore) -> None:
 def test_deleting_what_never_was_is_nothing(store: LeaseStore) -> None:
     store.delete(Lease(name="a"))
     with pytest.raises(LeaseLost):
-        store.delete(Lease(name="a", revision=1))
+        store.delete(Lease(name="a", revision="1"))
 
 
 def test_a_row_that_is_made_again_does_not_repeat_a_revision(store: LeaseStore) -> None:

@@ -149,22 +149,71 @@ def test_a_process_of_another_machine_is_judged_by_its_term_only() -> None:
     hosts = Hosts(1)
     hosts.alive = False
     (row,) = hosts.store.list("")
-    elsewhere = json.dumps({"machine": "elsewhere", "pid": 1})
-    hosts.store.put(replace(row, owner="there", continuation=elsewhere))
+    elsewhere = {"machine": "elsewhere", "pid": 1}
+    hosts.store.put(replace(row, owner="there", properties=elsewhere))
     rival = hosts.one()
     hosts.wait(rival)
     assert hosts.take(rival) == hosts.names
 
 
-@pytest.mark.parametrize("text", ["", "?", "[]", '{"pid": "x", "term": null}'])
-def test_a_lease_that_something_else_wrote_expires_too(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "?", "[]", '{"since": 1, "pid": "x", "term": null}'])
+@pytest.mark.parametrize("properties", [{}, {"pid": "x", "term": None}])
+def test_a_lease_that_something_else_wrote_expires_too(
+    text: str, properties: dict[str, object]
+) -> None:
     hosts = Hosts(1)
     (row,) = hosts.store.list("")
-    hosts.store.put(replace(row, owner="there", continuation=text))
+    hosts.store.put(replace(row, owner="there", continuation=text, properties=properties))
     rival = hosts.one()
     assert hosts.take(rival) == []
     hosts.wait(rival)
     assert hosts.take(rival) == hosts.names
+
+
+def test_a_lease_is_taken_kept_and_released_beside_its_place_and_the_user_s_properties() -> None:
+    hosts = Hosts(1)
+    (row,) = hosts.store.list("")
+    row = hosts.store.put(replace(row, continuation='{"place": "1:0"}', properties={"team": "x"}))
+    owner = hosts.one("me")
+    hosts.take(owner)
+    owner.renew()
+    (held,) = hosts.store.list("")
+    assert held.continuation == row.continuation
+    assert held.properties["team"] == "x"
+    assert held.properties["term"] == TERM
+    assert {"since", "machine", "pid"} < {*held.properties}
+    owner.release()
+    (free,) = hosts.store.list("")
+    assert (free.owner, free.continuation, free.properties) == (
+        "", row.continuation, {"team": "x"},
+    )  # fmt: skip
+
+
+def test_who_takes_a_lease_is_not_asked_for_what_its_former_owner_was() -> None:
+    hosts = Hosts(1)
+    hosts.take(hosts.one())
+    thief, rival = hosts.one("thief"), hosts.one("rival")
+    thief.ask(hosts.store.list("shop/"))
+    hosts.wait(rival)
+    assert hosts.take(rival) == hosts.names
+    assert rival.asked == {}
+
+
+def test_an_owner_of_an_earlier_version_is_judged_by_what_it_wrote() -> None:
+    """It wrote its terms in place of a continuation, and left properties that it does not know."""
+    hosts = Hosts(1)
+    hosts.take(hosts.one())
+    (row,) = hosts.store.list("")
+    earlier = {"since": "2026-11-01", "machine": "elsewhere", "pid": 1, "term": 2 * TERM}
+    hosts.store.put(replace(row, owner="earlier", continuation=json.dumps(earlier)))
+    hosts.alive = False  # this machine's process, whose properties are still there
+    rival = hosts.one("rival")
+    hosts.wait(rival, seconds=2 * TERM - RENEW)
+    assert hosts.take(rival) == []
+    hosts.clock.now += RENEW
+    assert hosts.take(rival) == hosts.names
+    (taken,) = hosts.store.list("")
+    assert (taken.continuation, taken.properties["term"]) == ("", TERM)
 
 
 def test_one_with_the_name_of_before_takes_its_leases_at_once() -> None:

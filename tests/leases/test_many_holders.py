@@ -1,6 +1,5 @@
 """Many holders of many leases, simulated: one clock, seeded interleavings and faults, no thread."""
 
-import json
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -172,7 +171,7 @@ class World:
                 assert not owner.holder.holds(row.name), "it took what was held"
                 self.takeovers += 1
         elif before != by.name:
-            assert json.loads(row.continuation)["asked_by"] == by.name, "a former owner wrote"
+            assert row.properties["asked_by"] == by.name, "a former owner wrote"
 
     def settle(self) -> None:
         """No more faults, and none asks for more: soon all leases are held, each by one."""

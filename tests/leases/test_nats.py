@@ -66,7 +66,7 @@ def test_a_restart_of_the_server_is_not_noticed(own_nats: Callable[..., Nats]) -
     assert store.get("a") == put
     server.kill()
     server.start()
-    assert store.put(replace(put, continuation="2")).revision > put.revision
+    assert store.put(replace(put, continuation="2")).revision != put.revision
     store.close()
 
 
@@ -88,4 +88,15 @@ def test_a_key_that_is_no_lease_is_an_error_with_the_remedy(nats: Nats, stream: 
     with pytest.raises(SettingsError, match="no lease") as caught:
         store.list("")
     assert "own" in caught.value.hint
+    store.close()
+
+
+def test_a_key_of_an_earlier_version_has_no_properties(nats: Nats, stream: str) -> None:
+    store = NatsStore(f"{nats.url}/{stream}")
+    with store._bucket() as bucket:
+        bucket.put("a", b'{"owner": "me", "continuation": "1"}')
+    found = store.get("a")
+    assert found is not None
+    assert found == Lease(name="a", owner="me", continuation="1", revision=found.revision)
+    assert store.put(replace(found, properties={"team": "x"})) == store.get("a")
     store.close()

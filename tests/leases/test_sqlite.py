@@ -6,18 +6,19 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import LeaseLost, SettingsError, Unavailable
-from penstock.leases import Lease
+from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
 
 RACE = """
 import sys
 from penstock.errors import LeaseLost
-from penstock.leases import Lease
+from penstock.leases import Lease, replace
 from penstock.leases import sqlite
 sqlite._BUSY_SECONDS = 60.0  # fifty commits of the other may take longer than a user would wait
 store = sqlite.SqliteStore(sys.argv[1])
@@ -34,7 +35,7 @@ print(won)
 
 WRITE = """
 import sys
-from penstock.leases import Lease
+from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
 lease = Lease(name="a")
@@ -46,7 +47,7 @@ while True:
 
 WRITE_ALL = """
 import sys
-from penstock.leases import Lease
+from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
 rows = [Lease(name=f"n{number}", continuation="x" * 200) for number in range(200)]
@@ -58,7 +59,7 @@ while True:
 
 PUT = """
 import sys
-from penstock.leases import Lease
+from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1])
 store.put(Lease(name="c"))
@@ -97,8 +98,8 @@ def test_what_put_returned_survives_a_kill(tmp_path: Path) -> None:
     said += [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
     found = SqliteStore(file).get("a")
     assert found is not None
-    assert found.revision in (said[-1], said[-1] + 1)
-    assert SqliteStore(file).put(found).revision == found.revision + 1
+    assert int(found.revision) in (said[-1], said[-1] + 1)
+    assert SqliteStore(file).put(found).revision == str(int(found.revision) + 1)
 
 
 def test_many_rows_are_written_all_or_none_whatever_is_killed(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_many_rows_are_written_all_or_none_whatever_is_killed(tmp_path: Path) ->
     said = [int(process.stdout.readline()) for _ in range(5)]
     process.kill()
     said += [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
-    revisions = {lease.revision for lease in SqliteStore(file).list("")}
+    revisions = {int(lease.revision) for lease in SqliteStore(file).list("")}
     assert len(revisions) == 1
     assert revisions <= {said[-1], said[-1] + 1}
 
@@ -198,7 +199,7 @@ def test_a_locked_file_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monkey
         SqliteStore(file).put(Lease(name="b"))
     holder.rollback()
     holder.close()
-    assert SqliteStore(file).put(Lease(name="b")).revision == 1
+    assert SqliteStore(file).put(Lease(name="b")).revision == "1"
 
 
 def test_a_file_that_is_no_database_is_a_settings_error(tmp_path: Path) -> None:
@@ -226,3 +227,22 @@ def test_a_damaged_file_is_a_settings_error(tmp_path: Path) -> None:
 def test_a_place_where_nothing_can_be_written_is_a_settings_error(path: str) -> None:
     with pytest.raises(SettingsError, match="writable"):
         SqliteStore(path).get("a")
+
+
+def test_a_file_of_an_earlier_version_is_used_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "old.db"
+    with closing(sqlite3.connect(file)) as before, before:
+        before.execute(
+            "CREATE TABLE lease (name text PRIMARY KEY, owner text NOT NULL, continuation text"
+            " NOT NULL, revision bigint NOT NULL, deleted boolean NOT NULL DEFAULT false)"
+        )
+        before.execute("""INSERT INTO lease VALUES ('a', 'me', '{"place": null}', 7, false)""")
+    store = SqliteStore(file)
+    found = store.get("a")
+    assert found == Lease(name="a", owner="me", continuation='{"place": null}', revision="7")
+    put = store.put(replace(found, properties={"team": "x"}))
+    assert store.get("a") == put == replace(found, properties={"team": "x"}, revision="8")
+    store.put(replace(put, properties={}))
+    with closing(sqlite3.connect(file)) as after:
+        rows = after.execute("SELECT continuation FROM lease").fetchall()
+    assert rows == [('{"place": null}',)], "an earlier version reads a row without properties"

@@ -1,6 +1,7 @@
 """Saved positions: at intervals, never ahead of what is durable, never over somebody else's."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pytest
 
@@ -441,3 +442,24 @@ def test_a_shared_row_whose_write_had_no_answer_is_ours_or_lost() -> None:
     ours.verify()
     assert ours.lost == {OTHER}
     assert keep(ours) == {SLOT: at(FIRST)}
+
+
+def test_children_s_rows_have_the_user_s_properties_of_their_parents() -> None:
+    store = MemoryStore()
+    stated = {"term": 4.0, "since": "now", "pid": 1, "asked_by": "b"}
+    for name, user in ((SLOT, {"team": "x", "of": "slot"}), (OTHER, {"of": "other"})):
+        text = '{"place": null, "mark": {}}'
+        row = Lease(name=f"shop/default/{name}", continuation=text, properties=user | stated)
+        store.put(row)
+    kept, child = shared(store, "a"), PartitionId("child")
+    kept.load()
+    kept.save({SLOT: at(SECOND)}, force=True)
+    found = store.get("shop/default/slot")
+    assert found is not None
+    saved = {"saved": found.properties["saved"]}
+    assert found.properties == {"team": "x", "of": "slot"} | stated | saved, "they are kept"
+    assert datetime.fromisoformat(saved["saved"]).tzinfo is UTC
+    kept.make({child: at(None)}, {child: (SLOT, OTHER, PartitionId("unknown"))})
+    made = store.get("shop/default/child")
+    assert made is not None
+    assert made.properties == {"team": "x", "of": "other"}

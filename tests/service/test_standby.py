@@ -145,8 +145,8 @@ def test_the_reader_of_an_instance_that_lost_its_lease_is_ended(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
     store, clock = MemoryStore(), Clock()
-    text = json.dumps({"machine": "another", "pid": 1, "readers": {"b0": str(reader)}})
-    store.put(Lease(name="owner:shop", owner="there", continuation=text))
+    found = {"machine": "another", "pid": 1, "readers": {"b0": str(reader)}}
+    store.put(Lease(name="owner:shop", owner="there", properties=found))
     ownership = Ownership(store, "shop", instance="us", clock=clock)
     with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
         assert f"there, as process {reader} of the server" in waiting.waits_for()
@@ -161,8 +161,8 @@ def test_the_positions_are_claimed_before_a_reader_is_ended(
 ) -> None:
     """A planner that lost its connection, while its service is frozen, would connect again."""
     store, clock = MemoryStore(), Clock()
-    text = json.dumps({"machine": "another", "pid": 1, "readers": {"b0": "1"}})
-    store.put(Lease(name="owner:shop", owner="there", continuation=text))
+    found = {"machine": "another", "pid": 1, "readers": {"b0": "1"}}
+    store.put(Lease(name="owner:shop", owner="there", properties=found))
     pipeline = pipeline_of(tmp_path, database)
     planner = Positions.of(pipeline.positions, "shop", "b0", pipeline.checkpoint, owner="there")
     planner.save({PartitionId("p0"): Bookmark(Place("0A", 0))}, force=True)
@@ -191,8 +191,8 @@ def test_the_reader_of_somebody_else_is_not_ended_when_a_lease_expires(
 ) -> None:
     """An instance with another store took over from the one whose lease this is."""
     store, clock = MemoryStore(), Clock()
-    text = json.dumps({"machine": "another", "pid": 1, "readers": {"b0": "1"}})
-    store.put(Lease(name="owner:shop", owner="there", continuation=text))
+    found = {"machine": "another", "pid": 1, "readers": {"b0": "1"}}
+    store.put(Lease(name="owner:shop", owner="there", properties=found))
     ownership = Ownership(store, "shop", instance="us", clock=clock)
     with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
         waiting.waits_for()

@@ -93,7 +93,7 @@ def test_other_pipelines_write_to_the_stream_as_they_like(writer: MakeWriter) ->
 
 def test_one_that_does_not_renew_loses_it(writer: MakeWriter, rows: OwnersStore) -> None:
     """A process that is frozen, or on a machine that is gone."""
-    rows.put(Lease(name="owner:shop", owner="gone", continuation=json.dumps({"readers": {}})))
+    rows.put(Lease(name="owner:shop", owner="gone", properties={"readers": {}}))
     second, began = writer("two"), time.monotonic()
     assert second.attempt(None) is not None
     eventually(lambda: second.attempt(None) is None)
@@ -118,12 +118,13 @@ def test_one_that_was_taken_over_has_lost_it(writer: MakeWriter, rows: OwnersSto
 
 
 def fields(lease: Lease) -> dict[str, Any]:
-    return {name: getattr(lease, name) for name in ("name", "owner", "continuation", "revision")}
+    names = ("name", "owner", "continuation", "properties", "revision")
+    return {name: getattr(lease, name) for name in names}
 
 
 def test_who_took_over_the_pipeline_has_it_at_once(writer: MakeWriter, rows: OwnersStore) -> None:
     """With shared positions the pipeline's lease has expired already: not twice four seconds."""
-    rows.put(Lease(name="owner:shop", owner="gone", continuation=json.dumps({"readers": {}})))
+    rows.put(Lease(name="owner:shop", owner="gone", properties={"readers": {}}))
     second = writer("two")
     assert second.attempt(Owner(instance="another", readers={})) is not None
     assert second.attempt(Owner(instance="gone", readers={})) is None

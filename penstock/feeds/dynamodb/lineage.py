@@ -89,16 +89,6 @@ class ShardTree:
         """The ids of a shard's children, also of one that is not listed any more."""
         return sorted(self._children.get(shard, ()))
 
-    def descendants(self, shard: str) -> list[str]:
-        """Children, their children and so on, also of a shard that is not listed any more."""
-        found: list[str] = []
-        waiting = list(self.children(shard))
-        while waiting:
-            name = waiting.pop(0)
-            found.append(name)
-            waiting += self.children(name)
-        return found
-
 
 def partition_of(label: str, shard: str) -> PartitionId:
     """A shard's name in all streams of a table."""

@@ -39,5 +39,5 @@ class CatchingUp:
         waited = 0 if self._since is None else int(self._clock() - self._since)
         if waited < _REPORTED_AFTER:
             return {}
-        said = f"the server has been before the saved position for {waited} s"
-        return {"state": "behind", "message": said, "at_risk": ""}
+        message = f"the server has been before the saved position for {waited} s"
+        return {"state": "behind", "message": message, "at_risk": ""}

@@ -167,8 +167,8 @@ def _of_class(kind: type[BaseException]) -> _Row:
 def _text(error: Exception) -> str:
     """The server's message, without the reply that PyMongo puts after it."""
     details = getattr(error, "details", None)
-    said = details.get("errmsg") if isinstance(details, Mapping) else None
-    text = str(said or error).partition(", full error:")[0].partition(", Timeout: ")[0]
+    reported = details.get("errmsg") if isinstance(details, Mapping) else None
+    text = str(reported or error).partition(", full error:")[0].partition(", Timeout: ")[0]
     return " ".join(text.split())[:300]
 
 

@@ -47,12 +47,12 @@ class Filter:
         named = {"collections": self.listed, "exclude_collections": self.left_out}
         return {name: list(names) for name, names in named.items() if names}
 
-    def from_json(self, said: Mapping[str, Any]) -> "Filter":
+    def from_json(self, found: Mapping[str, Any]) -> "Filter":
         """Another one of the same database."""
         return Filter(
             every=self.every,
-            listed=tuple(said.get("collections", ())),
-            left_out=tuple(said.get("exclude_collections", ())),
+            listed=tuple(found.get("collections", ())),
+            left_out=tuple(found.get("exclude_collections", ())),
         )
 
     def match(self) -> dict[str, Any]:
@@ -136,12 +136,12 @@ class Replay:
     def of(cls, settings: MongoSettings, mark: Mark | None) -> "Replay":
         """What a mark says."""
         now = Filter.of(settings)
-        said: Sequence[Mapping[str, Any]] = (mark or {}).get("replay", ())
+        stretches: Sequence[Mapping[str, Any]] = (mark or {}).get("replay", ())
         found = [
             StoredStretch(
                 filter=now.from_json(each["filter"]), until=each["until"], time=each["time"]
             )
-            for each in said
+            for each in stretches
         ]
         return cls(now=now, stored=tuple(found))
 
@@ -218,8 +218,8 @@ def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> 
             mark = {**mark, "era": next_era(era)}
     if not found and "place" in mark:
         # The mark may be older than the place, up to which nothing can be counted now.
-        said = mark["place"]
-        place = Place.parse(said) if isinstance(said, str) else None
+        saved = mark["place"]
+        place = Place.parse(saved) if isinstance(saved, str) else None
     shown = None if place is None else str(place)
     kept = {name: value for name, value in mark.items() if name not in ("filter", "replay")}
     return Bookmark(place, {**kept, **Replay(now=now, stored=found).mark(), "place": shown})

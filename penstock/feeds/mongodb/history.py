@@ -25,8 +25,8 @@ _OF_TOKENS = ("token_unknown", "token_invalid")
 
 def era_of_bookmark(place: Place | None, mark: Mark | None) -> str:
     """The era that a following goes on in."""
-    said = str((mark or {}).get("era", ""))
-    return max(said, "" if place is None else era_of(place.cursor))
+    marked = str((mark or {}).get("era", ""))
+    return max(marked, "" if place is None else era_of(place.cursor))
 
 
 def cluster_of(mark: Mark | None) -> str:
@@ -37,8 +37,8 @@ def cluster_of(mark: Mark | None) -> str:
 def place_of_mark(bookmark: Bookmark) -> Place | None:
     """The place that a bookmark's mark is for. It is before the bookmark's own place where that was
     saved while the stream was not connected, and no newer token was known."""
-    said = (bookmark.mark or {}).get("place", bookmark.place)
-    return Place.parse(said) if isinstance(said, str) else said
+    stored = (bookmark.mark or {}).get("place", bookmark.place)
+    return Place.parse(stored) if isinstance(stored, str) else stored
 
 
 def time_in_era(bookmark: Bookmark) -> int:

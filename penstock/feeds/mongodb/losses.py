@@ -38,8 +38,8 @@ class Losses:
         if is_another(known, found):
             raise self._other(bookmark, f"this is {found}, and the position is of {known}")
         if is_replaced:
-            said = f"its oplog has no entry of {cursor_of(time)} any more: its files were restored"
-            raise self._other(bookmark, said)
+            why = f"its oplog has no entry of {cursor_of(time)} any more: its files were restored"
+            raise self._other(bookmark, why)
         return found
 
     def _other(self, bookmark: Bookmark, detail: str) -> HistoryLost:

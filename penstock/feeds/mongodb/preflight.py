@@ -47,8 +47,8 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         remedy = f"upgrade it to {_OLDEST}.0 or later"
         yield Finding(level="error", subject="server", message=message, remedy=remedy)
     elif major > _NEWEST:
-        said = f"{message}, newer than what penstock was tested with"
-        yield Finding(level="warning", subject="server", message=said)
+        text = f"{message}, newer than what penstock was tested with"
+        yield Finding(level="warning", subject="server", message=text)
     else:
         yield Finding(level="ok", subject="server", message=message)
     hello = hello_of(client)

@@ -87,6 +87,7 @@ def schemas_of(ask: Ask, settings: PostgresSettings) -> list[TableSchema]:
             table=table,
             name=(table,) if count[table] < 2 else (schema, table),
             version=schema_version(_relation(some)),
+            relation_id=some[0][2],
             columns=tuple(
                 _column((name, number, kind, nullable, default, primary if whole == "f" else key))
                 for number, (_, _, _, whole, name, _, _, key, kind, nullable, default, primary)
@@ -132,6 +133,7 @@ def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
         table=relation.name,
         name=table_name(ask, settings, relation.namespace, relation.name),
         version=schema_version(raw),
+        relation_id=relation.oid,
         columns=tuple(
             _column((name, number, kind, nullable, default, primary if whole else column.key))
             for number, (column, (name, kind, nullable, default, primary)) in enumerate(

@@ -128,18 +128,18 @@ class Reader:
         image = plain(document)
         return self.pack(flat(image) if self.flatten else image)
 
-    def _delta(self, said: Any) -> bytes | None:
-        if said is None:
+    def _delta(self, description: Any) -> bytes | None:
+        if description is None:
             return None
         truncated = [
             {"field": each["field"], "new_size": each["newSize"]}
-            for each in said.get("truncatedArrays") or ()
+            for each in description.get("truncatedArrays") or ()
         ]
-        updated = plain(said.get("updatedFields") or {})
+        updated = plain(description.get("updatedFields") or {})
         return self.pack(
             {
                 "updated": flat(updated) if self.flatten else updated,
-                "removed": list(said.get("removedFields") or ()),
+                "removed": list(description.get("removedFields") or ()),
                 "truncated": truncated,
             }
         )

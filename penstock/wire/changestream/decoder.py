@@ -71,9 +71,9 @@ class ChangeStreamDecoder:
         placer = Placer.before(page.first, era)
         ending = mark_ending(era, page.context.decode())
         rows = [self._placed(event, placer, era, ending, page.payload) for event in run.events]
-        for said, row in (page.first, rows[0]), (page.last, rows[-1]):
-            if said != Place(row.cursor, row.ordinal):
-                raise Malformed(f"a page says it has the change {said}, but it is another one")
+        for expected, row in (page.first, rows[0]), (page.last, rows[-1]):
+            if expected != Place(row.cursor, row.ordinal):
+                raise Malformed(f"a page says it has the change {expected}, but it is another one")
         reads = self._reads(run.events, page)
         return [self._batch(page, rows, reads)]
 
@@ -114,12 +114,12 @@ class ChangeStreamDecoder:
 
     def _unreadable(self, documents: list[bytes], error: Exception) -> Read:
         """A row shaped like a change, with what is needed to read it after all."""
-        reason, said = _reason(error)
+        reason, message = _reason(error)
         raw = b"".join(element(document) for document in documents)
         text = self.settings.images == "json"
         image = {
             "reason": reason,
-            "error": said,
+            "error": message,
             "raw": b64encode(raw).decode() if text else raw,
             "context": "" if text else b"",
         }

@@ -160,8 +160,8 @@ def test_leases_are_read_from_the_primary() -> None:
         url = primary.url.replace("/?", "/shop?") + "&readPreference=secondaryPreferred"
         store = MongoStore(url)
         lease = store.get("a")
-        assert lease == replace(Lease(name="a", owner="me", continuation="{}"), revision=7)
-        assert [each.revision for each in store.list("a")] == [7]
+        assert lease == replace(Lease(name="a", owner="me", continuation="{}"), revision="7")
+        assert [each.revision for each in store.list("a")] == ["7"]
         store.close()
 
 

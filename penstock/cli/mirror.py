@@ -1,0 +1,92 @@
+"""`penstock mirror`: keeps copies of tables in SQLite or PostgreSQL."""
+
+import signal
+import threading
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from penstock.errors import SettingsError
+from penstock.replica.bootstrap import Loading
+from penstock.replica.replica import Replica, ReplicaStatus
+
+_BAR = 20  # characters
+
+
+@click.command("mirror")
+@click.argument("url", metavar="NATS_URL", envvar="NATS_URL")
+@click.option("--to", "target", required=True, help="sqlite:///mirror.db or postgresql://...")
+@click.option(
+    "--tables", help="By commas, such as users,sales.orders; default: all published ones."
+)
+@click.option("--once", is_flag=True, help="Stop when all that was published before is applied.")
+@click.option(
+    "--dropped",
+    type=click.Choice(["drop", "keep"]),
+    default="drop",
+    show_default=True,
+    help="Columns that the source drops: drop them, or keep them with what they have.",
+)
+@click.option("--init", default="INIT", show_default=True, help="The stream of the snapshots.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def command(
+    *, url: str, target: str, tables: str | None, once: bool, dropped: str, init: str, quiet: bool
+) -> None:
+    """Keep copies of tables: take snapshots of them, load these, and apply the changes.
+
+    The pipeline must run while a table is loaded for the first time. It goes on where it was when
+    it is started again. Encoding and layout are what the messages say. Ends with Ctrl-C or SIGTERM.
+    """
+    stopped = threading.Event()
+
+    def stop(_: int, __: FrameType | None) -> None:
+        stopped.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    replica = Replica(
+        url,
+        target,
+        tables=_names(tables),
+        init=init,
+        dropped="keep" if dropped == "keep" else "drop",
+    )
+    console = Console(stderr=True, quiet=quiet)
+    shown = Live(console=console, refresh_per_second=4, transient=True)
+    with replica, shown:
+        replica.run(
+            once=once,
+            is_stopped=stopped.is_set,
+            report=lambda status: shown.update(lines(status, width=console.width)),
+        )
+    for table in replica.copies:
+        console.print(f"{table.target}: up to message {table.sequence:,} of {table.stream}")
+
+
+def _names(tables: str | None) -> list[str] | None:
+    if tables is None:
+        return None
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    if not names:
+        raise SettingsError("--tables names no table", hint="leave it out for all that there are")
+    return names
+
+
+def lines(status: ReplicaStatus, *, width: int) -> Text:
+    """A bar for each table that is loaded, and how far the changes are."""
+    rows = [_bar(loading) for loading in status.loading]
+    if status.tables:
+        rows.append(
+            f"{status.tables} tables live, {status.changes:,} changes applied,"
+            f" {status.behind:,} messages to go, {status.lag:.1f} s behind"
+        )
+    return Text("\n".join(row[:width] for row in rows), no_wrap=True)
+
+
+def _bar(loading: Loading) -> str:
+    done = _BAR * loading.done // loading.ranges if loading.ranges else 0
+    bar = "█" * done + "░" * (_BAR - done)
+    return f"{loading.name:<24} {bar} {loading.rows:,} rows in {loading.chunks} chunks"

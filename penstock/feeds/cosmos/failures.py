@@ -1,0 +1,93 @@
+"""The SDK's exceptions -> penstock's, by one table from status and sub-status.
+
+Sources: "HTTP status codes for Azure Cosmos DB" (Microsoft Learn); the SDK's `http_constants.py`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from azure.core import exceptions as core
+from azure.cosmos import exceptions as cosmos
+
+from penstock.errors import PenstockError, SettingsError, Unavailable
+
+_LATER = "penstock tries again by itself"
+_KEY = "correct `key` (an account's key, base64), or remove it to use Microsoft Entra ID"
+_RIGHTS = "give the identity what docs/how-to/cosmos.md lists, or allow this network"
+_CLOCK = "set this machine's clock (NTP): the service refuses requests that are 15 minutes off"
+
+# What .NET's ExceptionClassifier looks for in the message of a 400.
+TOO_LARGE = "Reduce page size and try again"
+
+_TABLE: dict[tuple[int, int], tuple[type[PenstockError], str]] = {
+    (401, 0): (SettingsError, _KEY),
+    (403, 0): (SettingsError, _RIGHTS),
+    (404, 0): (SettingsError, "correct `database` or `container`"),
+    (404, 1002): (Unavailable, _LATER),  # a replica that lags behind the session
+    (408, 0): (Unavailable, _LATER),
+    (409, 0): (Unavailable, _LATER),
+    (410, 0): (Unavailable, _LATER),
+    (412, 0): (Unavailable, _LATER),
+    (429, 0): (Unavailable, _LATER),
+    (449, 0): (Unavailable, _LATER),
+}
+
+
+class Refused(Exception):
+    """An answer that the SDK would handle in a way of its own (it repeats a read of a range that is
+    gone a thousand times), or that decides how reading goes on. `wait`: seconds to wait."""
+
+    def __init__(self, status: int, sub_status: int, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.status, self.sub_status, self.message, self.wait = status, sub_status, message, wait
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the page is larger than an answer may be."""
+        return self.status == 413 or (self.status == 400 and TOO_LARGE in self.message)
+
+    @property
+    def is_of_another_container(self) -> bool:
+        """Whether the container was deleted and made again (COLLECTION_RID_MISMATCH)."""
+        return (self.status, self.sub_status) == (400, 1024)
+
+
+def failure(status: int, sub_status: int, message: str, subject: str) -> PenstockError:
+    """A refusal of the service, as ours."""
+    kind, hint = _TABLE.get((status, sub_status)) or _TABLE.get((status, 0)) or _otherwise(status)
+    if status in (401, 403) and "date" in message.lower() and "expired" in message.lower():
+        kind, hint = Unavailable, _CLOCK
+    text = message.strip().partition("\n")[0][:300]
+    code = f"{status}/{sub_status}" if sub_status else str(status)
+    return kind(f"{subject}: {code} {text}".strip(), hint=hint)
+
+
+def _otherwise(status: int) -> tuple[type[PenstockError], str]:
+    if status >= 500 or not status:
+        return Unavailable, _LATER
+    return SettingsError, "see the message"
+
+
+@contextmanager
+def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
+    """The SDK's errors as ours; `refusals` also those of our own reading of an answer."""
+    try:
+        yield
+    except Refused as refused:
+        if not refusals:
+            raise
+        raise failure(refused.status, refused.sub_status, refused.message, subject) from refused
+    except cosmos.CosmosHttpResponseError as error:
+        message = str(error.http_error_message or error.message)
+        found = failure(error.status_code or 0, error.sub_status or 0, message, subject)
+        raise found from error
+    except core.ClientAuthenticationError as error:
+        text = str(error).partition("\n")[0]
+        raise SettingsError(f"{subject}: {text}", hint=_KEY) from error
+    except core.HttpResponseError as error:
+        raise failure(error.status_code or 0, 0, str(error), subject) from error
+    except core.AzureError as error:  # no answer, or none in time
+        text = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        raise Unavailable(f"{subject}: {text}", hint=_LATER) from error
+    except RecursionError as error:
+        raise Unavailable(f"{subject}: the range is still gone", hint=_LATER) from error

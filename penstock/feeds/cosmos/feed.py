@@ -1,0 +1,276 @@
+"""Cosmos DB's change feed as a feed: a partition is a key range, named `MIN-MAX`.
+
+A range that the service splits ends, and its pieces begin at its continuation. A merge of physical
+partitions ends nothing: each range goes on as a part of the merged one.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from penstock.change import Images, OnError
+from penstock.errors import (
+    InvalidPosition,
+    InvalidStream,
+    Malformed,
+    PenstockError,
+    SettingsError,
+)
+from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing
+from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
+from penstock.feeds.cosmos.failures import Refused, translating
+from penstock.feeds.cosmos.following import CosmosFollowing
+from penstock.feeds.cosmos.losses import loss
+from penstock.feeds.cosmos.marks import FeedMark, mark_of
+from penstock.feeds.cosmos.preflight import check, finding
+from penstock.feeds.cosmos.ranges import KeyRange, lineages
+from penstock.feeds.cosmos.settings import CosmosSettings
+from penstock.finding import Finding
+from penstock.page import Decoder
+from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.wire.cosmos.decoder import CosmosDecoder
+from penstock.wire.cosmos.documents import in_order, lsn_of
+
+_LISTINGS = 5  # tries of pinning "now" while ranges are split
+
+
+class CosmosFeed:
+    """The implementation of `feeds.Feed`. It is its settings. `history` is the container's resource
+    id, as the last listing gave it."""
+
+    def __init__(self, settings: CosmosSettings) -> None:
+        self.settings = settings
+        self.history = ""
+
+    def __repr__(self) -> str:
+        return f"CosmosFeed({self._name} at {self.settings.endpoint}, {self.settings.mode})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CosmosFeed, (self.settings,)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.settings.database}/{self.settings.container}"
+
+    @property
+    def backend(self) -> str:
+        """See `feeds.Feed`."""
+        return self.settings.name
+
+    @property
+    def on_gap(self) -> GapPolicy:
+        """See `feeds.Feed`."""
+        return self.settings.on_gap
+
+    @property
+    def polled(self) -> bool:
+        """See `feeds.Polled`."""
+        return self.settings.polled
+
+    @property
+    def _client(self) -> CosmosContainer:
+        return container_of(self.settings)
+
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        """See `feeds.Feed`: the ranges that are known and their pieces, in place of the service's
+        physical partitions."""
+        physical = self._client.ranges()
+        self.history = self._client.identity().rid
+        return Listing(lineages=lineages(physical, known), history=self.history)
+
+    def verify(self, history: str) -> None:
+        """See `feeds.NamesHistory`."""
+        found = self._client.identity().rid
+        if history and history != found:
+            raise InvalidStream(
+                f"the token is of another container than {self._name} ({history}, not {found})",
+                hint="take a token of this one, a time, beginning or now",
+            )
+
+    def begin(self, at: At = None) -> Bookmarks:
+        """See `feeds.Feed`. "Now" is the continuation of each range at this moment."""
+        continuation = self.settings.continuation if at is None else None
+        if continuation is not None:
+            return self._of_continuation(continuation)
+        if at is None:
+            at = self.settings.at
+            start = self.settings.start
+            if isinstance(start, dict) and "history" in start:
+                self.verify(str(start["history"]))
+        if isinstance(at, Mapping):
+            _check(at)
+            return at
+        if self.settings.every and at != "now":
+            raise SettingsError(
+                "the mode all_versions_and_deletes has neither its beginning nor a time",
+                hint="begin at now, or with a token",
+            )
+        rid = self._client.identity(again=True).rid
+        if at == "now" or (isinstance(at, datetime) and at >= datetime.now(UTC)):
+            return self._now(rid)
+        since = at.astimezone(UTC) if isinstance(at, datetime) else None
+        return {
+            each.name: Bookmark(None, FeedMark(rid=rid, range=each, since=since).to_json())
+            for each in self._client.ranges()
+        }
+
+    def _now(self, rid: str) -> Bookmarks:
+        for _ in range(_LISTINGS):
+            found: dict[PartitionId, Bookmark] = {}
+            for each in self._client.ranges():
+                with translating(f"Cosmos DB's container {self._name}"):
+                    answer = self._client.page(each, None, 1)
+                if answer.ranges != (each,):
+                    break  # it was split in between
+                mark = FeedMark(rid=rid, range=each, etag=answer.etag)
+                found[each.name] = Bookmark(None, mark.to_json())
+            else:
+                return found
+        raise SettingsError("the ranges are being split all the time", hint="try again soon")
+
+    def _of_continuation(self, token: Mapping[str, Any]) -> Bookmarks:
+        """From the SDK's continuation, of any number of ranges."""
+        try:
+            self.verify(str(token["containerRid"]))
+            found = {}
+            for each in token["continuation"]["continuation"]:
+                part = KeyRange(str(each["range"]["min"]), str(each["range"]["max"]))
+                etag = None if each["token"] is None else str(each["token"])
+                mark = FeedMark(rid=str(token["containerRid"]), range=part, etag=etag)
+                found[part.name] = Bookmark(None, mark.to_json())
+        except (KeyError, TypeError) as error:
+            raise InvalidPosition(
+                "the continuation in `start` is not readable", hint="take another one, or a time"
+            ) from error
+        if self.settings.every != (token.get("mode") == "AllVersionsAndDeletes"):
+            raise InvalidPosition(
+                f"the continuation in `start` is of the mode {token.get('mode')}",
+                hint="set `mode` to that one",
+            )
+        return found
+
+    def follow(
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[Gap] = (),
+    ) -> CosmosFollowing:
+        """See `feeds.Feed`."""
+        key_range = KeyRange.of(partition)
+        client, passed = self._client, {each.cause for each in despite}
+        mark = mark_of(bookmark, key_range)
+        identity = client.identity()
+        if mark is not None and mark.rid != identity.rid:
+            identity = client.identity(again=True)
+        if mark is not None and mark.rid != identity.rid:
+            raise self._loss("container_replaced", partition, bookmark.place)
+        if mark is None or passed - {"container_gone"}:
+            mark = self._anew(key_range, identity, is_after_gap=bool(passed))
+            if bookmark.place is not None and not passed:
+                mark = mark.inside()  # a place alone: all before it is read again, and passed over
+        return CosmosFollowing(
+            client,
+            self.settings,
+            key_range,
+            identity=identity,
+            mark=mark,
+            place=bookmark.place,
+            lost=lambda after, refused: self._found_lost(partition, after, refused, passed),
+        )
+
+    def _anew(
+        self, key_range: KeyRange, identity: ContainerIdentity, *, is_after_gap: bool
+    ) -> FeedMark:
+        """Where to begin without a continuation: at the beginning, where the mode has one."""
+        mark = FeedMark(rid=identity.rid, range=key_range)
+        if not self.settings.every:
+            return mark
+        if not is_after_gap:
+            raise SettingsError(
+                f"nothing is known of {key_range.name}, and all versions have no beginning",
+                hint="begin at now, or with a token",
+            )
+        with translating(f"Cosmos DB's container {self._name}"):
+            return mark.after(self._client.page(key_range, None, 1).etag)
+
+    def _loss(
+        self, cause: str, partition: PartitionId, place: Place | None, said: str = ""
+    ) -> HistoryLost:
+        policy = self.on_gap
+        return loss(cause, partition, place, container=self._name, policy=policy, said=said)
+
+    def _found_lost(
+        self, partition: PartitionId, place: Place | None, refused: Refused, passed: set[str]
+    ) -> HistoryLost | None:
+        """What a refusal means for the changes after a place; None: nothing."""
+        cause = ""
+        if refused.is_of_another_container:
+            self._client.identity(again=True)
+            cause = "container_replaced"
+        elif refused.status == 404:
+            cause = "container_gone"
+        elif refused.status == 400 and self.settings.every and not refused.is_too_large:
+            # "If you attempt to process a change feed after more than the retention window an error
+            # (Status Code 400) will be returned": .NET's ChangeFeedMode.
+            cause = "retention"
+        return None if not cause or cause in passed else self._loss(
+            cause, partition, place, refused.message
+        )  # fmt: skip
+
+    def newest(self, partition: PartitionId) -> Place | None:
+        """See `feeds.EstimatesLag`: only LSNs are known."""
+        return None
+
+    def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
+        """See `feeds.EstimatesLag`: transactions, as .NET's estimator counts them."""
+        key_range = KeyRange.of(partition)
+        mark = mark_of(bookmark, key_range)
+        if mark is None:
+            return None
+        with translating(f"Cosmos DB's container {self._name}"):
+            answer = self._client.page(key_range, mark, 1)
+        if not answer.documents or answer.newest is None:
+            return 0
+        paths = self._client.identity().paths
+        first = lsn_of(in_order(answer.documents, paths, every=self.settings.every)[0][0])
+        return max(0, answer.newest - first + 1) if first else 1
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed`."""
+        return {"state": "", "message": "", "at_risk": ""}
+
+    def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
+        """See `feeds.Feed`."""
+        settings = self.settings
+        return CosmosDecoder(
+            self.backend, settings.tenant, settings.system_properties, images, on_error
+        )
+
+    def check(self) -> Sequence[Finding]:
+        """See `feeds.Feed`."""
+        return check(self.settings, lambda: self._client)
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """See `feeds.ChecksBookmarks`: reads after it once."""
+        if bookmark.ended:
+            return []
+        try:
+            self.follow(partition, bookmark).read(0.0)
+        except PenstockError as error:
+            return [finding("error", "saved position", error.message, error.hint)]
+        return [finding("ok", "saved position", f"{partition} has the changes after it")]
+
+
+def _check(token: Bookmarks) -> None:
+    """Raises InvalidPosition for a token with bookmarks that cannot be read from."""
+    try:
+        for name, bookmark in token.items():
+            mark_of(bookmark, KeyRange.of(name))
+            if bookmark.place is not None:
+                lsn_of(bookmark.place)
+    except Malformed as error:
+        raise InvalidPosition(
+            f"the token is damaged: {error.message}", hint="take another one, a time or beginning"
+        ) from error

@@ -1,0 +1,105 @@
+"""What a bookmark of the change feed stores beside its place: the continuation, and whose it is.
+
+{"rid": container, "range": [min, max], "etag": "..."}          # everything until there
+{..., "etag": "...", "within": true}                            # and the page's up to the place
+{..., "etag": "...", "done": "PLACE"}                           # of a child: and up to there
+{..., "cuts": ["7F8..."]}                                       # the range has ended, by a split
+{..., "from": "beginning"} or {..., "from": "2026-11-23T10:00:00+00:00"}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from penstock.errors import Malformed
+from penstock.position import Bookmark, Place
+
+CUTS = "cuts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedMark:
+    """Where to read from: after `etag`, else from `since` (None: the beginning). `within`: a part
+    of the page after the etag is done, up to the bookmark's place; `done`: up to this place of the
+    parent, whose LSNs a child goes on with: continuations of the parent count for it."""
+
+    rid: str
+    range: tuple[str, str]
+    etag: str | None = None
+    since: datetime | None = None
+    within: bool = False
+    done: Place | None = None
+    cuts: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The mark of a bookmark."""
+        found: dict[str, Any] = {"rid": self.rid, "range": list(self.range)}
+        if self.etag is not None:
+            found["etag"] = self.etag
+        else:
+            found["from"] = "beginning" if self.since is None else self.since.isoformat()
+        found |= {"within": True} if self.within else {}
+        found |= {} if self.done is None else {"done": str(self.done)}
+        return found | ({CUTS: list(self.cuts)} if self.cuts else {})
+
+    def to_text(self) -> str:
+        """As a change carries it."""
+        return orjson.dumps(self.to_json()).decode()
+
+    def inside(self) -> "FeedMark":
+        """The same, inside the page that follows."""
+        return replace(self, within=True, done=None)
+
+    def after(self, etag: str) -> "FeedMark":
+        """Everything up to an etag is done. An etag that is older, of a replica that lags behind,
+        changes nothing."""
+        known = _number(self.etag)
+        if known is not None and (_number(etag) or known) < known:
+            return self
+        return replace(self, etag=etag, since=None, within=False, done=None)
+
+
+def _number(etag: str | None) -> int | None:
+    digits = (etag or "").strip('"')
+    return int(digits) if digits.isdecimal() else None
+
+
+def mark_of(bookmark: Bookmark, key_range: tuple[str, str]) -> FeedMark | None:
+    """From a bookmark; None where it has none. Raises Malformed, also for one of another range."""
+    mark = bookmark.mark
+    if not mark or "range" not in mark:
+        return None
+    try:
+        found = _read(mark)
+    except (KeyError, ValueError, TypeError) as error:
+        raise Malformed(f"the mark of a bookmark is damaged: {error}") from error
+    if found.range != tuple(key_range):
+        raise Malformed(f"the bookmark was made by the range {'-'.join(found.range)}, not this one")
+    return found
+
+
+def _read(mark: Mapping[str, Any]) -> FeedMark:
+    low, high = mark["range"]
+    since = mark.get("from", "beginning")
+    return FeedMark(
+        rid=str(mark["rid"]),
+        range=(str(low), str(high)),
+        etag=None if mark.get("etag") is None else str(mark["etag"]),
+        since=None if since == "beginning" else datetime.fromisoformat(since),
+        within=bool(mark.get("within")),
+        done=Place.parse(mark["done"]) if "done" in mark else None,
+    )
+
+
+def child_mark(parent: Bookmark, key_range: tuple[str, str]) -> dict[str, Any] | None:
+    """A child begins where its parent ended: with its continuation, and inside a page where the
+    parent's last place was inside one."""
+    if not parent.mark:
+        return None
+    kept = {name: value for name, value in parent.mark.items() if name not in (CUTS, "within")}
+    if parent.mark.get("within") and parent.place is not None:
+        kept["done"] = str(parent.place)
+    return {**kept, "range": list(key_range)}

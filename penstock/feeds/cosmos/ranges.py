@@ -1,0 +1,126 @@
+"""Key ranges as partitions, as pure code: names, cuts, and who descends from whom.
+
+A partition is a range of hashed partition keys, named `MIN-MAX` ("0" for the lowest key): not a
+physical partition, whose id a split takes away. A range that the service splits ends; its children
+are its own pieces, also where it had been a part of a physical partition. A merge ends nothing: the
+ranges go on as parts of the merged partition.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from penstock.errors import Malformed
+from penstock.feeds import Lineage
+from penstock.feeds.cosmos.marks import CUTS, child_mark
+from penstock.position import Bookmark, Bookmarks, PartitionId
+
+_WIDTH = 32  # hexadecimal digits of a hash
+
+
+class KeyRange(NamedTuple):
+    """From `min` to below `max`: hexadecimal text that compares as the hashes do."""
+
+    min: str
+    max: str
+
+    @property
+    def name(self) -> PartitionId:
+        """The partition."""
+        return PartitionId(f"{self.min or '0'}-{self.max}")
+
+    @classmethod
+    def of(cls, partition: PartitionId) -> "KeyRange":
+        """The inverse of `name`; raises Malformed."""
+        low, dash, high = partition.partition("-")
+        found = cls("" if low == "0" else low, high)
+        if not dash or not _is_hex(low) or not _is_hex(high) or found.min >= found.max:
+            raise Malformed(f"{partition!r} is not a key range (MIN-MAX)")
+        return found
+
+    def holds(self, other: "KeyRange") -> bool:
+        """Whether all of the other is in it."""
+        return self.min <= other.min and other.max <= self.max
+
+    def overlaps(self, other: "KeyRange") -> bool:
+        """Whether they have keys in common."""
+        return self.min < other.max and other.min < self.max
+
+    def cuts(self, physical: Iterable["KeyRange"]) -> list[str]:
+        """Where boundaries of physical partitions are inside it."""
+        return sorted({each.min for each in physical if self.min < each.min < self.max})
+
+    def cut(self, at: Sequence[str]) -> list["KeyRange"]:
+        """The pieces between these boundaries."""
+        edges = [self.min, *at, self.max]
+        return [KeyRange(low, high) for low, high in pairwise(edges)]
+
+    @property
+    def middle(self) -> str:
+        """A boundary that halves it."""
+        low, high = (int(each.ljust(_WIDTH, "0"), 16) for each in self)
+        return f"{(low + high) // 2:0{_WIDTH}X}"
+
+
+def _is_hex(text: str) -> bool:
+    return bool(text) and all(each in "0123456789ABCDEF" for each in text)
+
+
+def lineages(physical: Sequence[KeyRange], known: Bookmarks) -> list[Lineage]:
+    """The partitions, parents first: those that are known, children of those that have ended, and
+    the service's own where nothing is known of their keys."""
+    if not known:
+        return [Lineage(partition=each.name) for each in physical]
+    ranges = {KeyRange.of(name): bookmark for name, bookmark in known.items()}
+    for each in sorted((r for r in ranges if known[r.name].ended), key=_widest):
+        for child in _children(each, ranges[each], ranges, physical):
+            ranges.setdefault(child, Bookmark())
+    covered = sorted(ranges, key=_widest)
+    for place in physical:
+        for each in _uncovered(place, covered):
+            ranges.setdefault(each, Bookmark())
+    return [_lineage(each, ranges, known) for each in sorted(ranges, key=_widest)]
+
+
+def _widest(each: KeyRange) -> tuple[int, str]:
+    low, high = (int(edge.ljust(_WIDTH, "0")[:_WIDTH], 16) for edge in each)
+    return low - high, each.min
+
+
+def _lineage(each: KeyRange, ranges: Iterable[KeyRange], known: Bookmarks) -> Lineage:
+    around = [other for other in ranges if other != each and other.holds(each)]
+    if not around:
+        return Lineage(partition=each.name)
+    parent = max(around, key=_widest)  # the narrowest
+    found = known.get(parent.name, Bookmark())
+    first = Bookmark(mark=child_mark(found, each)) if found.ended else None
+    return Lineage(partition=each.name, parents=(parent.name,), first=first)
+
+
+def _children(
+    each: KeyRange,
+    bookmark: Bookmark,
+    ranges: Iterable[KeyRange],
+    physical: Sequence[KeyRange],
+) -> list[KeyRange]:
+    """Of a range that has ended: as its mark has them; else those that are known already, and what
+    is left between them; else by the service's boundaries. Halves, where it has none now."""
+    cuts = (bookmark.mark or {}).get(CUTS)
+    if cuts:
+        return each.cut([str(cut) for cut in cuts])
+    inside = [other for other in ranges if other != each and each.holds(other)]
+    if inside:
+        return [*inside, *_uncovered(each, inside)]
+    return each.cut(each.cuts(physical) or [each.middle])
+
+
+def _uncovered(each: KeyRange, covered: Iterable[KeyRange]) -> list[KeyRange]:
+    """The parts of a range that none of the others has."""
+    found, low = [], each.min
+    for other in sorted(covered):
+        if other.min >= each.max:
+            break
+        if other.min > low:
+            found.append(KeyRange(low, other.min))
+        low = max(low, other.max)
+    return [*found, KeyRange(low, each.max)] if low < each.max else found

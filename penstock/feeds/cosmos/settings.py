@@ -1,0 +1,130 @@
+"""What a pipeline file may say about a Cosmos DB container. Reading it does no I/O."""
+
+import base64
+import binascii
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field, field_validator, model_validator
+
+from penstock.errors import Malformed
+from penstock.feeds import At
+from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
+from penstock.position import bookmarks_from_json
+from penstock.settings import Duration, Secret, Settings
+
+_WORDS: dict[str, At] = {"beginning": "beginning", "now": "now"}
+
+
+class CosmosSettings(Settings):
+    """The change feed of one container (API for NoSQL)."""
+
+    name: str = Field("default", pattern=r"^[^\s:]+$")
+    """The backend: part of every event id and of subjects, so it must not change later."""
+    type: Literal["cosmos"] = "cosmos"
+    endpoint: str = Field(pattern=r"^https?://[^/]")
+    """The account: https://ACCOUNT.documents.azure.com:443/."""
+    key: Secret | None = None
+    """The account's key, read-only or not. Without it Microsoft Entra ID: azure-identity's
+    DefaultAzureCredential (environment, managed identity, `az login`)."""
+    database: str = Field(min_length=1)
+    container: str = Field(min_length=1)
+    mode: Literal["latest_version", "all_versions_and_deletes"] = "latest_version"
+    """`latest_version`: each item as it is now, no deletes. `all_versions_and_deletes`: every
+    change, in the period of the account's continuous backup."""
+    start: str | dict[str, Any] = ""
+    """Of a first start: `beginning` (in latest-version mode the default), `now`, a time with a
+    zone (what was changed after it), or a token: an iterator's, or the SDK's continuation."""
+    on_gap: PolicyWithoutSnapshots = "fail"
+    """When changes are lost (older than the retention, another container of this name): stop this
+    backend and say so, or go on after the gap and say so."""
+    tenant: str = Field("none", pattern=r"^(none|field:.+)$")
+    """What fills the column `tenant`: `none`, or `field:<property>` of the item."""
+    system_properties: bool = False
+    """Whether images keep _rid, _self, _etag, _attachments, _ts and _lsn."""
+    polled: bool = True
+    """Whether Spark's tasks read the ranges in open micro-batches; if not, the reader process."""
+    page_items: int = Field(1000, ge=1)
+    """Most items of a page; a transaction is never cut. Halved while the service refuses a page as
+    too large."""
+    poll: Duration = Field(1.0, gt=0)
+    """Seconds between two reads of a range that has nothing new."""
+    connect_timeout: Duration = Field(10.0, gt=0)
+    """Seconds for making a connection."""
+    timeout: Duration = Field(65.0, gt=0)
+    """Seconds without one byte of an answer, after which a call counts as failed."""
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _is_read(cls, value: Any) -> Any:
+        """YAML reads a time by itself; in an option a token is JSON."""
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            try:
+                return orjson.loads(value)
+            except orjson.JSONDecodeError:
+                raise ValueError("a token is JSON") from None
+        return value.isoformat() if isinstance(value, datetime) else value
+
+    @field_validator("start")
+    @classmethod
+    def _is_a_start(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        if value:
+            _start(value)
+        return value
+
+    @model_validator(mode="after")
+    def _mode_has_the_start(self) -> "CosmosSettings":
+        if self.every and (self.at == "beginning" or isinstance(self.at, datetime)):
+            raise ValueError(
+                "the mode all_versions_and_deletes starts at `now` or with a token: the service"
+                " gives neither its beginning nor a time"
+            )
+        return self
+
+    @property
+    def every(self) -> bool:
+        """Whether all versions and deletes are read."""
+        return self.mode == "all_versions_and_deletes"
+
+    @property
+    def at(self) -> At:
+        """`start` as `Feed.begin` takes it; None for a continuation of the SDK."""
+        if not self.start:
+            return "now" if self.every else "beginning"
+        return _start(self.start)
+
+    @property
+    def continuation(self) -> dict[str, Any] | None:
+        """The SDK's continuation in `start`, decoded."""
+        return sdk_token(self.start) if isinstance(self.start, str) else None
+
+
+def sdk_token(text: str) -> dict[str, Any] | None:
+    """The SDK's continuation as JSON: base64 of a document with `"v": "v2"`; None if it is none."""
+    try:
+        found = orjson.loads(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("v") == "v2" else None
+
+
+def _start(value: str | dict[str, Any]) -> At:
+    """Raises ValueError."""
+    if isinstance(value, dict):
+        try:
+            # The iterator's token has its bookmarks under `partitions`.
+            return bookmarks_from_json(value.get("partitions", value))
+        except (AttributeError, Malformed) as error:
+            raise ValueError(f"not a token: {error}") from None
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if sdk_token(value) is not None:
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("write beginning, now, a time or a token") from None
+    if time.tzinfo is None:
+        raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
+    return time

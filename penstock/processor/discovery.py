@@ -1,0 +1,104 @@
+"""The first start of a processor, and partitions that come later: a row in the store for each.
+
+One host at a time looks regularly: the one that holds the first of all leases. Whoever has read a
+partition to its end looks for its children.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from penstock.backoff import delays
+from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.feeds import At, Feed
+from penstock.processor.leases import HostLeases
+from penstock.reading.roster import LOOKUP, Openings, Roster
+from penstock.reservoir.reader import BLOCKED
+
+
+class Discovery:
+    """Takes turns as a partition does. `begun`: there are leases. `error`: why nothing is found, ""
+    while it is. `on_found` is called after rows were made; `on_fatal` with what keeps the processor
+    from beginning and the operator must change."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        leases: HostLeases,
+        at: At,
+        *,
+        clock: Callable[[], float],
+        on_found: Callable[[], None],
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self.begun = False
+        self.error = ""
+        self._feed = feed
+        self._leases = leases
+        self._at = at
+        self._on_found = on_found
+        self._on_fatal = on_fatal
+        self._roster = Roster(feed, clock=clock)
+        self._has_ended = False  # a partition of ours, since the last look
+        self._waits = delays()
+
+    def ended(self) -> None:
+        """A partition of ours has ended: the next turn looks for its children."""
+        self._has_ended = True
+
+    def turn(self, timeout: float) -> float:
+        """See `Taker`."""
+        try:
+            wait = self._look_up() if self.begun else self._begin()
+        except Unavailable as error:
+            self.error = str(error)
+            return next(self._waits)
+        except PenstockError as error:
+            self.error = str(error)
+            if not self.begun and isinstance(error, SettingsError):
+                self._on_fatal(error)
+            return BLOCKED
+        self.error = ""
+        self._waits = delays()
+        return wait
+
+    def _begin(self) -> float:
+        """The place is pinned and stored before anything is read. After stored positions nothing is
+        made at the source: that would be a silent hole."""
+        if not self._leases.positions.survey():
+            self._leases.positions.plant(self._feed.begin(self._at))
+        self.begun = True
+        self._on_found()
+        return 0.0
+
+    def _look_up(self) -> float:
+        ended, self._has_ended = self._has_ended, False
+        if self._roster.due_in > 0 and not ended:
+            return self._roster.due_in
+        survey = self._leases.positions.survey()
+        live = [name for name, (_, bookmark) in survey.items() if not bookmark.ended]
+        owners = [survey[name][0].owner for name in live]
+        first = next(filter(None, owners), self._leases.host)
+        if first != self._leases.host and not ended:
+            return LOOKUP
+        try:
+            found = self._roster.look_up({name: each for name, (_, each) in survey.items()}, live)
+        except PenstockError:
+            self._has_ended = ended
+            raise
+        if found is not None:
+            self._take_in(found)
+        return self._roster.due_in
+
+    def _take_in(self, found: Openings) -> None:
+        leases, survey = self._leases, self._leases.positions.survey()
+        rows = {name: row for name, (row, _) in survey.items()}
+        if found.ready:
+            properties = {
+                name: leases.inherited(rows, parents) for name, parents in found.parents.items()
+            }
+            leases.positions.plant(found.ready, properties)
+            self._on_found()
+        for name in found.forgotten:
+            if name in rows:
+                with suppress(LeaseLost):
+                    leases.positions.rows.store.delete(rows[name])

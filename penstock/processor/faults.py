@@ -1,0 +1,124 @@
+"""What becomes of errors: the callback, a budget of tries for each batch, dead letters."""
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.errors import LeaseLost, PenstockError, Rejected, Unavailable
+from penstock.position import PartitionId
+from penstock.processor.leases import HostLeases
+from penstock.processor.observer import Changes, PartitionContext
+from penstock.processor.settings import Processing
+
+# Seconds before the first further try of a batch, doubled for each, and the longest.
+FIRST, LONGEST = 0.5, 60.0
+
+log = logging.getLogger("penstock")
+
+OnFault = Callable[[Exception, PartitionContext], None]
+DeadLetter = Callable[[Changes, PartitionContext, Exception], None]
+
+
+class Retries:
+    """An implementation of `partition.Faults`. `waits`: of partitions whose batch has just failed,
+    the seconds until this host may take them again. `on_fatal` gets what ends the processor."""
+
+    def __init__(
+        self,
+        leases: HostLeases,
+        processing: Processing,
+        *,
+        on_error: OnFault | None,
+        dead_letter: DeadLetter | None,
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self.waits: dict[PartitionId, float] = {}
+        self.errors = 0
+        self.letters = 0
+        self._leases = leases
+        self._processing = processing
+        self._on_error = on_error
+        self._dead_letter = dead_letter
+        self._on_fatal = on_fatal
+
+    def noted(self, error: Exception, context: PartitionContext) -> None:
+        """See `partition.Faults`."""
+        self.errors += 1
+        if isinstance(error, PenstockError):
+            log.error("%s: %s", context.partition, error)
+        else:
+            # Its text may hold row data: it is the callback's.
+            log.error("%s: the observer raised %s", context.partition, type(error).__name__)
+        if self._on_error is not None:
+            try:
+                self._on_error(error, context)
+            except Exception:
+                log.exception("on_error failed")
+
+    def set_aside(
+        self, error: Exception, context: PartitionContext, changes: Changes | None
+    ) -> bool:
+        """See `partition.Faults`."""
+        name, first = context.partition, "" if changes is None else changes.first
+        before, count = self._leases.failures(name)
+        count = count + 1 if before == first else 1
+        if self._processing.retries is not None and count > self._processing.retries:
+            if self._processing.exhausted == "stop" or changes is None:
+                self._on_fatal(_stopped(error, context, count))
+            elif self._store(changes, context, error):
+                return True
+        with suppress(LeaseLost, Unavailable):
+            self._leases.note_failures(name, first, count)
+        self.waits[name] = min(FIRST * 2 ** min(count - 1, 10), LONGEST)
+        return False
+
+    def _store(self, changes: Changes, context: PartitionContext, error: Exception) -> bool:
+        assert self._dead_letter is not None
+        try:
+            self._dead_letter(changes, context, error)
+        except Exception as failure:
+            self.noted(failure, context)
+            return False
+        self.letters += 1
+        log.error(
+            "%s: set aside %d changes from %s", context.partition, len(changes), changes.first
+        )
+        return True
+
+
+def _stopped(error: Exception, context: PartitionContext, count: int) -> Rejected:
+    found = Rejected(
+        f"the observer failed {count} times with the same changes of {context.partition}:"
+        f" {type(error).__name__}",
+        hint="correct the observer, or set exhausted to dead-letter, and start again",
+    )
+    found.__cause__ = error
+    return found
+
+
+class DeadLetterFolder:
+    """Writes each batch that is set aside to a file of its own, an Arrow stream (read it with
+    `pyarrow.ipc.open_stream`), whose schema's metadata say why. The same batch is the same file."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+
+    def __call__(self, changes: Changes, context: PartitionContext, error: Exception) -> None:
+        """See `DeadLetter`. Durable when it returns."""
+        name = f"{context.backend}-{changes.partition}-{changes.first}"
+        path = self._folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', name)}.arrow"
+        why = {"error": type(error).__name__, "partition": changes.partition, "host": context.host}
+        batch = changes.batch.replace_schema_metadata(why)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        with partial.open("wb") as file:
+            with pa.ipc.new_stream(file, batch.schema) as stream:
+                stream.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)

@@ -1,0 +1,39 @@
+"""Gaps of the partitions of a host, recorded before anything else is done about them."""
+
+from contextlib import suppress
+
+from penstock.errors import LeaseLost, Unavailable
+from penstock.feeds import Feed, Gap, KnowsReader
+from penstock.position import Bookmark, PartitionId
+from penstock.processor.leases import HostLeases
+from penstock.reading.gap_log import GapLog
+
+
+class LeasedGaps:
+    """A `reservoir.reader.GapRecorder`: only the owner of a lease connects, and records."""
+
+    def __init__(self, feed: Feed, leases: HostLeases) -> None:
+        self.log = GapLog(leases.positions)
+        self._feed = feed
+        self._leases = leases
+
+    def verify(self, partition: PartitionId) -> None:
+        """Called before a connection is made. Ends the connection of an owner that lost the lease
+        and does not let go, where the source has one reader."""
+        self.log.verify(partition)
+        self._check(partition)
+        reader = self._leases.predecessors.pop(partition, "")
+        if reader and isinstance(self._feed, KnowsReader):
+            with suppress(Unavailable):
+                for holder in self._feed.holders():
+                    if (holder.partition, holder.reader) == (partition, reader):
+                        self._feed.evict(holder)
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """See `GapRecorder`."""
+        self.log.lost(partition, gap, bookmark, to=to)
+        self._check(partition)
+
+    def _check(self, partition: PartitionId) -> None:
+        if not self._leases.is_ours(partition):
+            raise LeaseLost(f"the lease of {partition} was taken by another host")

@@ -1,0 +1,271 @@
+"""A partition that this host holds: its reader, its observer, and how far they are.
+
+`turn` is one step of it: open, read, one batch, or the end. One thread at a time takes turns; no
+turn waits longer than it is told to, apart from the observer.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import NamedTuple, Protocol
+
+from penstock.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.feeds import Feed, Gap, HistoryLost, RecordReader
+from penstock.page import Decoder, Page
+from penstock.position import Bookmark, PartitionId
+from penstock.processor.leases import HostLeases
+from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
+from penstock.processor.progress import AGAIN, PartitionProgress
+from penstock.processor.settings import Processing
+from penstock.reservoir.reader import GapRecorder, PartitionReader, Step
+
+# Seconds between two reads of a partition with a connection of its own that has nothing, while
+# threads have others to read.
+FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
+
+
+class Faults(Protocol):
+    """What becomes of errors; see `faults.Retries`. `waits`: of partitions whose batch has just
+    failed, the seconds until this host may take them again."""
+
+    waits: dict[PartitionId, float]
+
+    def noted(self, error: Exception, context: PartitionContext) -> None:
+        """An error of the observer, or of the source. Raises nothing."""
+        ...
+
+    def set_aside(
+        self, error: Exception, context: PartitionContext, changes: Changes | None
+    ) -> bool:
+        """The observer failed with these changes (None: with none). Whether they were set aside,
+        and processing goes on after them; else they come again."""
+        ...
+
+
+class Work(NamedTuple):
+    """What all partitions of a host share. `polls`: any number of hosts may read the source."""
+
+    feed: Feed
+    leases: HostLeases
+    gaps: GapRecorder
+    processing: Processing
+    observer: Callable[[], Observer]
+    decoder: Decoder
+    read: RecordReader
+    faults: Faults
+    clock: Callable[[], float]
+    polls: bool
+
+
+class OwnedPartition:
+    """`reason`: why it ends, once that is known. `error`: why nothing comes, "" while it does.
+    `busy_since`, `reading_since`: when the present call of the observer, of the source, began, if
+    there is one. `is_over`: the lease is not ours any more, and no turn does anything."""
+
+    def __init__(self, partition: PartitionId, bookmark: Bookmark, work: Work) -> None:
+        self.partition = partition
+        self.reason: CloseReason | None = None
+        self.error = ""
+        self.busy_since: float | None = None
+        self.reading_since: float | None = None
+        self.is_over = False
+        self.reader = PartitionReader(work.feed, partition, bookmark, self, clock=work.clock)
+        self.progress = PartitionProgress(
+            self.reader, bookmark, work.leases, work.processing, work.clock
+        )
+        self.context = PartitionContext(
+            partition,
+            work.feed.backend,
+            work.leases.host,
+            lambda: self.progress.checkpoint(self.progress.reach),
+        )
+        self._work = work
+        self._observer: Observer | None = None  # while it is open
+        self._pages: deque[Page] = deque()
+        self._reading = Lock()  # the reader is one thread's at a time
+        self._idle = 0.0
+
+    def leave(self, reason: CloseReason) -> None:
+        """Ends after the present batch; any thread may call it."""
+        self.reason = self.reason or reason
+        self.context.revoked = True
+
+    def turn(self, timeout: float) -> float | None:
+        """One step; waits at most `timeout` seconds for the source. Seconds until the next is worth
+        it; None: it is over."""
+        leases = self._work.leases
+        if self.is_over:
+            return None
+        if not leases.is_ours(self.partition):
+            self._close(CloseReason.LEASE_LOST)
+            self._let_go(leases.forget)
+        elif self.reason is not None:
+            return self._end(self.reason)
+        elif not leases.holds(self.partition):
+            return AGAIN  # another host may have it: renewing decides
+        else:
+            return self._step(timeout)
+        return 0.0
+
+    def _step(self, timeout: float) -> float:
+        if self._observer is None and (self._pages or not self.error) and not self._open():
+            self._let_go(self._work.leases.release)
+        elif self._pages:
+            if not self._deliver(self._pages[0]):
+                self._let_go(self._work.leases.release)
+        else:
+            step = self._read(timeout)
+            if not (self._pages or self.is_over):
+                return self._nothing(step, timeout)
+        return 0.0
+
+    # The source.
+
+    def _read(self, timeout: float) -> Step:
+        self.reading_since = self._work.clock()
+        with self._reading:
+            step = self.reader.step(timeout)
+        self.reading_since = None
+        if self.is_over:
+            return Step()
+        self._pages.extend(step.pages)
+        error, before = step.error, self.error
+        self.error = "" if error is None else str(error)
+        if error is not None and self.error != before:
+            self._source_failed(error)
+        return step
+
+    def _source_failed(self, error: PenstockError) -> None:
+        if isinstance(error, PositionLost):
+            # The lease stays: each other host would find the same.
+            self._close(CloseReason.GONE)
+        if not isinstance(error, LeaseLost | Unavailable):
+            self._work.faults.noted(error, self.context)
+
+    def _nothing(self, step: Step, timeout: float) -> float:
+        if self.reader.drained:
+            self.reason = CloseReason.SPLIT
+            return 0.0
+        self.progress.idle()
+        if step.wait or self._work.polls:
+            return step.wait or self._work.processing.poll
+        doubled = min(max(FIRST_IDLE, 2 * self._idle), LONGEST_IDLE)
+        self._idle = 0.0 if timeout else doubled
+        return self._idle
+
+    def keep_alive(self) -> None:
+        """Keeps the connection while the observer is busy; any thread may call it."""
+        if self.reader.is_connected and self._reading.acquire(blocking=False):
+            try:
+                self._pages.extend(self.reader.step(0.0, keep_alive=True).pages)
+            finally:
+                self._reading.release()
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        self.busy_since = self._work.clock()
+        try:
+            yield
+        finally:
+            self.busy_since = None
+
+    def verify(self, partition: PartitionId) -> None:
+        """See `GapRecorder`."""
+        self._work.gaps.verify(partition)
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """See `GapRecorder`."""
+        self._work.gaps.lost(partition, gap, bookmark, to=to)
+        if gap.policy == "continue" and not to:  # any other policy raises it
+            self._work.faults.noted(HistoryLost(gap), self.context)
+
+    # The observer.
+
+    def _open(self) -> bool:
+        try:
+            observer = self._work.observer()
+            with self._busy():
+                observer.open(self.context)
+        except Exception as error:
+            self._failed(error, None)
+            return False
+        self._observer = observer
+        return True
+
+    def _deliver(self, page: Page) -> bool:
+        """Whether to go on."""
+        changes = Changes(page, self._work.decoder, self._work.read)
+        assert self._observer is not None
+        self.progress.reach = page.last
+        try:
+            with self._busy():
+                self._observer.process(changes, self.context)
+        except Exception as error:
+            self.progress.reach = self.progress.processed
+            if not self._failed(error, changes):
+                return False
+        self._idle = 0.0
+        self._pages.popleft()
+        self.progress.done(page.last, page.count)
+        return True
+
+    def _failed(self, error: Exception, changes: Changes | None) -> bool:
+        """A call of the observer raised: it is closed. Whether to go on after the changes."""
+        self._work.faults.noted(error, self.context)
+        self._close(CloseReason.OBSERVER_ERROR)
+        if self._work.faults.set_aside(error, self.context, changes):
+            return True
+        if self.progress.is_automatic:
+            self.progress.save()
+        return False
+
+    def _close(self, reason: CloseReason) -> bool:
+        """Closes the observer, if it is open; whether that went well."""
+        observer, self._observer = self._observer, None
+        if observer is None:
+            return True
+        try:
+            with self._busy():
+                observer.close(self.context, reason)
+        except Exception as error:
+            self._work.faults.noted(error, self.context)
+            return False
+        return True
+
+    # The end.
+
+    def _end(self, reason: CloseReason) -> float:
+        """Closes the observer, saves, and gives the lease back: in this order, so that what follows
+        (another host, the children) begins after the last call."""
+        went_well = self._close(reason)
+        if reason is CloseReason.SPLIT:
+            if went_well and (self.progress.is_automatic or self.progress.is_saved):
+                if not self.progress.save_end():
+                    return AGAIN
+            elif went_well:
+                self._work.faults.noted(_not_checkpointed(self.partition), self.context)
+        elif went_well and self.progress.is_automatic:
+            self.progress.save()
+        self._let_go(self._work.leases.release)
+        return 0.0
+
+    def abandon(self) -> None:
+        """Gives the lease back while a read hangs, in whose thread nothing is done any more."""
+        self.is_over = True
+        self._close(CloseReason.UNKNOWN)
+        self._work.leases.release([self.partition])
+
+    def _let_go(self, give: Callable[[list[PartitionId]], None]) -> None:
+        self.is_over = True
+        self._pages.clear()
+        self.reader.disconnect()
+        give([self.partition])
+
+
+def _not_checkpointed(partition: PartitionId) -> SettingsError:
+    return SettingsError(
+        f"the partition {partition} has ended, and its last changes are not checkpointed: they come"
+        " again, and its children wait",
+        hint="with explicit checkpoints, call context.checkpoint() in close for the reason SPLIT",
+    )

@@ -1,0 +1,218 @@
+"""What users call: one host that processes a feed's partitions, with its threads and signals."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.change import OnError
+from penstock.closing import Closes
+from penstock.config.pipeline import is_name
+from penstock.config.problems import dotted, problems_of, refuse
+from penstock.errors import PenstockError, SettingsError
+from penstock.feeds import At, Feed, KnowsReader, Polled
+from penstock.leases import LeaseStore
+from penstock.leases.holder import instance_name
+from penstock.leases.open import open_store
+from penstock.position import PartitionId
+from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
+from penstock.processor.gaps import LeasedGaps
+from penstock.processor.host import Host
+from penstock.processor.leases import HostLeases
+from penstock.processor.observer import Observer
+from penstock.processor.partition import Work
+from penstock.processor.settings import Processing
+from penstock.reading.shared import SharedPositions
+from penstock.stream.opening import feed_of
+from penstock.stream.records import record_reader
+
+# Seconds: how long one read may wait while each partition has a thread.
+READ_TIMEOUT = 0.25
+# Seconds that a stop waits for observers.
+PATIENCE = 30.0
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+log = logging.getLogger("penstock")
+
+
+class Processor(Closes):
+    """Processes the partitions of a feed together with other hosts, which have the same `name` and
+    `leases`: docs/how-to/process.md.
+
+    `kind` is a feed's name, as `type` in a pipeline file, and `settings` are its keys; or it is a
+    feed. `leases` is a store's URL, or a store. `observer` makes an observer for each partition:
+    its class, say. `at`: where the first host of all begins. `host`: this host's name, unique among
+    live processes. `on_error(error, context)` is called with each error. `dead_letters`: a folder,
+    or what is called with (changes, context, error). The other keywords are those of `Processing`.
+    Does no I/O until `run`. Raises SettingsError.
+    """
+
+    def __init__(
+        self,
+        kind: str | Feed,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        leases: str | LeaseStore,
+        name: str,
+        observer: Callable[[], Observer],
+        at: At = None,
+        host: str = "",
+        on_error: OnFault | None = None,
+        dead_letters: str | Path | DeadLetter | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **processing: Any,
+    ) -> None:
+        if not is_name(name):
+            raise SettingsError(
+                f"{name!r} is no name of a processor", hint="letters, digits, '_' and '-'"
+            )
+        self.name = name
+        self.host = host or instance_name()
+        self.feed = feed_of(kind, settings or {}) if isinstance(kind, str) else kind
+        self.processing = _processing(processing)
+        if isinstance(dead_letters, str | Path):
+            dead_letters = DeadLetterFolder(dead_letters)
+        if self.processing.exhausted == "dead-letter" and dead_letters is None:
+            raise SettingsError(
+                "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
+            )
+        self._store = open_store(leases) if isinstance(leases, str) else leases
+        positions = SharedPositions(
+            self._store, f"{name}/{self.feed.backend}", self.host, clock=clock
+        )
+        own = HostLeases(
+            positions,
+            self.host,
+            self.processing,
+            clock=clock,
+            knows_reader=isinstance(self.feed, KnowsReader),
+        )
+        self.gaps = LeasedGaps(self.feed, own)
+        self.faults = Retries(
+            own,
+            self.processing,
+            on_error=on_error,
+            dead_letter=dead_letters,
+            on_fatal=self._fail,
+        )
+        unreadable: OnError = "stop" if self.processing.unreadable == "stop" else "dead-letter"
+        work = Work(
+            feed=self.feed,
+            leases=own,
+            gaps=self.gaps,
+            processing=self.processing,
+            observer=observer,
+            decoder=self.feed.decoder("json", unreadable),
+            read=record_reader(self.feed, unreadable),
+            faults=self.faults,
+            clock=clock,
+            polls=isinstance(self.feed, Polled) and self.feed.polled,
+        )
+        self.node = Host(work, at, self._fail)
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<Processor {self.name} of {self.feed.backend} on {self.host}>"
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """Those that this host holds now."""
+        return list(self.node.owned)
+
+    def stop(self) -> None:
+        """Ends `run` in order; from any thread, or a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Processes until `stop`, or in the main thread SIGTERM or SIGINT; then finishes the
+        batches that were begun, checkpoints, closes all observers and releases the leases. Raises
+        what the operator must act on: SettingsError, and Rejected after the last try of a batch.
+        """
+        with self._signals():
+            threads = [
+                threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
+                for number in range(self.processing.threads)
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                while not self._stop.is_set():
+                    self._stop.wait(self.node.tick())
+            finally:
+                self._leave()
+                self.node.turns.close()
+                self._store.close()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """As `stop`."""
+        self.stop()
+
+    def _leave(self) -> None:
+        self.node.leave()
+        deadline = time.monotonic() + PATIENCE
+        while self.node.owned and time.monotonic() < deadline:
+            self.node.tick()
+            self.node.left.wait(0.1)
+            self.node.left.clear()
+        if self.node.owned:
+            log.warning(
+                "%d observers did not end in %.0f s; their leases expire",
+                len(self.node.owned),
+                PATIENCE,
+            )
+
+    def _work(self) -> None:
+        turns = self.node.turns
+        while (job := turns.next(waits=True)) is not None:
+            alone = len(turns) <= self.processing.threads
+            try:
+                self.node.take_turn(job, READ_TIMEOUT if alone else 0.0)
+            except BaseException as error:  # a defect, or what an observer must not raise
+                self._fail(error)
+                raise
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = (
+                PenstockError.of(error, "processing") if isinstance(error, Exception) else error
+            )
+        self._stop.set()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def ask(number: int, _: FrameType | None) -> None:
+            log.info("stopping: %s", signal.Signals(number).name)
+            self.stop()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, ask) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _processing(keywords: Mapping[str, Any]) -> Processing:
+    try:
+        return Processing.model_validate(keywords)
+    except ValidationError as error:
+        raise refuse(
+            [
+                f"{dotted(problem.path)!r}: {problem.text}" if problem.path else problem.text
+                for problem in problems_of(error, Processing)
+            ]
+        ) from None

@@ -1,0 +1,212 @@
+"""One table's way from a request for a snapshot to its rows in the target.
+
+Chunks are loaded as they come; the meta comes after all of them. A run that ends without one (its
+service stopped, its chunks expired) is asked for again.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from penstock.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.nats.api import JetStream
+from penstock.nats.buckets import Bucket
+from penstock.nats.connection import Connection
+from penstock.nats.consumers import Delivered, PullConsumer
+from penstock.nats.services import asked
+from penstock.replica.catalog import Announced, Catalog
+from penstock.replica.chunks import body_of, differs, loaded
+from penstock.replica.mirrored import MirrorTable
+from penstock.replica.plan import RowCoder
+from penstock.replica.targets import LoadedChunk, Target, encoders
+from penstock.sinks.subject import escape
+
+_ANSWER = 30.0  # seconds for an answer to a request
+_SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
+_ATTEMPTS = 5  # snapshots that may fail, one after the other
+_AT_ONCE = 8  # chunks
+
+
+@dataclass(slots=True)
+class Loading:
+    """How far a table is loaded. `done` of `ranges`: how far the snapshot is at the source."""
+
+    name: str
+    rows: int = 0
+    chunks: int = 0
+    done: int = 0
+    ranges: int = 0
+
+
+class Bootstrap:
+    """Of one table; `step` until it returns the table. Over an open connection that others may
+    use, by the same thread. A service that is away is waited for if it `is_patient`, or once it has
+    answered. Everything raises Unavailable, SettingsError, Rejected."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        init: str,
+        announced: Announced,
+        target: Target,
+        table: MirrorTable,
+        *,
+        is_patient: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.announced, self.table = announced, table
+        self.progress = Loading(name=".".join(announced.name))
+        self._connection, self._init, self._target, self._clock = connection, init, target, clock
+        self._token = ".".join(map(escape, announced.name))
+        self._chunks: dict[int, LoadedChunk] = {}
+        self._coder: RowCoder | None = None  # since the target is ready for the rows
+        self._consumer: PullConsumer | None = None
+        self._failures = 0
+        self._is_patient = is_patient
+        self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
+
+    def step(self, wait: float) -> MirrorTable | None:
+        """Loads what has come; waits up to `wait` seconds for something. The table, once it is
+        live."""
+        if self._clock() - self._asked_at >= _SILENCE:
+            self._request()
+        consumer = self._consuming() if self.table.snapshot_id else None
+        if consumer is None:
+            time.sleep(wait)
+            return None
+        for message in consumer.next(wait, _AT_ONCE):
+            kind = message.subject.split(".")[1]
+            table = getattr(self, f"_take_{kind}")(message)
+            if table is not None:
+                return table  # type: ignore[no-any-return]
+            if self._consumer is None:  # begins anew
+                return None
+        return None
+
+    def look(self) -> None:
+        """How far the snapshot is at its source, for `progress`."""
+        key = f"{self.announced.pipeline}.{self.table.snapshot_id}"
+        with suppress(PenstockError, ValueError):  # such as an account that may not look
+            found = Bucket(self._connection, "snapshots").get(key)
+            record = orjson.loads((found and found.value) or b"{}")
+            self.progress.done = int(record.get("done", 0))
+            self.progress.ranges = int(record.get("ranges", 0))
+
+    def _consuming(self) -> PullConsumer | None:
+        """None: the stream is not made yet."""
+        if self._consumer is None and JetStream(self._connection).stream(self._init) is not None:
+            snapshot = f"init.snap.{self._token}.{self.table.snapshot_id}.>"
+            others = [f"init.{kind}.{self._token}" for kind in ("meta", "error")]
+            self._consumer = PullConsumer(
+                self._connection, self._init, {"filter_subjects": [snapshot, *others]},
+                hint="the pipeline makes it with its first snapshot; `snapshot.stream` names it",
+            )  # fmt: skip
+        return self._consumer
+
+    def _take_snap(self, message: Delivered) -> None:
+        self._asked_at = self._clock()
+        body = body_of(message.headers, message.payload)
+        self._prepare(message.headers.get("Penstock-Table-Schema", ""))
+        chunk = loaded(body, message.payload)
+        if chunk.chunk not in self._chunks:
+            assert self._coder is not None
+            self._target.load(self.table, chunk, self._coder.rows(body["data"]))
+            self._chunks[chunk.chunk] = chunk
+            self.progress.chunks += 1
+            self.progress.rows += chunk.rows
+
+    def _take_meta(self, message: Delivered) -> MirrorTable | None:
+        meta = body_of(message.headers, message.payload)
+        if meta["snapshot_id"] != self.table.snapshot_id:
+            # The service began again, under another id, what it had not finished.
+            if meta["snapshot_id"] > self.table.snapshot_id:
+                self._follow(meta["snapshot_id"])
+            return None
+        self._prepare(meta["schema_version"])
+        if problem := differs(meta, list(self._chunks.values())):
+            self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
+            return None
+        stream = JetStream(self._connection).stream(meta["stream"]) or {}
+        found = replace(
+            self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
+            cursor=str(meta["position"]).rpartition(":")[0],
+            sequence=int(meta["start_sequence"]) - 1, places={},
+            relation_id=meta.get("relation_id"),
+        )  # fmt: skip
+        self._target.finish(found)
+        return found
+
+    def _take_error(self, message: Delivered) -> None:
+        error = body_of(message.headers, message.payload)
+        if error.get("snapshot_id") == self.table.snapshot_id:
+            self._fail(f"{error['error']}", error.get("hint") or "")
+
+    def _prepare(self, version: str) -> None:
+        """Makes the target ready, with the schema that the rows have."""
+        if self._coder is not None:
+            return
+        found = Catalog(self._connection).version(self.announced.key, version)
+        if found is None:
+            raise Unavailable(
+                f"the bucket schemas does not have the version {version} of {self.progress.name}",
+                hint="the pipeline stores it within a minute or two; its log says what keeps it",
+            )
+        self.table = replace(self.table.with_schema(found), kept=())
+        for each in self._target.begin(self.table):
+            self._chunks[each.chunk] = each
+            self.progress.chunks += 1
+            self.progress.rows += each.rows
+        self._coder = RowCoder(self.table.names, encoders(self._target, self.table.columns))
+
+    def _request(self) -> None:
+        """Asks for a snapshot: one that runs, or a new one."""
+        document: dict[str, Any] = {"pipeline": self.announced.pipeline}
+        payload = orjson.dumps(document) if self.announced.pipeline else b""
+        subject = f"snapshot.request.{self._token}"
+        self._asked_at = self._clock()
+        try:
+            answer = orjson.loads(asked(self._connection, subject, payload, _ANSWER).payload)
+        except Unavailable as error:
+            stored = self._stored()
+            if stored is None and (self.table.snapshot_id or self._is_patient):
+                return  # asked again: the service may be on its way
+            if stored is None:
+                raise Unavailable(
+                    f"nobody takes a snapshot of {self.progress.name}: {error.message}",
+                    hint=f"is the pipeline {self.announced.pipeline} running? start it first",
+                ) from None
+            self._follow(stored)
+            return
+        if "error" in answer:
+            raise SettingsError(answer["error"], hint=answer.get("hint", ""))
+        self._follow(answer["snapshot_id"])
+
+    def _stored(self) -> str | None:
+        """The last snapshot of the table, if the changes after it are there still."""
+        api = JetStream(self._connection)
+        message = api.last(self._init, f"init.meta.{self._token}")
+        if message is None:
+            return None
+        meta = body_of(message.headers, message.payload)
+        stream = api.stream(meta["stream"])
+        if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
+            return None
+        return str(meta["snapshot_id"])
+
+    def _follow(self, snapshot_id: str) -> None:
+        if snapshot_id == self.table.snapshot_id:
+            return
+        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
+        self.progress.rows = self.progress.chunks = 0
+        self._chunks, self._coder, self._consumer = {}, None, None
+
+    def _fail(self, why: str, hint: str = "") -> None:
+        self._failures += 1
+        if self._failures >= _ATTEMPTS or "cancelled" in why:
+            raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
+        self.table = replace(self.table, snapshot_id="")
+        self._request()

@@ -1,0 +1,114 @@
+"""Which tables a replica may have: the bucket `schemas`, with every version that it keeps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import ormsgpack
+
+from penstock.errors import SettingsError
+from penstock.nats.api import JetStream
+from penstock.nats.buckets import Bucket, key_of
+from penstock.nats.connection import Connection
+from penstock.replica.mirrored import MirrorTable
+
+BUCKET = "schemas"
+_HINT = "the pipeline makes it when it starts, if its source is PostgreSQL; is it another account?"
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A table as its key in the bucket and the document under it have it."""
+
+    key: str
+    document: Mapping[str, Any]
+
+    @property
+    def pipeline(self) -> str:
+        """Which pipeline publishes it; "" if the document does not say it."""
+        return str(self.document.get("pipeline") or "")
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What subjects call it: as the key, with the table's and its schema's own names."""
+        table, schema = self.document["table"], self.document["schema"]
+        before = self.key.split(".")[:-1]
+        if not before:
+            return (table,)
+        if before[-1] == key_of([schema]):
+            return (*before[:-1], schema, table)
+        return (*before, table)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a user may call it."""
+        table, schema = self.document["table"], self.document["schema"]
+        return ".".join(self.name), self.key, f"{schema}.{table}", table
+
+    def mirrored(self) -> MirrorTable:
+        """A table of a replica, of which nothing is there yet: its own name, with the schema before
+        it outside `public`, and the backend where there are several."""
+        table, schema = self.document["table"], self.document["schema"]
+        backend = self.name[0] if len(self.name) > 1 and self.name[0] != schema else ""
+        parts = [backend, "" if schema == "public" else schema, table]
+        return MirrorTable(
+            name=self.key, backend=backend, schema=schema, table=table,
+            target="_".join(part for part in parts if part),
+        )  # fmt: skip
+
+
+class Catalog:
+    """The tables that pipelines announce, over an open connection. Everything raises Unavailable,
+    SettingsError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._api, self._bucket = JetStream(connection), Bucket(connection, BUCKET)
+
+    @property
+    def revision(self) -> int:
+        """Changes when a table does."""
+        found = self._api.stream(self._bucket.stream)
+        if found is None:
+            raise SettingsError(f"there is no bucket {BUCKET!r}", hint=_HINT)
+        return int(found["state"]["last_seq"])
+
+    def tables(self) -> dict[str, Announced]:
+        """All that there are, by their keys."""
+        found = {entry.key: _read(entry.value) for entry in self._bucket.entries()}
+        return {key: Announced(key, document) for key, document in found.items() if document}
+
+    def version(self, key: str, version: str) -> Mapping[str, Any] | None:
+        """The document of one version of a table; None if the bucket does not have it."""
+        for entry in reversed(self._bucket.history(key)):
+            document = _read(entry.value)
+            if document and document["version"] == version:
+                return document
+        return None
+
+
+def chosen(names: Sequence[str], tables: Mapping[str, Announced]) -> list[Announced]:
+    """The tables that users call so. Raises SettingsError, with those that there are."""
+    found = []
+    for name in names:
+        exact = [table for table in tables.values() if name in table.names[:2]]
+        those = exact or [table for table in tables.values() if name in table.names]
+        if len(those) != 1:
+            there = ", ".join(sorted(".".join(each.name) for each in those or tables.values()))
+            what = "may be one of several tables" if those else "is no table that is published"
+            raise SettingsError(f"{name} {what}", hint=f"there are: {there or 'none'}")
+        found.append(those[0])
+    return found
+
+
+def _read(value: bytes | None) -> dict[str, Any] | None:
+    """None for what is none of ours."""
+    try:
+        load: Any = orjson.loads if value and value[:1] == b"{" else ormsgpack.unpackb
+        found = load(value or b"")
+    except ValueError:
+        return None
+    known = isinstance(found, dict) and all(
+        name in found for name in ("table", "schema", "version", "columns")
+    )
+    return found if known else None

@@ -1,0 +1,62 @@
+"""The messages of a snapshot, as docs/reference/messages.md has them -> rows. Pure."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import ormsgpack
+import pyarrow as pa
+
+from penstock.errors import Malformed, SettingsError
+from penstock.replica.targets import LoadedChunk
+
+_ARROW = "application/vnd.apache.arrow.stream"
+
+
+def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
+    """A chunk, a meta or an error. Raises Malformed, SettingsError for a compression that this
+    version does not know."""
+    compression = headers.get("Content-Encoding", "none")
+    if compression not in ("none", "identity"):
+        raise SettingsError(
+            f"a snapshot is compressed with {compression!r}, which this version cannot read",
+            hint="upgrade penstock here, or set snapshot.compression: none in the pipeline file",
+        )
+    try:
+        if headers.get("Content-Type") == _ARROW:
+            return _tabular(payload)
+        load: Any = orjson.loads if payload[:1] == b"{" else ormsgpack.unpackb
+        found = load(payload)
+    except (ValueError, LookupError, TypeError, OSError) as error:
+        raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot") from error
+    if not isinstance(found, dict):
+        raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot")
+    return found
+
+
+def loaded(body: Mapping[str, Any], payload: bytes) -> LoadedChunk:
+    """What is to be remembered of a chunk."""
+    return LoadedChunk(int(body["chunk"]), len(body["data"]), zlib.crc32(payload))
+
+
+def differs(meta: Mapping[str, Any], chunks: Sequence[LoadedChunk]) -> str:
+    """Why the chunks are not those that the meta names; "" if they are."""
+    have = {each.chunk: each for each in chunks}
+    if have.keys() != set(range(meta["batch_count"])):
+        missing = sorted(set(range(meta["batch_count"])) - have.keys())
+        return f"{len(missing)} of {meta['batch_count']} chunks are not in the stream any more"
+    rows = sum(each.rows for each in chunks)
+    if rows != meta["row_count"]:
+        return f"its chunks have {rows} rows, and it should have {meta['row_count']}"
+    for one in meta["chunks"] or ():
+        if have[one["chunk"]].crc32 != one["crc32"]:
+            return f"chunk {one['chunk']} is damaged"
+    return ""
+
+
+def _tabular(payload: bytes) -> Mapping[str, Any]:
+    table = pa.ipc.open_stream(payload).read_all()
+    given = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    load: Any = ormsgpack.unpackb if given.get("images") == "msgpack" else orjson.loads
+    return {**given, "data": [load(one) for one in table["data"].to_pylist()]}

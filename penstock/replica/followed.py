@@ -1,0 +1,146 @@
+"""A live table of a replica: which changes of it are new, and what they do to its rows. Pure, but
+for the encoders of the target.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from penstock.errors import SettingsError
+from penstock.position import Place
+from penstock.replica.mirrored import MirrorTable
+from penstock.replica.plan import TablePlan
+from penstock.replica.targets import Alter, Encoder, Step
+from penstock.tail.message import Message
+
+# What becomes of columns that the source drops.
+Dropped = Literal["drop", "keep"]
+_REPLAYED = "Penstock-Replayed"  # a dead letter, after later changes
+_VERSION = "Penstock-Table-Schema"
+
+
+class Followed:
+    """Of one table. `add` the messages of one transaction, then take its `work`.
+
+    `schema_of` gives the document of a version of the table's schema, or None. `problem`: why the
+    rows can only be made right by a new snapshot; the table takes no changes from then on.
+    """
+
+    def __init__(
+        self,
+        table: MirrorTable,
+        encoders: Callable[[MirrorTable], Mapping[str, Encoder]],
+        schema_of: Callable[[str], Mapping[str, Any] | None],
+        *,
+        dropped: Dropped,
+    ) -> None:
+        self.table = table
+        self.problem = ""
+        self.changes = 0
+        self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
+        self._places = {name: Place.parse(text) for name, text in table.places.items()}
+        self._plan: TablePlan | None = None
+        self._steps: list[Step] = []
+        self._names = frozenset(table.names)
+
+    def add(self, message: Message) -> None:
+        """One change, if it is not in the rows yet."""
+        table, body = self.table, message.body
+        if message.sequence <= table.sequence or self.problem:
+            return
+        if _REPLAYED in message.headers:
+            self.problem = "a dead letter was replayed: its change is older than others"
+            return
+        position = body.get("position")
+        if not position:
+            raise SettingsError(
+                f"message {message.sequence} has no position, which a replica needs",
+                hint="use another sink.layout: penstock, debezium or cloudevents",
+            )
+        place = Place.parse(position)
+        if place.cursor < table.cursor or place <= self._places.get(message.subject, _FIRST):
+            return
+        self._places[message.subject] = place
+        if body["operation"] == "SUSPEND":
+            self.problem = "the pipeline suspended it, and changes are missing"
+            return
+        if not self._is_same(message):
+            return
+        if self._plan is None:
+            self._plan = TablePlan(self.table, self._encoders(self.table))
+        self._plan.add(body)
+        self.changes += 1
+
+    def work(self) -> tuple[MirrorTable, Sequence[Step]]:
+        """The table after the changes, and the steps to there."""
+        self._flush()
+        steps, self._steps = self._steps, []
+        places = {name: str(place) for name, place in self._places.items()}
+        self.table = replace(self.table, places=places)
+        if self.problem:
+            self.table = replace(self.table, state="loading", snapshot_id="")
+        return self.table, steps
+
+    def reached(self, sequence: int) -> None:
+        """The target has it."""
+        if sequence > self.table.sequence:
+            self.table = replace(self.table, sequence=sequence)
+
+    def _flush(self) -> None:
+        if self._plan is not None:
+            self._steps += self._plan.steps()
+            self._plan = None
+
+    def _is_same(self, message: Message) -> bool:
+        """Whether the change is of the table and of the columns that we know, or of those that
+        follow from them."""
+        body, table = message.body, self.table
+        identity = body.get("relation_id")
+        if identity is not None and identity != table.relation_id:
+            if table.relation_id is not None:
+                self.problem = "it was dropped and made again"
+                return False
+            self._flush()
+            self.table = table = replace(table, relation_id=identity)
+        version = body.get("schema_version") or message.headers.get(_VERSION)
+        if version == table.version:
+            return True
+        if version is None:  # the layout does not say it
+            if not self._names.issuperset(body.get("data") or ()):
+                self.problem = "it has other columns"
+            return not self.problem
+        found = self._schema_of(version)
+        if found is None:
+            self.problem = f"the bucket schemas does not have its version {version}"
+            return False
+        return self._alter(table.with_schema(found))
+
+    def _alter(self, new: MirrorTable) -> bool:
+        """Columns that go, and columns that are null in all rows that there are, need no snapshot.
+        A column that is renamed is one that goes and another that comes, with values."""
+        old = {column.name: column for column in self.table.columns}
+        now = {column.name: column for column in new.columns}
+        added = [column for column in new.columns if column.name not in old]
+        gone = [column for name, column in old.items() if name not in now]
+        changed = [
+            name for name in old if name in now and old[name].data_type != now[name].data_type
+        ]
+        if new.key != self.table.key or changed or (added and gone):
+            self.problem = "its columns changed"
+        elif any(column.filled for column in added):
+            self.problem = "a new column has values in old rows"
+        if self.problem:
+            return False
+        kept = [column for column in self.table.kept if column.name not in now]
+        back = {column.name for column in self.table.kept} & now.keys()
+        drops = [column.name for column in gone] if self._dropped == "drop" else []
+        self._flush()
+        if added or drops or back:
+            self._steps.append(Alter(added, [*back, *drops]))
+        kept += gone if self._dropped == "keep" else []
+        self.table = replace(new, kept=tuple(kept))
+        self._names = frozenset(self.table.names)
+        return True
+
+
+_FIRST = Place("", -1)

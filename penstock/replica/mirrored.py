@@ -1,0 +1,83 @@
+"""A table of a replica: what it is called, its columns, and how far it is. Plain values."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self
+
+State = Literal["loading", "live"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorColumn:
+    """A column as the source has it. `data_type` is as PostgreSQL writes it. `filled`: rows that
+    are older than the column have another value in it than null."""
+
+    name: str
+    data_type: str
+    filled: bool = False
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """From a column of the bucket `schemas`."""
+        has_default = document.get("column_default") is not None
+        return cls(
+            name=document["name"],
+            data_type=document["data_type"],
+            filled=has_default or not document.get("is_nullable", True),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorTable:
+    """`name` is what messages and buckets call the table; `target` what the target does.
+
+    Changes whose cursor sorts before `cursor` are in the rows of the snapshot. Those of messages up
+    to `sequence` are applied, of the stream that was made at `created`. `places`: the last change
+    under each subject, which a writer that repeats itself sends again. `kept`: columns that the
+    source does not have any more.
+    """
+
+    name: str
+    backend: str
+    schema: str
+    table: str
+    target: str
+    columns: tuple[MirrorColumn, ...] = ()
+    key: tuple[str, ...] = ()
+    kept: tuple[MirrorColumn, ...] = ()
+    version: str = ""
+    relation_id: int | None = None
+    state: State = "loading"
+    snapshot_id: str = ""
+    stream: str = ""
+    created: str = ""
+    cursor: str = ""
+    sequence: int = 0
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its columns, in their order."""
+        return tuple(column.name for column in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "MirrorTable":
+        """The inverse."""
+        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
+        for name in ("columns", "kept"):
+            known[name] = tuple(MirrorColumn(**one) for one in known.get(name, ()))
+        return cls(**known | {"key": tuple(known.get("key", ()))})
+
+    def with_schema(self, document: Mapping[str, Any]) -> "MirrorTable":
+        """The same table with the columns of a document of the bucket `schemas`."""
+        columns = tuple(MirrorColumn.of(one) for one in document["columns"])
+        return replace(
+            self,
+            columns=columns,
+            key=tuple(one["name"] for one in document["columns"] if one["key"]),
+            version=document["version"],
+        )

@@ -1,0 +1,164 @@
+"""The changes of one table in one transaction -> as few steps as leave the same rows. Pure.
+
+Unchanged is not null: a row whose unchanged columns are not known yet is updated in the others. A
+key change removes the old key. Without a key, equal rows are counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from penstock.replica.fold import EMPTYING, OF_ROWS
+from penstock.replica.mirrored import MirrorTable
+from penstock.replica.targets import (
+    Clear,
+    Delete,
+    Encoder,
+    Insert,
+    Remove,
+    Step,
+    Update,
+    Upsert,
+    Values,
+)
+
+Row = Mapping[str, Any]
+_NOTHING: Row = {}
+
+
+class RowCoder:
+    """Rows of messages -> values of the target, in the order of the columns."""
+
+    def __init__(self, names: Sequence[str], encoders: Mapping[str, Encoder]) -> None:
+        self.names = tuple(names)
+        self._get: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else self._few
+        self._encoded = [
+            (number, encode) for number, name in enumerate(names) if (encode := encoders.get(name))
+        ]
+
+    def __call__(self, row: Row) -> Values:
+        """The values; null where the row lacks a column."""
+        try:
+            values: Values = self._get(row)
+        except KeyError:
+            values = tuple(map(row.get, self.names))
+        if not self._encoded:
+            return values
+        made = list(values)
+        for number, encode in self._encoded:
+            if made[number] is not None:
+                made[number] = encode(made[number])
+        return tuple(made)
+
+    def rows(self, rows: Sequence[Row]) -> list[Values]:
+        """As of each of them."""
+        return list(map(self, rows))
+
+    def _few(self, row: Row) -> Values:
+        return tuple(map(row.get, self.names))
+
+
+class TablePlan:
+    """`add` the changes of a table in their order, then take the `steps`."""
+
+    def __init__(self, table: MirrorTable, encoders: Mapping[str, Encoder]) -> None:
+        self.table = table
+        self._encoders = encoders
+        self._row, self._key = RowCoder(table.names, encoders), RowCoder(table.key, encoders)
+        self._steps: list[Step] = []
+        self._rows: dict[Values, Values] = {}  # whole rows by their key
+        self._parts: dict[Values, dict[str, Any]] = {}  # columns that change, of other keys
+        self._gone: dict[Values, None] = {}  # a set in order
+        self._counts: Counter[Values] = Counter()  # of rows without a key, more or less
+
+    def add(self, change: Mapping[str, Any]) -> None:
+        """The next change."""
+        operation = change["operation"]
+        if operation in EMPTYING:
+            self._forget()
+            self._steps = [Clear()]
+        elif operation not in OF_ROWS:
+            return
+        elif not self.table.key:
+            self._count(change)
+        elif operation == "DELETE":
+            self._drop(self._key(change["before"] or change["key"]))
+        else:
+            self._change(change)
+
+    def steps(self) -> list[Step]:
+        """What to do, in order; the plan is empty then."""
+        self._flush()
+        steps, self._steps = self._steps, []
+        return steps
+
+    def _change(self, change: Mapping[str, Any]) -> None:
+        data: Row = change["data"]
+        key, before = self.table.key, change["before"] or _NOTHING
+        if len(data) < len(key) or any(name not in data for name in key):
+            data = {**(change["key"] or before), **data}  # a large key that did not change
+        new = self._key(data)
+        old = self._key(before) if all(name in before for name in key) else new
+        missing = change["unchanged"]
+        if missing and all(name in before for name in missing):
+            data = {**data, **{name: before[name] for name in missing}}  # the whole old row came
+            missing = ()
+        if not missing:
+            if old != new:
+                self._drop(old)
+            self._put(new, self._row(data))
+        elif whole := self._rows.get(old):
+            given = {name: number for number, name in enumerate(self.table.names) if name in data}
+            values, row = self._row(data), list(whole)
+            for number in given.values():
+                row[number] = values[number]
+            if old != new:
+                self._drop(old)
+            self._put(new, tuple(row))
+        elif old not in self._gone:
+            part = dict(zip(data, RowCoder(tuple(data), self._encoders)(data), strict=True))
+            if old == new:
+                self._parts.setdefault(new, {}).update(part)
+            else:
+                self._flush()
+                self._steps.append(Update(tuple(part), [old], [tuple(part.values())]))
+
+    def _put(self, key: Values, row: Values) -> None:
+        self._gone.pop(key, None)
+        self._parts.pop(key, None)
+        self._rows[key] = row
+
+    def _drop(self, key: Values) -> None:
+        self._rows.pop(key, None)
+        self._parts.pop(key, None)
+        self._gone[key] = None
+
+    def _count(self, change: Mapping[str, Any]) -> None:
+        before: Row | None = change["before"]
+        if before is not None:
+            self._counts[self._row(before)] -= 1
+        if change["operation"] != "DELETE":
+            known = before or _NOTHING
+            left = {name: known[name] for name in change["unchanged"] if name in known}
+            self._counts[self._row({**change["data"], **left})] += 1
+
+    def _flush(self) -> None:
+        if self._gone:
+            self._steps.append(Delete(list(self._gone)))
+        groups: dict[tuple[str, ...], list[tuple[Values, Values]]] = {}
+        for key, part in self._parts.items():
+            groups.setdefault(tuple(part), []).append((key, tuple(part.values())))
+        for columns, some in groups.items():
+            self._steps.append(Update(columns, [key for key, _ in some], [row for _, row in some]))
+        if self._rows:
+            self._steps.append(Upsert(list(self._rows.values())))
+        if removed := [row for row, n in self._counts.items() for _ in range(-n)]:
+            self._steps.append(Remove(removed))
+        if added := [row for row, n in self._counts.items() for _ in range(n)]:
+            self._steps.append(Insert(added))
+        self._forget()
+
+    def _forget(self) -> None:
+        for each in (self._rows, self._parts, self._gone, self._counts):
+            each.clear()

@@ -1,0 +1,195 @@
+"""Tables in a PostgreSQL database: `postgresql://user@host/database`, in the first schema of the
+search path (`?options=-csearch_path%3Dmirror` names another).
+
+Columns have the source's types where those are built in, and are text otherwise (enums, domains,
+types of extensions).
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import psycopg
+from psycopg import errors
+
+from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.replica.mirrored import MirrorColumn, MirrorTable
+from penstock.replica.sql import SqlTarget
+from penstock.replica.targets import Encoder, Values
+
+_PATIENCE = 10  # seconds to connect
+_BUILT_IN = """
+SELECT t.oid FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.oid = to_regtype(%s)::oid AND n.nspname = 'pg_catalog'
+"""
+_COLUMNS = """
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       coalesce(array_position(i.indkey::int2[], a.attnum), -1)
+FROM pg_catalog.pg_attribute a
+LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attname
+"""
+
+
+class PostgresTarget(SqlTarget):
+    """A `Target` in a schema of a database, which must exist."""
+
+    mark = "%s"
+    _locked = " FOR SHARE"
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+        self._connection: psycopg.Connection[Any] | None = None
+        self._kinds: dict[str, str] = {}
+
+    @classmethod
+    def of_url(cls, url: str) -> "PostgresTarget":
+        """Raises SettingsError."""
+        return cls(url)
+
+    def encoder(self, column: MirrorColumn) -> Encoder:
+        """Values are as PostgreSQL reads them, but for JSON, bytes and arrays."""
+        kind = self.type_of(column)
+        if kind == "bytea":
+            return _bytes
+        if kind in ("json", "jsonb"):
+            return _json
+        if kind.endswith("[]"):
+            inner = {"bytea[]": _hex, "json[]": _json, "jsonb[]": _json}.get(kind, _element)
+            return lambda value: _array(value, inner) if isinstance(value, list) else value
+        return _text if kind == "text" else None
+
+    def type_of(self, column: MirrorColumn) -> str:
+        """The source's own, if it is built in."""
+        kind = column.data_type
+        if kind not in self._kinds:
+            with self._translated():
+                # Without what it is limited to: varchar(80) is found as varchar.
+                found = self._opened().execute(_BUILT_IN, [kind]).fetchone()
+            self._kinds[kind] = kind if found else "text"
+        return self._kinds[kind]
+
+    def value(self, column: MirrorColumn) -> str:
+        """Casts: text is read as the column's type."""
+        return f"%s::{self.type_of(column)}"
+
+    def quote(self, name: str) -> str:
+        """Parameters are marked by %."""
+        return super().quote(name).replace("%", "%%")
+
+    def close(self) -> None:
+        """Disconnects."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated(), self._opened().transaction():
+            yield
+
+    def _opened(self) -> psycopg.Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(
+                self._url, autocommit=True, connect_timeout=_PATIENCE,
+                application_name="penstock mirror",
+            )  # fmt: skip
+        return self._connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise _translation(error) from error
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._translated():
+            done = self._opened().execute(statement.encode(), values)
+            return done.fetchall() if done.description else []
+
+    def _many(self, statement: str, rows: Sequence[Values]) -> None:
+        with self._opened().cursor() as cursor:
+            cursor.executemany(statement.encode(), rows)
+
+    def _fill(self, loading: str, table: MirrorTable, rows: Sequence[Values]) -> None:
+        connection, names = self._opened(), self._names(table.columns)
+        try:
+            with connection.transaction(), connection.cursor() as cursor:
+                statement = f"COPY {loading} ({names}) FROM STDIN"
+                with cursor.copy(statement.encode(), ()) as copy:
+                    for row in rows:
+                        copy.write_row(row)
+        except errors.UniqueViolation:
+            self._many(self._upsert(loading, table), rows)
+
+    def _remove_one(self, target: str, columns: Sequence[MirrorColumn]) -> str:
+        # As text: some types (json, point) cannot be compared.
+        same = " AND ".join(
+            f"{self.quote(one.name)}::text IS NOT DISTINCT FROM ({self.value(one)})::text"
+            for one in columns
+        )
+        found = f"SELECT ctid FROM {target} WHERE {same or 'true'} LIMIT 1"
+        return f"DELETE FROM {target} WHERE ctid = ({found})"
+
+    def _exists(self, name: str) -> bool:
+        return bool(self._run("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [_plain(name)]))
+
+    def _shape(self, name: str) -> Any:
+        return self._run(_COLUMNS, [_plain(name)]) or None
+
+
+def _plain(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _translation(error: psycopg.Error) -> PenstockError:
+    state = error.sqlstate or ""
+    # What the server says of a value has the value in it: logs carry no row data.
+    said = error.diag.message_primary or str(error) if state[:2] != "22" else ""
+    message = f"the target's database: {said} ({state or 'no connection'})"
+    if state[:2] in ("28", "3D", "42", "22", "0A", "2B"):
+        return SettingsError(message, hint="look at the role's rights and at the target's tables")
+    if isinstance(error, psycopg.OperationalError) or state[:2] in ("08", "40", "53", "57", "58"):
+        return Unavailable(message)
+    return SettingsError(message)
+
+
+def _bytes(value: Any) -> Any:
+    """Bytes are base64 in messages of JSON."""
+    return base64.b64decode(value) if isinstance(value, str) else value
+
+
+def _hex(value: Any) -> str:
+    return "\\x" + bytes(_bytes(value)).hex()
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return value if isinstance(value, str) else _json(value)
+
+
+def _array(value: Sequence[Any], inner: Any) -> str:
+    """As PostgreSQL reads arrays."""
+    parts = []
+    for one in value:
+        if one is None:
+            parts.append("NULL")
+        elif isinstance(one, list):
+            parts.append(_array(one, inner))
+        else:
+            text = inner(one).replace("\\", "\\\\").replace('"', '\\"')
+            parts.append(f'"{text}"')
+    return "{" + ",".join(parts) + "}"

@@ -1,0 +1,276 @@
+"""What the targets that speak SQL have in common: tables, the state beside them, and the steps.
+
+Three tables are the target's own: `penstock_mirror` (each table's state), `penstock_mirror_chunk`
+(which chunks are loaded) and `penstock_mirror_owner` (the replica that may write).
+"""
+
+import hashlib
+import secrets
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from penstock.closing import Closes
+from penstock.errors import LeaseLost, SettingsError
+from penstock.replica.mirrored import MirrorColumn, MirrorTable
+from penstock.replica.targets import (
+    Alter,
+    Clear,
+    Delete,
+    Encoder,
+    Insert,
+    LoadedChunk,
+    Remove,
+    Step,
+    Update,
+    Upsert,
+    Values,
+)
+
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS penstock_mirror"
+    " (name text PRIMARY KEY, document text NOT NULL, sequence bigint NOT NULL, live int NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS penstock_mirror_chunk (name text NOT NULL, chunk int NOT NULL,"
+    " row_count bigint NOT NULL, crc32 bigint NOT NULL, PRIMARY KEY (name, chunk))",
+    "CREATE TABLE IF NOT EXISTS penstock_mirror_owner (one int PRIMARY KEY, token text NOT NULL)",
+)
+
+
+class SqlTarget(Closes):
+    """A `Target`. What differs between databases is in the methods at the end."""
+
+    mark = "?"  # a parameter
+
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(8)
+
+    def open(self, names: Collection[str]) -> Sequence[MirrorTable]:
+        """See `Target`."""
+        with self._transaction():
+            for statement in _CREATE:
+                self._run(statement)
+            self._run("DELETE FROM penstock_mirror_owner")
+            self._run(f"INSERT INTO penstock_mirror_owner VALUES (1, {self.mark})", [self._token])
+            rows = self._run("SELECT document, sequence FROM penstock_mirror ORDER BY name")
+            found = [
+                replace(MirrorTable.from_json(orjson.loads(document)), sequence=sequence)
+                for document, sequence in rows
+            ]
+            for table in found:
+                self._store(table, is_followed=table.name in names)
+        return [table for table in found if table.name in names]
+
+    def begin(self, table: MirrorTable) -> Sequence[LoadedChunk]:
+        """See `Target`."""
+        with self._writing():
+            known = self._run(
+                f"SELECT document FROM penstock_mirror WHERE name = {self.mark}", [table.name]
+            )
+            if not known and self._exists(table.target):
+                raise SettingsError(
+                    f"the target has a table {table.target} that is not of a replica",
+                    hint="drop it, or mirror into another database or file",
+                )
+            before = MirrorTable.from_json(orjson.loads(known[0][0])) if known else None
+            if before and before.snapshot_id == table.snapshot_id and before.state == "loading":
+                chunks = self._run(
+                    "SELECT chunk, row_count, crc32 FROM penstock_mirror_chunk"
+                    f" WHERE name = {self.mark}",
+                    [table.name],
+                )
+                return [LoadedChunk(*row) for row in chunks]
+            self._run(f"DROP TABLE IF EXISTS {self._loading(table)}")
+            self._run(f"DELETE FROM penstock_mirror_chunk WHERE name = {self.mark}", [table.name])
+            self._create(table)
+            self._store(table)
+        return []
+
+    def load(self, table: MirrorTable, chunk: LoadedChunk, rows: Sequence[Values]) -> None:
+        """See `Target`."""
+        with self._writing():
+            values = [table.name, chunk.chunk, chunk.rows, chunk.crc32]
+            marks = ", ".join([self.mark] * 4)
+            self._run(f"INSERT INTO penstock_mirror_chunk VALUES ({marks})", values)
+            self._fill(self._loading(table), table, rows)
+
+    def finish(self, table: MirrorTable) -> None:
+        """See `Target`. A table with the same columns keeps what users made of it: indexes, views
+        and grants."""
+        loading, target = self._loading(table), self.quote(table.target)
+        with self._writing():
+            if self._shape(table.target) == self._shape(self._loading_name(table)):
+                names = self._names(table.columns)
+                self._run(f"DELETE FROM {target}")
+                self._run(f"INSERT INTO {target} ({names}) SELECT {names} FROM {loading}")
+                self._run(f"DROP TABLE {loading}")
+            else:
+                self._run(f"DROP TABLE IF EXISTS {target}")
+                self._run(f"ALTER TABLE {loading} RENAME TO {target}")
+            self._run(f"DELETE FROM penstock_mirror_chunk WHERE name = {self.mark}", [table.name])
+            self._store(table)
+
+    def apply(self, work: Sequence[tuple[MirrorTable, Sequence[Step]]], sequence: int) -> None:
+        """See `Target`."""
+        with self._writing():
+            for table, steps in work:
+                for step in steps:
+                    self._step(table, step)
+                self._store(table)
+            self._run(
+                f"UPDATE penstock_mirror SET sequence = {self.mark}"
+                f" WHERE live = 1 AND sequence < {self.mark}",
+                [sequence, sequence],
+            )
+
+    def count(self, table: MirrorTable) -> int:
+        """See `Target`."""
+        return int(self._run(f"SELECT count(*) FROM {self.quote(table.target)}")[0][0])
+
+    def quote(self, name: str) -> str:
+        """An identifier."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def _step(self, table: MirrorTable, step: Step) -> None:
+        target, kinds = self.quote(table.target), {c.name: c for c in table.columns}
+        keyed = " AND ".join(
+            f"{self.quote(name)} = {self.value(kinds[name])}" for name in table.key
+        )
+        match step:
+            case Clear():
+                self._run(f"DELETE FROM {target}")
+            case Upsert(rows):
+                self._many(self._upsert(target, table), rows)
+            case Insert(rows):
+                self._many(self._insert(target, table), rows)
+            case Delete(keys):
+                self._many(f"DELETE FROM {target} WHERE {keyed}", keys)
+            case Update(columns, keys, rows):
+                if set(columns) & set(table.key):
+                    self._make_room(table, step, keyed)
+                sets = ", ".join(
+                    f"{self.quote(name)} = {self.value(kinds[name])}" for name in columns
+                )
+                values = [(*row, *key) for key, row in zip(keys, rows, strict=True)]
+                self._many(f"UPDATE {target} SET {sets} WHERE {keyed}", values)
+            case Remove(rows):
+                self._many(self._remove_one(target, table.columns), rows)
+            case Alter(added, dropped):
+                for name in dropped:
+                    self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
+                for column in added:
+                    kind = f"{self.quote(column.name)} {self.type_of(column)}"
+                    self._run(f"ALTER TABLE {target} ADD COLUMN {kind}")
+
+    def _make_room(self, table: MirrorTable, step: Update, keyed: str) -> None:
+        """A row that has the new key already is older or newer than the row that moves there: with
+        chunks of several points in the log."""
+        target = self.quote(table.target)
+        for old, row in zip(step.keys, step.rows, strict=True):
+            given = dict(zip(step.columns, row, strict=True))
+            new = [given.get(name, value) for name, value in zip(table.key, old, strict=True)]
+            if new != list(old) and self._run(f"SELECT 1 FROM {target} WHERE {keyed}", old):
+                self._run(f"DELETE FROM {target} WHERE {keyed}", new)
+
+    def _create(self, table: MirrorTable) -> None:
+        parts = [f"{self.quote(one.name)} {self._declared(table, one)}" for one in table.columns]
+        if len(table.key) > 1 or (table.key and not self._keyed_alone(table)):
+            parts.append(f"PRIMARY KEY ({', '.join(map(self.quote, table.key))})")
+        self._run(f"CREATE TABLE {self._loading(table)} ({', '.join(parts)})")
+
+    def _declared(self, table: MirrorTable, column: MirrorColumn) -> str:
+        alone = table.key == (column.name,) and self._keyed_alone(table)
+        return self.type_of(column) + (" PRIMARY KEY" if alone else "")
+
+    def _keyed_alone(self, table: MirrorTable) -> bool:
+        return len(table.key) == 1
+
+    def _insert(self, target: str, table: MirrorTable) -> str:
+        marks = ", ".join(map(self.value, table.columns))
+        return f"INSERT INTO {target} ({self._names(table.columns)}) VALUES ({marks})"
+
+    def _upsert(self, target: str, table: MirrorTable) -> str:
+        rest = [self.quote(name) for name in table.names if name not in table.key]
+        sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
+        then = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
+        key = ", ".join(map(self.quote, table.key))
+        return f"{self._insert(target, table)} ON CONFLICT ({key}) {then}"
+
+    def _names(self, columns: Sequence[MirrorColumn]) -> str:
+        return ", ".join(self.quote(column.name) for column in columns)
+
+    def _loading(self, table: MirrorTable) -> str:
+        return self.quote(self._loading_name(table))
+
+    @staticmethod
+    def _loading_name(table: MirrorTable) -> str:
+        # A table's name may be as long as names may be.
+        return f"penstock_loading_{hashlib.sha256(table.name.encode()).hexdigest()[:16]}"
+
+    def _store(self, table: MirrorTable, *, is_followed: bool = True) -> None:
+        live = int(is_followed and table.state == "live")
+        values = [table.name, orjson.dumps(table.to_json()).decode(), table.sequence]
+        marks = ", ".join([self.mark] * 3)
+        self._run(
+            f"INSERT INTO penstock_mirror VALUES ({marks}, {live})"
+            " ON CONFLICT (name) DO UPDATE SET document = excluded.document,"
+            " sequence = excluded.sequence, live = excluded.live",
+            values,
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction of the replica that opened the target last."""
+        with self._transaction():
+            found = self._run(f"SELECT token FROM penstock_mirror_owner{self._locked}")
+            if not found or found[0][0] != self._token:
+                raise LeaseLost(
+                    "another replica writes to this target",
+                    hint="run one mirror for each database or file",
+                )
+            yield
+
+    _locked = ""  # what makes a SELECT wait for other replicas
+
+    @abstractmethod
+    def encoder(self, column: MirrorColumn) -> Encoder:
+        """See `Target`."""
+
+    @abstractmethod
+    def type_of(self, column: MirrorColumn) -> str:
+        """The type of a column here."""
+
+    def value(self, column: MirrorColumn) -> str:
+        """A parameter for a value of the column."""
+        return self.mark
+
+    @abstractmethod
+    def _transaction(self) -> AbstractContextManager[None]:
+        """Connects if need be; translates errors."""
+
+    @abstractmethod
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """One statement, and its rows."""
+
+    @abstractmethod
+    def _many(self, statement: str, rows: Sequence[Values]) -> None:
+        """One statement for each of the rows."""
+
+    @abstractmethod
+    def _fill(self, loading: str, table: MirrorTable, rows: Sequence[Values]) -> None:
+        """Adds rows in bulk; one that has a key of another replaces it."""
+
+    @abstractmethod
+    def _remove_one(self, target: str, columns: Sequence[MirrorColumn]) -> str:
+        """A statement that deletes one row that equals the parameters in all columns."""
+
+    @abstractmethod
+    def _exists(self, name: str) -> bool:
+        """Whether there is a table or view of that name."""
+
+    @abstractmethod
+    def _shape(self, name: str) -> Any:
+        """The columns of a table and its key, to be compared; None: there is none."""

@@ -1,0 +1,165 @@
+"""Tables in a SQLite file: `sqlite:///relative.db` or `sqlite:////absolute.db`.
+
+The log is written ahead (WAL), so that readers see whole transactions while the replica writes. A
+power failure may take the last of them away, rows and positions together: they come again.
+"""
+
+import base64
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.replica.mirrored import MirrorColumn, MirrorTable
+from penstock.replica.sql import SqlTarget
+from penstock.replica.targets import Encoder, Values
+
+_BUSY_SECONDS = 10.0
+_WRITABLE = "make the file and its folder writable"
+# Primary result code -> what to do about it.
+_ERRORS: dict[int, tuple[type[PenstockError], str]] = {
+    sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
+    sqlite3.SQLITE_IOERR: (Unavailable, "look at its disk"),
+    sqlite3.SQLITE_READONLY: (SettingsError, _WRITABLE),
+    sqlite3.SQLITE_CANTOPEN: (SettingsError, _WRITABLE),
+    sqlite3.SQLITE_NOTADB: (SettingsError, "it is no SQLite file: name another"),
+    sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
+}
+_INTEGERS = ("smallint", "integer", "bigint")
+_KINDS = {
+    **dict.fromkeys((*_INTEGERS, "oid", "boolean"), "INTEGER"),
+    **dict.fromkeys(("real", "double precision"), "REAL"),
+    "bytea": "BLOB",
+}
+
+
+class SqliteTarget(SqlTarget):
+    """A `Target` in one file, which is made if missing; its folder must exist."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self._connection: sqlite3.Connection | None = None
+
+    @classmethod
+    def of_url(cls, url: str) -> "SqliteTarget":
+        """Raises SettingsError."""
+        path = url.removeprefix("sqlite:///")
+        if path in (url, ""):
+            hint = "write sqlite:///relative.db or sqlite:////absolute.db"
+            raise SettingsError("the target's URL names no SQLite file", hint=hint)
+        return cls(path)
+
+    def encoder(self, column: MirrorColumn) -> Encoder:
+        """Booleans are 0 and 1 by themselves; numeric, NaN and times are text already."""
+        kind = column.data_type
+        if kind == "bytea":
+            return _bytes
+        if kind in ("json", "jsonb"):
+            return _json
+        return None if kind in _KINDS or kind.partition("(")[0] in _TEXTS else _text
+
+    def type_of(self, column: MirrorColumn) -> str:
+        """By SQLite's affinity: what is text must not become a number."""
+        return _KINDS.get(column.data_type, "TEXT")
+
+    def close(self) -> None:
+        """Closes the file."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated():
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            made = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                made.execute("PRAGMA journal_mode = WAL").fetchall()
+                made.execute("PRAGMA synchronous = NORMAL").fetchall()
+                made.execute("PRAGMA cache_size = -65536").fetchall()
+            except BaseException:
+                made.close()
+                raise
+            self._connection = made
+        return self._connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+            kind, hint = _ERRORS.get(code, (SettingsError, "look at the file"))
+            raise kind(f"the mirror {self.path}: {error}", hint=hint) from error
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._translated():
+            return self._opened().execute(statement, values).fetchall()
+
+    def _many(self, statement: str, rows: Sequence[Values]) -> None:
+        self._opened().executemany(statement, rows)
+
+    def _fill(self, loading: str, table: MirrorTable, rows: Sequence[Values]) -> None:
+        statement = self._insert(loading, table).replace("INSERT", "INSERT OR REPLACE", 1)
+        self._many(statement, rows)
+
+    def _remove_one(self, target: str, columns: Sequence[MirrorColumn]) -> str:
+        same = " AND ".join(f"{self.quote(one.name)} IS ?" for one in columns) or "true"
+        return (
+            f"DELETE FROM {target} WHERE rowid = (SELECT rowid FROM {target} WHERE {same} LIMIT 1)"
+        )
+
+    def _exists(self, name: str) -> bool:
+        found = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
+        return bool(self._run(found, [name]))
+
+    def _shape(self, name: str) -> Any:
+        rows = self._run(f"PRAGMA table_info({self.quote(name)})")
+        return [(row[1], row[2], row[5]) for row in rows] or None
+
+
+# Types whose values are text in messages, whatever they are.
+_TEXTS = (
+    "text", "character varying", "character", "uuid", "numeric", "date", "timestamp with time zone",
+    "timestamp without time zone", "time without time zone", "interval",
+)  # fmt: skip
+
+
+def _bytes(value: Any) -> Any:
+    """Bytes are base64 in messages of JSON."""
+    return base64.b64decode(value) if isinstance(value, str) else value
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value, default=_base64, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _base64(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError
+
+
+def _text(value: Any) -> Any:
+    """Arrays are JSON text; what else there is, is text already, or a number."""
+    return _json(value) if isinstance(value, (list, dict)) else value

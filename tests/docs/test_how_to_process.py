@@ -1,0 +1,42 @@
+"""The steps of the page about the Processor, run as they are written."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from tests.docs.pages import DOCS, blocks
+from tests.reading.made import until
+
+
+def test_the_observer_and_the_processor_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    observer, program = blocks((DOCS / "how-to" / "process.md").read_text(), "python")[:2]
+    made: list[Any] = []
+
+    class Stopped(penstock.Processor):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+            made.append(self)
+
+    names: dict[str, Any] = {}
+    exec(observer, names)
+    names["Processor"] = Stopped
+    thread = threading.Thread(target=exec, args=(program, names))
+    thread.start()
+    lines: list[str] = []
+
+    def all_came() -> bool:
+        lines.extend(capsys.readouterr().out.splitlines())
+        return Counter(line.split()[0] for line in lines)["insert"] >= 4 * 35
+
+    until(all_came)
+    made[0].stop()
+    thread.join(30.0)
+    lines.extend(capsys.readouterr().out.splitlines())
+    assert [line for line in lines if line.startswith("ended")][-1].endswith("SHUTDOWN")

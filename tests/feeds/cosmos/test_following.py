@@ -1,0 +1,473 @@
+"""A key range, read from the stand-in by the official SDK: splits, merges, refusals, and what a
+replay gives again."""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.demo.cosmos.container import StoredContainer
+from penstock.demo.cosmos.server import CosmosServer
+from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.feeds import Feed, HistoryLost
+from penstock.feeds.cosmos.ranges import KeyRange
+from penstock.page import Page
+from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.roster import openings
+from tests.cosmos.reading import feed_of, ids_of, only, read_pages, rows_of
+
+_EVERY = "all_versions_and_deletes"
+
+
+@pytest.fixture
+def server() -> Iterator[CosmosServer]:
+    with CosmosServer() as made:
+        yield made
+
+
+@pytest.fixture
+def orders(server: CosmosServer) -> StoredContainer:
+    return server.container("shop", "orders")
+
+
+def put(orders: StoredContainer, *names: str, pk: str = "a", **given: Any) -> None:
+    """One transaction."""
+    orders.transaction([("upsert", {"id": name, "pk": pk, **given}) for name in names])
+
+
+def names(feed: Any, pages: list[Page]) -> list[str]:
+    return [row["document_id"] for row in rows_of(feed, pages)]
+
+
+def test_a_change_that_is_superseded_hides_no_other_of_its_transaction(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """Two items of one LSN; the first is delivered, then a crash, and it is updated. Counting items
+    inside the LSN would pass over the second one."""
+    put(orders, "first", "second")
+    feed = feed_of(server)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 2)
+    stored = following.bookmark(page.first)
+    assert stored is not None
+    put(orders, "first", n=2)
+    rest = read_pages(feed.follow(name, stored), 2)
+    assert names(feed, rest) == ['["a","second"]', '["a","first"]']
+
+
+def test_an_update_of_what_was_not_delivered_yet_is_delivered_once(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    put(orders, "first", "second", "third")
+    feed = feed_of(server)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 3)
+    stored = following.bookmark(page.first)
+    assert stored is not None
+    put(orders, "second", n=2)
+    rest = read_pages(feed.follow(name, stored), 2)
+    assert names(feed, rest) == ['["a","third"]', '["a","second"]']
+
+
+def test_pages_are_small_and_never_cut_a_transaction(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    for n in range(4):
+        put(orders, *(f"{n}{i}" for i in range(5)))
+    feed = feed_of(server, page_items=2)
+    pages = read_pages(feed.follow(*only(feed.begin())), 20)
+    assert [page.count for page in pages] == [5, 5, 5, 5]
+    assert server.requests[-1]["x-ms-max-item-count"] == "2"
+
+
+def test_children_of_a_split_begin_inside_the_page_that_their_parent_was_in(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    for n in range(20):
+        put(orders, f"i{n}", pk=f"p{n}")
+    feed = feed_of(server, page_items=20)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 20)
+    rows = rows_of(feed, [page])
+    seventh = Place(rows[6]["cursor"], rows[6]["ordinal"])
+    stored = following.bookmark(seventh)
+    assert stored is not None
+    orders.split()
+    again = feed.follow(name, stored)
+    assert read_pages(again, 1) == []
+    assert again.drained
+    ended = again.bookmark(seventh)
+    assert ended is not None
+    known = {name: ended._replace(ended=True)}
+    children = [each for each in feed.partitions(known) if each.parents]
+    assert len(children) == 2
+    found = []
+    for child in children:
+        assert child.first is not None
+        # Through JSON, as a store has it.
+        first = Bookmark.from_json(child.first.to_json())
+        reader = feed.follow(child.partition, first)
+        pages: list[Page] = []
+        while not pages or not reader.status()["details"]["tip_reached"]:
+            pages += reader.read(0.05)
+        found += ids_of(feed, pages)
+    assert sorted(found) == sorted(row["document_id"] for row in rows[7:])
+
+
+def test_a_part_of_a_merged_partition_is_clipped_when_that_splits_elsewhere(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """The SDK reads the children of a part unclipped: 27 items for 20, and the neighbour's too."""
+    left, right = orders.split("20")
+    feed = feed_of(server)
+    begun = dict(feed.begin())
+    orders.merge(left, right)
+    orders.split("10")
+    for n in range(40):
+        put(orders, f"i{n}", pk=f"p{n}")
+    everything = read_all(feed, begun, 40)
+    assert sorted(everything) == sorted(f'["p{n}","i{n}"]' for n in range(40))
+
+
+def test_a_merge_ends_nothing(server: CosmosServer, orders: StoredContainer) -> None:
+    left, right = orders.split()
+    feed = feed_of(server)
+    begun = feed.begin()
+    orders.merge(left, right)
+    for n in range(20):
+        put(orders, f"i{n}", pk=f"p{n}")
+    followings = [feed.follow(name, bookmark) for name, bookmark in begun.items()]
+    found: list[str] = []
+    deadline = time.monotonic() + 20
+    while len(found) < 20:
+        assert time.monotonic() < deadline
+        for each in followings:
+            found += ids_of(feed, list(each.read(0.01)))
+    assert not any(each.drained for each in followings)
+    assert sorted(found) == sorted(f'["p{n}","i{n}"]' for n in range(20))
+    assert {each.partition for each in feed.partitions(begun)} == set(begun)
+
+
+def read_all(feed: Feed, begun: Bookmarks, count: int, act: Any = None) -> list[str]:
+    """Through the contract, as the roster does: document ids in the order they came."""
+    known, found = dict(begun), list[str]()
+    open_now: dict[PartitionId, Any] = {}
+    deadline = time.monotonic() + 20
+    while len(found) < count:
+        assert time.monotonic() < deadline, sorted(found)
+        for name, bookmark in openings(feed.partitions(known), known, open_now).ready.items():
+            known[name] = bookmark
+            open_now[name] = feed.follow(name, bookmark)
+        if act is not None:
+            act()
+        for name, following in list(open_now.items()):
+            for page in following.read(0.0):
+                found += ids_of(feed, [page])  # type: ignore[arg-type]
+                known[name] = following.bookmark(page.last)
+            if following.drained:
+                last = following.bookmark(known[name].place) or known[name]
+                known[name] = last._replace(ended=True)
+                del open_now[name]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["latest_version", _EVERY])
+def test_nothing_is_lost_or_doubled_while_ranges_split_and_merge(
+    server: CosmosServer, orders: StoredContainer, mode: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    numbers = iter(range(200))
+
+    def act() -> None:
+        for number in itertools.islice(numbers, chance.randrange(12)):
+            put(orders, f"i{number}", pk=f"p{number}")
+        if chance.random() < 0.3:
+            orders.split(range_id=chance.choice(orders.ranges).id)
+        elif len(orders.ranges) > 1 and chance.random() < 0.3:
+            at = chance.randrange(len(orders.ranges) - 1)
+            orders.merge(orders.ranges[at], orders.ranges[at + 1])
+
+    feed = feed_of(server, mode=mode, page_items=5)
+    found = read_all(feed, feed.begin("now"), 200, act)
+    assert sorted(found) == sorted(f'["p{n}","i{n}"]' for n in range(200))
+
+
+def test_too_many_requests_wait_as_long_as_the_service_says_for_the_same_page(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    put(orders, "one")
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", 429, headers={"x-ms-retry-after-ms": "300"})
+    began = time.monotonic()
+    assert list(following.read(0.0)) == []
+    assert following.status()["throttled"] is True
+    asked = server.counts["feed"]
+    pages = read_pages(following, 1)
+    assert time.monotonic() - began >= 0.3
+    assert server.counts["feed"] == asked + 1
+    assert ids_of(feed, pages) == ['["a","one"]']
+    assert following.status()["throttled"] is False
+    assert server.requests[-1].get("if-none-match") is None, "the same page"
+
+
+def test_a_page_that_is_too_large_is_halved_down_to_one_and_restored(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """.NET's ExceptionClassifier knows it by this message of a 400."""
+    for n in range(6):
+        put(orders, f"i{n}")
+    feed = feed_of(server, page_items=4)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", 400, message="... Reduce page size and try again.", times=2)
+    pages = read_pages(following, 6)
+    assert [page.count for page in pages] == [1, 4, 1]
+    server.fail("feed", 400, message="Reduce page size and try again.", times=9)
+    put(orders, "large")
+    with pytest.raises(SettingsError, match="Reduce page size"):
+        read_pages(following, 1)
+
+
+def test_a_range_that_is_gone_without_children_is_waited_for_and_not_asked_a_thousand_times(
+    server: CosmosServer, orders: StoredContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK by itself repeats 410/1002 without a pause, some 940 times."""
+    put(orders, "one")
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", 410, 1002, times=3)
+    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]']
+    assert server.counts["feed"] == 4
+    server.fail("feed", 410, 1007, times=1000)
+    monkeypatch.setattr("penstock.feeds.cosmos.following.GONE", 0.3)
+    with pytest.raises(Unavailable, match="no children"):
+        read_pages(following, 1)
+    assert server.counts["feed"] < 20
+    assert not following.drained
+
+
+@pytest.mark.parametrize("sub_status", [0, 1000, 1002, 1007, 1008])
+def test_a_range_that_is_gone_by_a_split_ends(
+    server: CosmosServer, orders: StoredContainer, sub_status: int
+) -> None:
+    feed = feed_of(server)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    orders.split()
+    server.fail("feed", 410, sub_status)
+    assert read_pages(following, 1) == []
+    assert following.drained
+
+
+def test_a_container_that_is_gone_is_a_gap(server: CosmosServer, orders: StoredContainer) -> None:
+    feed = feed_of(server, on_gap="continue")
+    following = feed.follow(*only(feed.begin()))
+    del server.databases["shop"]["orders"]
+    with pytest.raises(HistoryLost) as raised:
+        read_pages(following, 1)
+    assert (raised.value.gap.cause, raised.value.gap.policy) == ("container_gone", "continue")
+
+
+def test_another_container_of_the_same_name_is_never_read_by_an_old_continuation(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """The SDK answers COLLECTION_RID_MISMATCH by reading the other one."""
+    put(orders, "old")
+    feed = feed_of(server, on_gap="continue")
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 1)
+    put(server.container("shop", "orders"), "new", "newer")
+    with pytest.raises(HistoryLost) as raised:
+        read_pages(following, 1)
+    gap = raised.value.gap
+    assert (gap.cause, gap.policy) == ("container_replaced", "fail"), "LSNs begin again"
+    assert "another `name`" in raised.value.hint
+    stored = following.bookmark(page.last)
+    assert stored is not None
+    with pytest.raises(HistoryLost):
+        feed.follow(name, stored, despite=[gap])
+
+
+def test_a_bookmark_of_another_range_is_refused(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    feed = feed_of(server)
+    _, begun = only(feed.begin())
+    with pytest.raises(Malformed, match="made by the range"):
+        feed.follow(KeyRange("", "20").name, begun)
+
+
+def test_lsns_that_go_back_end_the_range_rather_than_lose_changes(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """Nothing documents how a merged partition numbers what comes: places must not go back."""
+    put(orders, "one")
+    put(orders, "two")
+    feed = feed_of(server)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 2)
+    orders.items.clear()
+    orders.ranges[0].lsn = 0
+    put(orders, "three")
+    server.databases["shop"]["orders"].feed = _answering(orders)  # type: ignore[method-assign]
+    assert read_pages(following, 1) == []
+    last = following.bookmark(page.last)
+    assert last is not None
+    children = feed.partitions({name: last._replace(ended=True)})
+    assert [KeyRange.of(each.partition).min for each in children][1:] == ["", "7F8" + 29 * "0"]
+
+
+def _answering(orders: StoredContainer) -> Any:
+    """The feed of a service that numbers anew: what comes after any continuation is LSN 1."""
+    stock = orders.feed
+
+    def feed(place: Any, **given: Any) -> Any:
+        return stock(place, **{**given, "after": 0})
+
+    return feed
+
+
+def test_every_version_and_delete_has_its_images(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """Shapes: "Change feed modes in Azure Cosmos DB", .NET's ChangeFeedMetadata."""
+    feed = feed_of(server, mode=_EVERY)
+    following = feed.follow(*only(feed.begin()))
+    orders.put({"id": "i", "pk": "a", "n": 1}, how="create")
+    orders.put({"id": "i", "pk": "a", "n": 2}, how="replace")
+    orders.put({"id": "i", "pk": "a"}, how="delete")
+    orders.put({"id": "j", "pk": "a"})
+    orders.put({"id": "j", "pk": "a"}, how="delete", ttl=True)
+    rows = rows_of(feed, read_pages(following, 5))
+    assert [(row["operation"], row["before"], row["after"]) for row in rows] == [
+        ("INSERT", None, '{"id":"i","pk":"a","n":1}'),
+        ("REPLACE", '{"id":"i","pk":"a","n":1}', '{"id":"i","pk":"a","n":2}'),
+        ("DELETE", '{"id":"i","pk":"a","n":2}', None),
+        ("INSERT", None, '{"id":"j","pk":"a"}'),
+        ("DELETE", '{"id":"j","pk":"a"}', None),
+    ]
+    assert {row["document_id"] for row in rows} == {'["a","i"]', '["a","j"]'}
+    assert [row["delta"] for row in rows] == [None] * 4 + ['{"expired":true}']
+    assert all(row["committed_at"] for row in rows)
+
+
+def test_a_delete_without_its_previous_image_has_its_key(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    orders.previous_images = False
+    feed = feed_of(server, mode=_EVERY)
+    following = feed.follow(*only(feed.begin()))
+    orders.put({"id": "i", "pk": "a"})
+    orders.put({"id": "i", "pk": "a"}, how="delete")
+    _, row = rows_of(feed, read_pages(following, 2))
+    assert (row["operation"], row["key"]) == ("DELETE", '{"pk":"a","id":"i"}')
+    assert row["document_id"] == '["a","i"]'
+    assert (row["before"], row["after"]) == (None, None)
+
+
+def test_a_delete_stays_before_the_create_of_the_same_id_in_one_transaction(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    for previous in (True, False):
+        orders.previous_images = previous
+        feed = feed_of(server, mode=_EVERY)
+        for n in range(8):
+            orders.put({"id": "i", "pk": "a", "n": n})
+            following = feed.follow(*only(feed.begin()))
+            again = {"id": "i", "pk": "a", "n": n + 1}
+            orders.transaction([("delete", again), ("upsert", again), ("replace", again)])
+            rows = rows_of(feed, read_pages(following, 3))
+            assert [row["operation"] for row in rows] == ["DELETE", "INSERT", "REPLACE"]
+            orders.put(again, how="delete")
+
+
+def test_what_is_older_than_the_retention_is_a_gap(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    feed = feed_of(server, mode=_EVERY)
+    name, begun = only(feed.begin())
+    put(orders, "one")
+    orders.retained = 1
+    with pytest.raises(HistoryLost) as raised:
+        feed.follow(name, begun).read(0.0)
+    assert raised.value.gap.cause == "retention"
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, SettingsError), (403, SettingsError),
+                                              (449, Unavailable), (503, Unavailable)])  # fmt: skip
+def test_a_refusal_has_its_class_and_a_hint_and_no_key(
+    server: CosmosServer, orders: StoredContainer, status: int, kind: type[Exception]
+) -> None:
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", status, times=100, message="no")
+    with pytest.raises(kind) as raised:
+        following.read(0.0)
+    assert raised.value.hint  # type: ignore[attr-defined]
+    assert server.key not in str(raised.value)
+    server.heal()
+    put(orders, "one")
+    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]'], "it goes on"
+
+
+def test_a_service_that_is_silent_or_away_is_unavailable(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    feed = feed_of(server, timeout=0.2)
+    following = feed.follow(*only(feed.begin()))
+    put(orders, "one")
+    server.slow = 1.0
+    with pytest.raises(Unavailable):
+        following.read(0.0)
+    server.slow = 0.0
+    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]']
+    server.__exit__()
+    with pytest.raises(Unavailable):
+        following.read(0.0)
+    server.__enter__()
+
+
+def test_the_lag_and_what_remains_are_transactions(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """As .NET's estimator counts: S - (first LSN - 1), 0 where nothing comes."""
+    feed = feed_of(server)
+    name, begun = only(feed.begin())
+    assert feed.remaining(name, begun) == 0
+    for n in range(5):
+        put(orders, f"i{n}", f"j{n}")
+    assert feed.remaining(name, begun) == 5
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 10)
+    bookmark = following.bookmark(page.last)
+    assert bookmark is not None
+    assert feed.remaining(name, bookmark) == 0
+    following.acknowledge(bookmark)
+    following.read(0.0)
+    status = following.status()
+    assert (status["lag"], status["lag_seconds"], status["lag_unit"]) == (0, 0.0, "changes")
+    put(orders, "k")
+    read_pages(following, 1)
+    assert following.status()["lag"] == 1
+
+
+def test_an_idle_range_advances(server: CosmosServer, orders: StoredContainer) -> None:
+    left, _ = orders.split("20")
+    feed = feed_of(server)
+    begun = feed.begin()
+    name = KeyRange("", "20").name
+    following = feed.follow(name, begun[name])
+    left.lsn = 7  # LSNs can grow without an item
+    following.read(0.0)
+    found = following.bookmark(None)
+    assert found is not None
+    assert (found.mark or {})["etag"] == '"7"'

@@ -1,0 +1,422 @@
+"""One host and several, driven by hand on a clock that the test moves."""
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.leases.gaps import Gaps
+from penstock.leases.memory import MemoryStore
+from penstock.processor.observer import Changes, CloseReason, PartitionContext
+from tests.processor.world import World, memory
+
+
+def place(row: Any) -> str:
+    return str(json.loads(row.continuation)["place"])
+
+
+def test_one_open_then_every_change_in_order_then_one_close() -> None:
+    world = World()
+    host = world.host("a", memory(partitions=3))
+    world.pass_time(5, host)
+    world.leave(host)
+    for name in ("p0", "p1", "p2"):
+        assert world.calls(name) == ["open", 10, 10, 10, "SHUTDOWN"]
+        assert world.numbers[name] == list(range(30))
+    for row in world.rows().values():
+        assert row.owner == "" and place(row).endswith(":9")
+    assert not world.errors
+
+
+def test_a_stop_in_order_repeats_nothing() -> None:
+    world = World()
+    feed = memory(partitions=2)
+    first = world.host("a", feed, checkpoint={"interval": 1000, "event_count": 1000})
+    first.node.tick()
+    for _ in range(7):  # some batches
+        first.node.take_turn(first.node.turns.next(), 0.0)
+        first.node.tick()
+    world.leave(first)
+    done = {name: list(numbers) for name, numbers in world.numbers.items()}
+    assert any(done.values())
+    second = world.host("b", memory(partitions=2))
+    world.pass_time(5, second)
+    assert world.numbers == {name: list(range(30)) for name in ("p0", "p1")}
+
+
+def test_a_host_that_joins_doubles_nothing_and_gets_its_share() -> None:
+    world = World()
+    feed = {"partitions": 8, "changes": 30}
+    a, b = world.host("a", memory(**feed)), world.host("b", memory(**feed))
+    world.pass_time(20, a)
+    assert len(a.partitions) == 8
+    world.pass_time(90, a, b)
+    assert (len(a.partitions), len(b.partitions)) == (4, 4)
+    assert set(a.partitions).isdisjoint(b.partitions)
+    assert all(numbers == list(range(30)) for numbers in world.numbers.values())
+    closed = [each for each in world.log if each[0] == "a" and each[2] == "LEASE_LOST"]
+    assert len(closed) == 4 and not world.errors
+
+
+def test_a_host_that_leaves_is_replaced_at_once_and_one_that_dies_after_its_term() -> None:
+    world = World()
+    a, b, c = (world.host(name, memory(partitions=6)) for name in "abc")
+    world.pass_time(120, a, b, c)
+    assert sorted(map(len, (each.partitions for each in (a, b, c)))) == [2, 2, 2]
+    world.leave(a)
+    world.pass_time(14, b, c)
+    assert len(b.partitions) + len(c.partitions) == 6
+    dead = set(b.partitions)  # b is not driven any more: it was killed
+    world.pass_time(50, c)
+    assert dead.isdisjoint(c.partitions)
+    world.pass_time(30, c)
+    assert len(c.partitions) == 6
+
+
+def test_after_the_lease_is_lost_nothing_is_delivered_and_nothing_is_saved() -> None:
+    world = World()
+    frozen, other = world.host("a"), world.host("b")
+    lost: list[BaseException] = []
+
+    def freeze(changes: Changes, context: PartitionContext) -> None:
+        if context.host == "a" and not lost:
+            world.pass_time(120, other)  # a hangs in its observer, and renews nothing
+            before = world.rows()["p0"]
+            with pytest.raises(LeaseLost) as caught:
+                context.checkpoint()
+            lost.append(caught.value)
+            assert world.rows()["p0"] == before
+
+    world.fail = freeze
+    world.pass_time(3, frozen)
+    assert lost and other.partitions == ["p0"]
+    world.pass_time(30, frozen, other)
+    of_a = [what for host, _, what in world.log if host == "a"]
+    assert of_a == ["open", 10, "LEASE_LOST"]
+    assert place(world.rows()["p0"]).endswith("2:9")
+
+
+def test_nothing_is_delivered_while_the_lease_was_not_renewed_for_its_term() -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(changes=10), poll=1)
+    world.pass_time(10, host)
+    feed = host.feed
+    store.is_away = True
+    feed.settings = feed.settings.model_copy(update={"changes": 20})  # type: ignore[attr-defined]
+    world.clock.now += 61
+    world.pass_time(10, host)
+    assert world.calls("p0") == ["open", 10]
+    store.is_away = False
+    world.pass_time(10, host)
+    assert world.calls("p0") == ["open", 10, 10]
+
+
+class Failing(MemoryStore):
+    """Away while it is told to be; counts calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+        self.calls = 0
+
+    def list(self, prefix: str) -> Any:
+        self._check()
+        return super().list(prefix)
+
+    def put_all(self, leases: Any) -> Any:
+        self._check()
+        return super().put_all(leases)
+
+    def get(self, name: str) -> Any:
+        self._check()
+        return super().get(name)
+
+    def _check(self) -> None:
+        self.calls += 1
+        if self.is_away:
+            raise Unavailable("the store is away")
+
+
+def test_a_store_that_is_away_delays_checkpoints_and_stops_nothing_before_the_term() -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(changes=0), poll=1)
+    world.pass_time(3, host)
+    store.is_away = True
+    host.feed.settings = host.feed.settings.model_copy(update={"changes": 30})  # type: ignore[attr-defined]
+    world.pass_time(20, host)
+    assert world.numbers["p0"] == list(range(30))
+    store.is_away = False
+    world.pass_time(20, host)
+    assert place(world.rows()["p0"]).endswith("2:9")
+
+
+def test_children_begin_after_the_parent_is_closed_and_saved_also_on_another_host() -> None:
+    world = World()
+    settings = {"partitions": 2, "changes": 20, "generations": 2}
+    a, b = world.host("a", memory(**settings)), world.host("b", memory(**settings))
+    world.pass_time(200, a, b)
+    assert {name: len(numbers) for name, numbers in world.numbers.items()} == {
+        name: 20 for root in ("p0", "p1") for name in (root, f"{root}.0", f"{root}.1", f"{root}.m")
+    }
+    order = [(name, what) for _, name, what in world.log if what in ("open", "SPLIT")]
+    for root in ("p0", "p1"):
+        for child in (f"{root}.0", f"{root}.1"):
+            assert order.index((root, "SPLIT")) < order.index((child, "open"))
+            assert order.index((child, "SPLIT")) < order.index((f"{root}.m", "open"))
+    assert not world.errors
+
+
+def test_the_users_properties_are_copied_to_children() -> None:
+    world = World()
+    host = world.host("a", memory(generations=1))
+    host.node.take_turn(host.node.turns.next(), 0.0)  # begins, and takes nothing
+    row = world.rows()["p0"]
+    world.store.put(type(row)(**{**_fields(row), "properties": {"region": "north"}}))
+    again = world.host("a", memory(changes=5, generations=1), poll=1)
+    world.pass_time(30, again)
+    world.leave(again)
+    assert world.rows()["p0.0"].properties == {"region": "north"}
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ("name", "owner", "continuation", "revision")}
+
+
+def test_an_observer_error_closes_it_and_the_same_batch_comes_again() -> None:
+    world = World()
+    failing = [3]
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        if changes.first.endswith("1:0") and failing[0]:
+            failing[0] -= 1
+            raise RuntimeError("not now")
+
+    world.fail = fail
+    host = world.host("a")
+    world.pass_time(30, host)
+    once = ["OBSERVER_ERROR", "open", 10]
+    assert world.calls("p0") == ["open", 10, 10, *once, *once, *once, 10]
+    assert world.numbers["p0"] == list(range(30))
+    assert world.errors == ["RuntimeError: not now"] * 3
+
+
+def test_tries_are_counted_over_all_hosts_and_then_the_processor_stops() -> None:
+    world = World()
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        raise RuntimeError("never")
+
+    world.fail = fail
+    for name in "ab":
+        host = world.host(name, retries=2)
+        world.pass_time(0.4, host, step=0.1)  # one try: the next comes after half a second
+        world.leave(host)
+        assert host._error is None
+    host = world.host("c", retries=2)
+    world.pass_time(1, host)
+    assert "failed 3 times" in str(host._error) and "RuntimeError" in str(host._error)
+    assert len(world.errors) == 3
+
+
+def test_then_or_the_batch_is_set_aside_and_the_next_one_follows(tmp_path: Any) -> None:
+    import pyarrow as pa
+
+    world = World()
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        if changes.first.endswith("1:0"):
+            raise RuntimeError("never")
+
+    world.fail = fail
+    host = world.host("a", retries=1, exhausted="dead-letter", dead_letters=tmp_path)
+    world.pass_time(30, host)
+    assert world.numbers["p0"] == [*range(10), *range(20, 30)]
+    (file,) = tmp_path.iterdir()
+    with pa.ipc.open_stream(file.read_bytes()) as stream:
+        table = stream.read_all()
+    assert table.num_rows == 10 and table.schema.metadata[b"error"] == b"RuntimeError"
+
+
+def test_dead_letters_without_a_place_are_refused() -> None:
+    with pytest.raises(SettingsError, match="dead_letters"):
+        World().host("a", exhausted="dead-letter")
+
+
+def test_an_observer_that_does_not_open_is_not_closed_and_is_tried_again() -> None:
+    world = World()
+    host = world.host("a")
+    make, fails = host.node._work.observer, [True]
+
+    def observer() -> Any:
+        if fails:
+            fails.clear()
+            raise OSError("no disk")
+        return make()
+
+    host.node._work = host.node._work._replace(observer=observer)
+    world.pass_time(20, host)
+    assert world.calls("p0") == ["open", 10, 10, 10]
+    assert world.errors == ["OSError: no disk"]
+
+
+def test_explicit_checkpoints_are_the_observers_alone() -> None:
+    world = World()
+    host = world.host("a", checkpoint="explicit")
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        if changes.first.endswith("1:0"):
+            context.checkpoint()
+
+    world.fail = fail
+    world.pass_time(20, host)
+    world.leave(host)
+    assert place(world.rows()["p0"]).endswith("1:9")
+    again = world.host("b", checkpoint="explicit")
+    world.pass_time(20, again)
+    assert world.numbers["p0"] == [*range(30), *range(20, 30)]
+
+
+def test_an_ended_partition_whose_end_is_not_checkpointed_comes_again() -> None:
+    world = World()
+    host = world.host("a", memory(generations=1), checkpoint="explicit")
+    world.pass_time(15, host)
+    assert "p0.0" not in world.rows() and "has ended" in world.errors[0]
+
+    def checkpoint(context: PartitionContext, reason: CloseReason) -> None:
+        context.checkpoint()
+
+    world.on_close = checkpoint
+    world.pass_time(40, host)
+    assert world.numbers["p0.0"] == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("policy", "saves"), [("batch", 30), ({"event_count": 50, "interval": 1000}, 6)]
+)
+def test_checkpoints_come_by_batch_or_by_count(policy: Any, saves: int) -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(changes=300), checkpoint=policy)
+    host.node.tick()
+    host.node.take_turn(host.node.turns.next(), 0.0)
+    host.node.take_turn(host.node.turns.next(), 0.0)
+    host.node.tick()
+    before = store.calls
+    while len(world.numbers.get("p0", ())) < 300:
+        host.node.take_turn(host.node.turns.next(), 0.0)
+    assert 0 <= store.calls - before - saves <= 4
+
+
+def test_checkpoints_come_by_time() -> None:
+    world = World()
+    host = world.host("a", memory(), checkpoint={"event_count": 10_000, "interval": "20s"}, poll=1)
+    world.pass_time(3, host)
+    assert world.numbers["p0"] == list(range(30))
+    assert place(world.rows()["p0"]) == "None"
+    world.pass_time(20, host)
+    assert place(world.rows()["p0"]).endswith("2:9")
+
+
+def test_lost_history_is_recorded_and_told_and_closes_the_observer() -> None:
+    world = World()
+    world.pass_time(3, first := world.host("a", memory(changes=5)))
+    world.leave(first)
+    world.log.clear()
+    host = world.host("a", memory(trimmed=20))
+    world.pass_time(100, host)
+    assert world.calls("p0") == ["open", "GONE"]
+    assert len(world.errors) == 1 and "p0 begins at change 20" in world.errors[0]
+    assert host.partitions == ["p0"]  # every other host would find the same
+    assert place(world.rows()["p0"]).endswith("0:4")
+    gaps = Gaps(world.store, "test").rows()["memory/p0"]
+    assert gaps["stale"] and gaps["counts"] == {"trimmed": 1}
+
+
+def test_after_lost_history_it_goes_on_if_it_is_told_to() -> None:
+    world = World()
+    host = world.host("a", memory(trimmed=20, on_gap="continue"))
+    world.pass_time(10, host)
+    assert world.numbers["p0"] == list(range(20, 30))
+    assert world.calls("p0")[0] == "open" and len(world.errors) == 1
+    assert Gaps(world.store, "test").rows()["memory/p0"]["counts"] == {"trimmed": 1}
+
+
+def test_two_hosts_that_begin_together_begin_at_one_place() -> None:
+    world = World()
+    a = world.host("a", memory(changes=30, partitions=4), at="beginning")
+    b = world.host("b", memory(changes=10, partitions=4), at="now")
+    for host in (a, b):  # both look before either has made anything
+        host.node.tick()
+    a.node.take_turn(a.node.turns.next(), 0.0)
+    b.node.take_turn(b.node.turns.next(), 0.0)
+    world.pass_time(60, a, b)
+    assert {json.loads(row.continuation)["mark"].get("since") for row in world.rows().values()} == {
+        None
+    }
+
+
+def test_a_read_that_hangs_gives_its_lease_up() -> None:
+    world = World()
+    a, b = world.host("a", memory(), read_timeout=100), world.host("b", memory())
+    world.pass_time(3, a)
+    part = a.node.owned["p0"]  # type: ignore[index]
+    part.reading_since = world.clock.now
+    world.clock.now += 50
+    for _ in range(8):
+        world.clock.now += 10
+        a.node.tick()
+    assert a.partitions == [] and world.calls("p0")[-1] == "UNKNOWN"
+    world.pass_time(14, b)
+    assert b.partitions == ["p0"]
+    assert part.turn(0.0) is None
+
+
+def test_a_restarted_host_has_its_own_leases_back_at_once() -> None:
+    world = World()
+    world.pass_time(10, world.host("a", memory(partitions=3)))  # and it was killed
+    again = world.host("a", memory(partitions=3))
+    world.pass_time(1, again)
+    assert len(again.partitions) == 3
+
+
+def test_a_wrong_beginning_ends_the_processor() -> None:
+    world = World()
+    host = world.host("a", memory())
+
+    def begin(at: Any = None) -> Any:
+        raise SettingsError("no such place")
+
+    host.feed.begin = begin  # type: ignore[method-assign]
+    world.pass_time(1, host)
+    assert "no such place" in str(host._error)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        ({"renew": 40}, "expire must be at least twice"),
+        ({"renew": "often"}, "'renew'"),
+        ({"acquired": 1}, "'acquired'.*acquire"),
+        ({"min_partitions": 3, "max_partitions": 2}, "min_partitions is more"),
+        ({"threads": 0}, "'threads'"),
+    ],
+)
+def test_wrong_settings_are_named(keywords: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        World().host("a", **keywords)
+
+
+def test_what_was_given_back_for_a_host_that_does_not_come_is_taken_by_another() -> None:
+    world = World()
+    a, b = world.host("a", memory(partitions=2)), world.host("b", memory(partitions=2))
+    world.pass_time(20, a)
+    world.drive(b)  # begins
+    world.pass_time(1, b)  # asks, and is killed
+    assert [row.properties.get("asked_by") for row in world.rows().values()].count("b") == 1
+    world.pass_time(20, a)
+    assert len(a.partitions) == 1
+    world.pass_time(30, a)
+    assert len(a.partitions) == 2

@@ -1,0 +1,163 @@
+"""The Processor with its threads, on the real clock."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Changes, CloseReason, Observer, PartitionContext, Processor, Rejected
+from penstock.errors import SettingsError
+from penstock.leases.memory import MemoryStore
+from tests.processor.world import memory
+from tests.reading.made import until
+
+FAST = {"renew": 0.2, "acquire": 0.1, "expire": 1.0, "poll": 0.05}
+
+
+class Counting(Observer):
+    """Notes what it is called with, and that calls of a partition do not overlap."""
+
+    lock = threading.Lock()
+    seen: dict[str, list[str]]
+    inside: set[str]
+
+    @classmethod
+    def fresh(cls) -> type["Counting"]:
+        return type("Fresh", (cls,), {"seen": {}, "inside": set()})
+
+    def process(self, changes: Changes, context: PartitionContext) -> None:
+        name = context.partition
+        with self.lock:
+            assert name not in self.inside
+            self.inside.add(name)
+        self.seen.setdefault(name, []).extend(
+            change["meta"]["sequence_number"] for change in changes
+        )
+        with self.lock:
+            self.inside.remove(name)
+
+
+def start(processor: Processor) -> threading.Thread:
+    thread = threading.Thread(target=processor.run)
+    thread.start()
+    return thread
+
+
+def test_hosts_that_join_and_leave_divide_the_partitions_and_double_nothing() -> None:
+    observer, store = Counting.fresh(), MemoryStore()
+    hosts = [
+        Processor(
+            memory(partitions=12, changes=2000, latency=0.002),
+            leases=store,
+            name="test",
+            observer=observer,
+            **FAST,
+        )
+        for _ in range(3)
+    ]
+    threads = [start(hosts[0])]
+    until(lambda: len(hosts[0].partitions) == 12)
+    threads += map(start, hosts[1:])
+    until(lambda: [len(each.partitions) for each in hosts] == [4, 4, 4])
+    hosts[0].stop()
+    threads[0].join(30)
+    assert hosts[0].partitions == []
+    until(lambda: sum(len(each.partitions) for each in hosts) == 12)
+    until(lambda: sum(map(len, observer.seen.values())) >= 12 * 2000)
+    for each in hosts:
+        each.stop()
+    for thread in threads:
+        thread.join(30)
+    assert all(len(found) == 2000 for found in observer.seen.values())
+    assert all(found == sorted(found, key=_place) for found in observer.seen.values())
+    assert not observer.inside
+
+
+def _place(text: str) -> tuple[str, int]:
+    cursor, _, ordinal = text.partition(":")
+    return cursor, int(ordinal)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_run_in_order(number: int) -> None:
+    store, reasons = MemoryStore(), list[CloseReason]()
+
+    class Closing(Counting.fresh()):  # type: ignore[misc]
+        def close(self, context: PartitionContext, reason: CloseReason) -> None:
+            reasons.append(reason)
+
+    processor = Processor(memory(), leases=store, name="test", observer=Closing, **FAST)
+    before = signal.getsignal(number)
+
+    def kill() -> None:
+        until(lambda: processor.partitions)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=kill).start()
+    processor.run()
+    assert signal.getsignal(number) is before
+    assert reasons == [CloseReason.SHUTDOWN]
+    assert [row.owner for row in store.list("")] == [""]
+
+
+def test_leaving_a_with_stops_the_run_of_another_thread() -> None:
+    observer = Counting.fresh()
+    with Processor(memory(), leases=MemoryStore(), name="t", observer=observer, **FAST) as made:
+        thread = start(made)
+        until(lambda: observer.seen)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_run_raises_what_the_operator_must_act_on() -> None:
+    class Failing(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            raise ValueError("never")
+
+    processor = Processor(
+        memory(), leases=MemoryStore(), name="t", observer=Failing, retries=0, **FAST
+    )
+    with pytest.raises(Rejected, match="ValueError") as caught:
+        processor.run()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_the_batch_and_the_records_are_of_the_same_changes() -> None:
+    found: list[Any] = []
+
+    class Both(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            records = [each["meta"]["event"]["id"] for each in changes]
+            found.append((records, changes.batch.column("event_id").to_pylist(), len(changes)))
+
+    with Processor(memory(), leases=MemoryStore(), name="t", observer=Both, **FAST) as made:
+        thread = start(made)
+        until(lambda: len(found) == 3)
+    thread.join(30)
+    assert all(records == ids and len(ids) == count for records, ids, count in found)
+
+
+def test_a_feed_is_named_with_its_settings(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    observer = Counting.fresh()
+    with Processor("memory", {"changes": 7}, leases=url, name="t", observer=observer) as made:
+        thread = start(made)
+        until(lambda: len(observer.seen.get("p0", ())) == 7)
+    thread.join(30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"kind": "memori"}, "memori.*memory"),
+        ({"kind": "memory", "settings": {"chanches": 1}}, "chanches.*changes"),
+        ({"kind": "memory", "name": "a/b"}, "no name"),
+        ({"kind": "memory", "leases": "elsewhere:"}, "elsewhere"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        Processor(**{"leases": "memory:", "name": "t", "observer": Counting, **arguments})
