@@ -78,6 +78,8 @@ def cut(rows: Any, *, most: int, size: int) -> Iterator[Any]:
 
 def _joined(rows: Any, separator: bytes) -> Any:
     """All images, one after the other."""
+    if not len(rows):
+        return b""
     if separator:
         every = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
         joined: Any = pc.binary_join(every, separator.decode())

@@ -195,7 +195,7 @@ class SnapshotRun:
     def _discard(self, stream: InitStream) -> None:
         for chunk in sorted(self._work.abandoned):
             stream.discard(self.job.name, self.job.snapshot_id, chunk)
-        self._work.abandoned.clear()
+        self._work.discarded()
 
     def _is_over(self) -> bool:
         return self._stopped.is_set() or not self.job.is_ours()
@@ -249,6 +249,7 @@ class SnapshotRun:
         """Raises what forbids a meta, which says that all is there and is whole."""
         job, settings = self.job, self._settings
         self._discard(stream)
+        self._writer(stream, taken, stream.room).fill()
         found, expected = stream.count(job.name, job.snapshot_id), len(self._work.all_chunks())
         if found != expected:
             raise SettingsError(
@@ -301,7 +302,7 @@ class SnapshotRun:
 
     def _wrote(self, rows: int, size: int) -> None:
         with self._lock:
-            self.progress.chunks += 1 if rows > 0 else -1
+            self.progress.chunks += -1 if size < 0 else 1
             self.progress.rows += rows
             self.progress.bytes += size
 

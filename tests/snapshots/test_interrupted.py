@@ -116,9 +116,12 @@ def test_rows_and_changes_are_the_table(
             places |= dict.fromkeys(
                 rows.keys() & {row["id"] for row in body["data"]}, cursor_of(body["position"])
             )
+        meta = world.meta("t")
         database.execute("INSERT INTO t VALUES (0, 0, 'the end')")
         reader.until(lambda: any((row["after"] or {}).get("id") == 0 for row in reader.rows))
     assert len(set(places.values())) >= 3
+    numbers = [one["chunk"] for one in meta["chunks"]]
+    assert numbers == list(range(len(numbers)))
     cursor = cursor_of(run.progress.position)
     changes = [one for one in reader.rows if one["cursor"] >= cursor]
     found = {key: (row["n"], row["big"]) for key, row in folded(rows, places, changes).items()}

@@ -167,6 +167,7 @@ def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
     assert meta["lsn"] == places[0] != places[-1]
     assert len(set(places)) == 2
     assert meta["batch_count"] == len(chunks) == run.progress.chunks
+    assert [chunk["chunk"] for chunk in meta["chunks"]] == list(range(len(chunks)))
     assert meta["row_count"] == sum(len(read(one)["data"]) for one in chunks) < 5_500
 
 
