@@ -113,7 +113,7 @@ class SnapshotRun:
             except Unavailable as error:
                 tried = 1 if len(self._work.done) > done else tried + 1
                 is_over = self.is_cancelled or self._is_left or not self.job.is_ours()
-                if is_over or self._is_read or self._work.plan is None or tried >= _TRIES:
+                if is_over or self._is_read or not self.progress.ranges or tried >= _TRIES:
                     raise
                 log.warning("a snapshot goes on under another one", error=str(error))
                 time.sleep(next(waits))
@@ -129,6 +129,7 @@ class SnapshotRun:
             self._begin_on(stream, taken)
             self._take(stream, taken, start)
             if self._work.is_complete:
+                self._verify(taken)
                 self._is_read = True
                 self._check(stream, taken)
                 self._is_meta_sent = True
@@ -151,11 +152,14 @@ class SnapshotRun:
             again = taken.written_since(done, plan.mark)
             self._again, fits = again or (), again is not None
         if plan is not None and not fits:
-            work.forget()
-            self.progress.done = self.progress.chunks = 0
-            self.progress.rows = self.progress.bytes = 0
+            self._forget()
         self._discard(stream)
         self.progress.snapshots += 1
+
+    def _forget(self) -> None:
+        self._work.forget()
+        self.progress.done = self.progress.chunks = 0
+        self.progress.rows = self.progress.bytes = 0
 
     def _snapshot(self) -> AbstractContextManager[TableSnapshot]:
         job = self.job
@@ -245,6 +249,13 @@ class SnapshotRun:
         progress.begun_at, progress.done_before = time.monotonic(), progress.done
         self._work.set_parts(self._again)
 
+    def _verify(self, taken: TableSnapshot) -> None:
+        try:
+            taken.verify(self.job.known())
+        except Unavailable:
+            self._forget()  # its positions can't be compared with those of changes
+            raise
+
     def _check(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Raises what forbids a meta, which says that all is there and is whole."""
         job, settings = self.job, self._settings
@@ -257,7 +268,6 @@ class SnapshotRun:
                 " them",
                 hint="raise its limits (max_bytes, max_msgs, max_age), and ask again",
             )
-        taken.verify(job.known())
         if self.is_cancelled:
             raise Cancelled
         if not job.is_ours():
