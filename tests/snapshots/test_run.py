@@ -219,7 +219,7 @@ def test_no_snapshot_of_the_source_lasts_longer_than_max_age(
         until(lambda: time.monotonic() > deadline)
         gate.open()
         running.result(60)
-    assert run.progress.snapshots == 2
+    assert run.progress.snapshots >= 2
     rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
     assert sorted(rows) == list(range(1, 4_001))
     places = {chunk["lsn"] for chunk in world.meta(table)["chunks"]}
