@@ -18,7 +18,8 @@ class TableSchema:
     `column_default` (an expression, or None) and `key`. `is_nullable` and `column_default` are as
     they were when this was made, and may be newer than the version. `position` is the place of the
     source's log at which the schema was announced, where that is known, and `relation_id` what
-    changes of the table have as theirs.
+    changes of the table have as theirs. `suspended`: why the changes of the table are not stored;
+    "" for one that is followed, None where it is not known.
     """
 
     schema: str
@@ -28,6 +29,7 @@ class TableSchema:
     columns: tuple[Mapping[str, Any], ...]
     position: str | None = None
     relation_id: int | None = None
+    suspended: str | None = None
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""
@@ -37,6 +39,7 @@ class TableSchema:
             "qualified_name": f"{self.schema}.{self.table}",
             "version": self.version,
             "position": self.position,
+            "suspended": self.suspended or None,
             "pipeline": pipeline,
             "timestamp": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "columns": list(self.columns),

@@ -28,6 +28,7 @@ _LOGIN = ("NATS_BRIDGE_USER", "NATS_BRIDGE_PASSWORD")
 @click.option(
     "--subject", default="cdc.{collection}.{operation}", show_default=True, help="Of each message."
 )
+@click.option("--zstd", "is_compressed", is_flag=True, help="Compress chunks of snapshots.")
 @log_format
 def command(
     *,
@@ -37,6 +38,7 @@ def command(
     as_json: bool,
     stream: str,
     subject: str,
+    is_compressed: bool,
     log_format: Format | None,
 ) -> None:
     """Follow a PostgreSQL slot into a NATS stream, configured by flags and the environment.
@@ -57,6 +59,7 @@ def command(
         encoding="json" if as_json else "msgpack",
         stream=stream,
         subject=subject,
+        compression="zstd" if is_compressed else "none",
     )
     serve(pipeline, log_format=log_format, bridge_metrics=True)
 
@@ -70,6 +73,7 @@ def bridge_pipeline(
     encoding: str = "msgpack",
     stream: str = "CDC",
     subject: str = "cdc.{collection}.{operation}",
+    compression: str = "none",
 ) -> Pipeline:
     """The pipeline that the flags and the environment mean; raises SettingsError."""
     _verify(environment)
@@ -94,6 +98,7 @@ def bridge_pipeline(
                 "encoding": encoding,
             },
             "ops": {"port": port},
+            "snapshot": {"compression": compression},
         },
         name="penstock bridge",
         secrets=passwords,

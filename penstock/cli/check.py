@@ -21,6 +21,7 @@ from penstock.feeds import BoundsDocuments, ChecksBookmarks
 from penstock.finding import Finding, Level
 from penstock.position import Bookmarks, PartitionId
 from penstock.sinks import BoundsMessages
+from penstock.snapshots.check import check_snapshots
 
 _LARGER = (
     "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"
@@ -63,8 +64,11 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     for backend in deployment.backends:
         yield from _of(f"backend {backend.name}", partial(_source, deployment, backend))
     if pipeline is not None:
-        yield from _of(f"sink {pipeline.sink.type}", pipeline.sink.sink().check)
+        sink = pipeline.sink
+        yield from _of(f"sink {sink.type}", lambda: sink.sink().check())
         yield from _sizes(pipeline)
+        with suppress(PenstockError):  # the sink's own findings say it
+            yield from check_snapshots(pipeline)
 
 
 def _sizes(pipeline: Pipeline) -> Iterator[Finding]:

@@ -194,11 +194,13 @@ class TakesSnapshots(Protocol):
         *,
         patience: float,
         is_stopped: Callable[[], bool],
+        on_wait: Callable[[str], None],
     ) -> AbstractContextManager[TableSnapshot]:
         """Of a followed table; `known` are the saved bookmarks (of which history places are).
-        Waits at most `patience` seconds for locks and older transactions. Entering it raises
-        Unavailable, and SettingsError for a table that can't be read; it and `plan` raise
-        Unavailable soon after `is_stopped` returns True."""
+        Waits at most `patience` seconds for locks and older transactions; `on_wait` is called now
+        and then with which, and with "" at the end. Entering it raises Unavailable, and
+        SettingsError for a table that can't be read; it and `plan` raise Unavailable soon after
+        `is_stopped` returns True."""
         ...
 
 

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from penstock.ops.snapshot_metrics import snapshot_metrics
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -188,6 +189,7 @@ class _Metrics(Collector):
             yield _histogram(histogram, self.status)
         yield _dead_letters(self.status.sinks)
         yield _suspended(self.status)
+        yield from snapshot_metrics(self.status.backends)
         yield from self.more(self.status)
 
 

@@ -24,7 +24,16 @@ from penstock.backoff import delays
 from penstock.connections import connect
 
 EntryKind = Literal[
-    "pipeline", "query", "source", "partition", "gap", "sink", "batch", "table", "measure"
+    "pipeline",
+    "query",
+    "source",
+    "partition",
+    "gap",
+    "sink",
+    "batch",
+    "table",
+    "measure",
+    "snapshots",
 ]
 # Kinds of which a backend has many: their reports have several entries, each named BACKEND/KEY.
 ROWS = frozenset({"partition", "gap"})

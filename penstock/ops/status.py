@@ -38,7 +38,7 @@ class BackendStatus:
     `partitions`: those that need attention most, of `partition_count`. `gaps`: what was lost, by
     partition, see `leases.gaps`. `source_state`: what is wrong with the source as a whole
     ("disabled", "throttled"). `blocked`: why the backend stands still until the operator acts.
-    `details`: in the source's own terms.
+    `snapshots`: of its tables, see `snapshots.totals`. `details`: in the source's own terms.
     """
 
     name: str
@@ -76,6 +76,7 @@ class BackendStatus:
     age_seconds: float | None = None
     batch: BatchStatus | None = None
     histograms: Mapping[str, Any] = field(default_factory=dict)
+    snapshots: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -226,7 +227,8 @@ def _backend(
     error = reader.get("last_error") or service.get("last_error")
     measure = snapshot.get(("measure", name))
     measured = measure.fields if measure is not None else {}
-    more |= {"histograms": histograms(measured)}
+    taken = snapshot.get(("snapshots", name))
+    more |= {"histograms": histograms(measured), "snapshots": dict(taken.fields) if taken else {}}
     known = {"position": places, **reader, **service, "last_error": error}
     known |= {key: measured[key] for key in _MEASURED if key in measured}
     known["at_risk"] = at_risk(reader, limits.at_risk)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -105,6 +106,7 @@ class Service:
                         pipeline,
                         ownership.instance,
                         is_ours=lambda: not (standby.lost or self._stop.is_set()),
+                        report=partial(board.post, "snapshots"),
                     ) as snapshots,
                 ):
                     beginnings.start()

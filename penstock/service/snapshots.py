@@ -23,6 +23,7 @@ from penstock.position import Bookmarks
 from penstock.reading.positions import Positions
 from penstock.service.resnapshots import Resnapshots
 from penstock.service.tables import FollowedTables
+from penstock.sinks import SetsAside
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import unescape
 from penstock.snapshots.catalog import Known, sources
@@ -40,12 +41,18 @@ log = structlog.get_logger("penstock")
 
 class Snapshots(Closes):
     """Listens from `start` until `close`, or until the pipeline is not ours any more, if the sink
-    has streams and a source has snapshots."""
+    has streams and a source has snapshots. `report` gets a backend's status."""
 
     def __init__(
-        self, pipeline: Pipeline, instance: str, *, is_ours: Callable[[], bool] = lambda: True
+        self,
+        pipeline: Pipeline,
+        instance: str,
+        *,
+        is_ours: Callable[[], bool] = lambda: True,
+        report: Callable[[str, Mapping[str, Any]], None] = lambda *_: None,
     ) -> None:
         self._pipeline, self._instance, self._is_ours = pipeline, instance, is_ours
+        self._report = report
         self._sources = sources(pipeline)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
@@ -75,7 +82,10 @@ class Snapshots(Closes):
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
         stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
         desk = Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks, is_ours=self._goes_on)
-        tables = FollowedTables(self._pipeline.name, self._sources, sink, is_ours=self._goes_on)
+        tables = FollowedTables(
+            self._pipeline.name, self._sources, sink, is_ours=self._goes_on,
+            suspended=self._suspended,
+        )  # fmt: skip
         with closing(desk), stream, tables:
             tables.start()
             while self._goes_on():
@@ -99,11 +109,22 @@ class Snapshots(Closes):
         while self._goes_on():
             responder.serve(_TICK)
             desk.tick()
+            for backend, status in desk.status().items():
+                self._report(backend, status)
             self._resume(desk, tables)
             if self._has_resumed:
                 desk.begin(tables.all)
                 if not tables.unknown:
                     self._mend(desk, tables.all)
+
+    def _suspended(self) -> Mapping[tuple[str, str], str]:
+        sink = self._pipeline.sink.sink()
+        found = sink.tables() if isinstance(sink, SetsAside) else ()
+        return {
+            (each["backend"], each["table"]): each["reason"] or each["state"]
+            for each in found
+            if each["state"] == "suspended"
+        }
 
     def _goes_on(self) -> bool:
         return self._is_ours() and not self._over.is_set()
@@ -147,7 +168,7 @@ class Snapshots(Closes):
             return desk.request(name, tables.all)
 
     def _mend(self, desk: Desk, tables: list[Known]) -> None:
-        self._resnapshots.look(tables, desk.records.all, lambda name: desk.request(name, tables))
+        self._resnapshots.look(tables, desk.records.all, lambda name: desk.take_again(name, tables))
 
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")

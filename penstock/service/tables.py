@@ -5,7 +5,8 @@ A thread of its own looks twice a minute: neither requests nor changes wait for 
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -25,7 +26,8 @@ log = structlog.get_logger("penstock")
 
 
 class FollowedTables(Closes):
-    """Looks from `start` until `close`, while the pipeline is ours. What fails is said once."""
+    """Looks from `start` until `close`, while the pipeline is ours. What fails is said once.
+    `suspended` gives the reasons of suspended tables, by backend and `schema.table`."""
 
     def __init__(
         self,
@@ -34,13 +36,16 @@ class FollowedTables(Closes):
         sink: JetStreamSettings,
         *,
         is_ours: Callable[[], bool],
+        suspended: Callable[[], Mapping[tuple[str, str], str]] = dict,
     ) -> None:
-        self._sources, self._is_ours = sources, is_ours
+        self._sources, self._is_ours, self._suspended = sources, is_ours, suspended
+        self._reasons: Mapping[tuple[str, str], str] = {}
         self._found: dict[str, list[Known]] = {}  # backend -> its tables
         self._buckets = {
             each.backend: SchemaBucket(sink, pipeline, each.prefix) for each in sources
         }
         self._stored: dict[str, set[TableName]] = {each.backend: set() for each in sources}
+        self._kept: set[str] = set()  # backends of which the bucket has no other tables
         self._store_at = 0.0  # monotonic seconds
         self._said: dict[str, str] = {}  # what failed -> how
         self._over = threading.Event()
@@ -68,14 +73,26 @@ class FollowedTables(Closes):
 
     def look(self) -> None:
         """At the tables of every backend that can be asked."""
+        what = "which tables are suspended is not known now"
+        try:
+            self._reasons = self._suspended()
+        except Exception as error:
+            self._warn(what, error)
+        else:
+            self._said.pop(what, None)
         for source in self._sources:
             what = f"the tables of {source.backend} cannot be looked at now"
             try:
-                self._found[source.backend] = tables_of(source)
+                self._found[source.backend] = list(map(self._marked, tables_of(source)))
             except Exception as error:
                 self._warn(what, error)
             else:
                 self._said.pop(what, None)
+
+    def _marked(self, table: Known) -> Known:
+        name = table.schema.schema, table.schema.table
+        reason = self._reasons.get((table.source.backend, ".".join(name)), "")
+        return replace(table, schema=replace(table.schema, suspended=reason))
 
     def _run(self) -> None:
         while self._goes_on:
@@ -109,6 +126,9 @@ class FollowedTables(Closes):
             some = schemas[start : start + _TOGETHER]
             bucket.put(*some)
             stored.update(each.name for each in some)
+        if backend not in self._kept:
+            bucket.keep(*(each.name for each in schemas))
+            self._kept.add(backend)
         for name in stored - {each.name for each in schemas}:
             if not self._goes_on:
                 return

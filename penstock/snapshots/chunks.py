@@ -34,6 +34,7 @@ class ChunkForm:
     schema: str
     snapshot_id: str
     lsn: str
+    position: str
     encoding: Encoding
 
     @property
@@ -50,6 +51,7 @@ class ChunkForm:
             "snapshot_id": self.snapshot_id,
             "chunk": chunk,
             "lsn": self.lsn,
+            "position": self.position,
         }
         if self.encoding == "arrow":
             return _arrow(rows, shared)
@@ -76,6 +78,8 @@ def cut(rows: Any, *, most: int, size: int) -> Iterator[Any]:
 
 def _joined(rows: Any, separator: bytes) -> Any:
     """All images, one after the other."""
+    if not len(rows):
+        return b""
     if separator:
         every = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
         joined: Any = pc.binary_join(every, separator.decode())

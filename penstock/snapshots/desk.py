@@ -4,6 +4,7 @@ Used by one thread; runs have threads of their own, and the desk looks after the
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,10 +21,11 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.catalog import Known, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
-from penstock.snapshots.job import Cancelled, Job
+from penstock.snapshots.job import Cancelled, Job, RunProgress
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.totals import SnapshotTotals
 from penstock.table_schema import TableName
 
 log = structlog.get_logger("penstock")
@@ -49,6 +51,8 @@ class Desk:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
         self._bookmarks, self._is_ours = bookmarks, is_ours
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
+        self._refused: dict[TableName, str] = {}
+        self._totals: defaultdict[str, SnapshotTotals] = defaultdict(SnapshotTotals)
         self._initial = InitialSnapshots(lambda backend: bool(bookmarks(backend)))
         self._pace = SnapshotPace(pipeline.snapshot.rate)
         self._runs: dict[str, tuple[RunRecord, SnapshotRun, Future[None]]] = {}
@@ -62,6 +66,12 @@ class Desk:
         """The run of a table: the one that goes on, or a new one. Raises SettingsError for a table
         that is not followed, Unavailable."""
         table = resolve(name, tables)
+        if table.schema.suspended:
+            raise SettingsError(
+                f"{'.'.join(table.name)} is suspended: {table.schema.suspended}; changes after a"
+                " snapshot would be missing",
+                hint="remove the cause, and: penstock tables resume FILE TABLE",
+            )
         for record, run, future in self._runs.values():
             if record.name == table.name and not run.is_cancelled and not future.done():
                 return self._present(record.snapshot_id)
@@ -108,10 +118,25 @@ class Desk:
             )  # fmt: skip
 
     def begin(self, tables: list[Known]) -> None:
-        """Asks for the initial snapshots that are missing. Raises Unavailable, SettingsError."""
+        """Asks for the initial snapshots that are missing. Raises Unavailable."""
         for table in self._initial.missing(tables, self.records):
-            self._initial.asked(table.name)
-            self.request(table.name, tables)
+            if self.take_again(table.name, tables):
+                self._initial.asked(table.name)
+            else:
+                self._initial.refused(table.name)
+
+    def take_again(self, name: TableName, tables: list[Known]) -> bool:
+        """Asks for a snapshot that nobody waits for; a refusal is logged once. Raises
+        Unavailable."""
+        try:
+            self.request(name, tables)
+        except SettingsError as error:
+            if self._refused.get(name) != error.message:
+                log.warning("no snapshot is taken", table=".".join(name), error=str(error))
+            self._refused[name] = error.message
+            return False
+        self._refused.pop(name, None)
+        return True
 
     def tick(self) -> None:
         """Stores how the runs are, and what came of those that ended. Raises Unavailable; then it
@@ -124,6 +149,7 @@ class Desk:
             if has_ended:
                 present = self._ended(present, future)
                 self._initial.ended(present, self.records)
+                self._totals[present.backend].ended(present)
             # Again after a while, so that a slow run differs from a dead service.
             if present != record or time.time() - record.changed_at > ALIVE:
                 present = self._put(present)
@@ -131,6 +157,18 @@ class Desk:
             if has_ended:
                 self.records.forget_plan(snapshot_id)
                 del self._runs[snapshot_id]
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """For the status page, by backend."""
+        running: dict[str, list[tuple[RunRecord, RunProgress]]] = {}
+        for snapshot_id, (record, run, _) in self._runs.items():
+            present = self._present(snapshot_id)
+            running.setdefault(record.backend, []).append((present, run.progress))
+        now = time.monotonic()
+        return {
+            backend: self._totals[backend].status(running.get(backend, ()), now)
+            for backend in self._totals.keys() | running.keys()
+        }
 
     def close(self) -> None:
         """Cancels the runs and waits for them. Their records stay: the next owner takes them up."""

@@ -43,11 +43,15 @@ class InitialSnapshots:
         """It is being taken: `ended` says how that ended."""
         self._asked[name] = float("inf")
 
+    def refused(self, name: TableName) -> None:
+        """It cannot be taken now."""
+        self._asked[name] = self._clock() + _AGAIN
+
     def ended(self, record: RunRecord, records: Records) -> None:
         """A run of a table ended: whoever asked for it, its rows are there."""
         name = record.name
         if record.state == "failed":
-            self._asked[name] = self._clock() + _AGAIN
+            self.refused(name)
         elif name in self._asked and record.state in ("done", "cancelled"):
             taken = self._taken = {*records.initial(), name}
             records.put_initial(taken)

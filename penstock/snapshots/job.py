@@ -33,8 +33,8 @@ class Job:
 
 @dataclass(slots=True)
 class RunProgress:
-    """How far a run is. `ranges` is 0 until the table was cut; `begun_at` (monotonic seconds), too.
-    `snapshots`: how many of the source it took."""
+    """How far a run is. `ranges` is 0 until the table was cut; so is `begun_at` (monotonic
+    seconds). `snapshots`: how many of the source it took."""
 
     position: str = ""
     lsn: str = ""
@@ -44,4 +44,6 @@ class RunProgress:
     rows: int = 0
     bytes: int = 0
     snapshots: int = 0
+    waiting: str = ""  # what is waited for at the source, before it can be read
     begun_at: float = field(default=0.0, compare=False)
+    done_before: int = 0  # ranges, of those that are done, at `begun_at`

@@ -99,12 +99,13 @@ class Records:
     def all(self) -> list[RunRecord]:
         """Every record of the pipeline, the oldest first."""
         start = f"{self._pipeline}."
-        found = [
-            record
+        # One that is replaced during the scan comes twice.
+        found = {
+            entry.key: record
             for entry in self._bucket.scan()
             if entry.key.startswith(start) and (record := _read(entry.value or b"")) is not None
-        ]
-        return sorted(found, key=lambda record: record.snapshot_id)
+        }
+        return sorted(found.values(), key=lambda record: record.snapshot_id)
 
     def forget(self, record: RunRecord) -> None:
         """Deletes a record."""

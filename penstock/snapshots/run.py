@@ -113,7 +113,7 @@ class SnapshotRun:
             except Unavailable as error:
                 tried = 1 if len(self._work.done) > done else tried + 1
                 is_over = self.is_cancelled or self._is_left or not self.job.is_ours()
-                if is_over or self._is_read or self._work.plan is None or tried >= _TRIES:
+                if is_over or self._is_read or not self.progress.ranges or tried >= _TRIES:
                     raise
                 log.warning("a snapshot goes on under another one", error=str(error))
                 time.sleep(next(waits))
@@ -129,6 +129,7 @@ class SnapshotRun:
             self._begin_on(stream, taken)
             self._take(stream, taken, start)
             if self._work.is_complete:
+                self._verify(taken)
                 self._is_read = True
                 self._check(stream, taken)
                 self._is_meta_sent = True
@@ -151,19 +152,25 @@ class SnapshotRun:
             again = taken.written_since(done, plan.mark)
             self._again, fits = again or (), again is not None
         if plan is not None and not fits:
-            work.forget()
-            self.progress.done = self.progress.chunks = 0
-            self.progress.rows = self.progress.bytes = 0
+            self._forget()
         self._discard(stream)
         self.progress.snapshots += 1
+
+    def _forget(self) -> None:
+        self._work.forget()
+        self.progress.done = self.progress.chunks = 0
+        self.progress.rows = self.progress.bytes = 0
 
     def _snapshot(self) -> AbstractContextManager[TableSnapshot]:
         job = self.job
         assert isinstance(job.feed, TakesSnapshots)
         return job.feed.snapshot(
             job.schema, job.table, job.known(), patience=self._settings.patience,
-            is_stopped=self._is_over,
+            is_stopped=self._is_over, on_wait=self._waits,
         )  # fmt: skip
+
+    def _waits(self, text: str) -> None:
+        self.progress.waiting = text
 
     def _restore(self, stream: InitStream) -> None:
         job = self.job
@@ -177,6 +184,7 @@ class SnapshotRun:
                 "chunk": int(one.subject.rpartition(".")[2]), "sequence": one.sequence,
                 "rows": about["rows"], "bytes": len(one.payload),
                 "crc32": zlib.crc32(one.payload), "lsn": about["lsn"],
+                "position": about["position"],
             }  # fmt: skip
             stored.append((chunk, about))
         self._work.restore(plan, stored)
@@ -191,7 +199,7 @@ class SnapshotRun:
     def _discard(self, stream: InitStream) -> None:
         for chunk in sorted(self._work.abandoned):
             stream.discard(self.job.name, self.job.snapshot_id, chunk)
-        self._work.abandoned.clear()
+        self._work.discarded()
 
     def _is_over(self) -> bool:
         return self._stopped.is_set() or not self.job.is_ours()
@@ -237,13 +245,22 @@ class SnapshotRun:
             if job.pipeline and plan.mark and len(ranges) > 1:
                 Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
         progress.position, progress.lsn = plan.position, plan.lsn
-        progress.ranges, progress.begun_at = len(plan.ranges), time.monotonic()
+        progress.ranges = len(plan.ranges)
+        progress.begun_at, progress.done_before = time.monotonic(), progress.done
         self._work.set_parts(self._again)
+
+    def _verify(self, taken: TableSnapshot) -> None:
+        try:
+            taken.verify(self.job.known())
+        except Unavailable:
+            self._forget()  # its positions can't be compared with those of changes
+            raise
 
     def _check(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Raises what forbids a meta, which says that all is there and is whole."""
         job, settings = self.job, self._settings
         self._discard(stream)
+        self._writer(stream, taken, stream.room).fill()
         found, expected = stream.count(job.name, job.snapshot_id), len(self._work.all_chunks())
         if found != expected:
             raise SettingsError(
@@ -251,7 +268,6 @@ class SnapshotRun:
                 " them",
                 hint="raise its limits (max_bytes, max_msgs, max_age), and ask again",
             )
-        taken.verify(job.known())
         if self.is_cancelled:
             raise Cancelled
         if not job.is_ours():
@@ -290,13 +306,13 @@ class SnapshotRun:
             is_over=self._is_over, wrote=self._wrote,
             form=ChunkForm(
                 table=schema.table, schema=schema.schema, snapshot_id=self.job.snapshot_id,
-                lsn=taken.lsn, encoding=self._sink.encoding,
+                lsn=taken.lsn, position=taken.position, encoding=self._sink.encoding,
             ),
         )  # fmt: skip
 
     def _wrote(self, rows: int, size: int) -> None:
         with self._lock:
-            self.progress.chunks += 1 if rows > 0 else -1
+            self.progress.chunks += -1 if size < 0 else 1
             self.progress.rows += rows
             self.progress.bytes += size
 

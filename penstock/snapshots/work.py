@@ -37,6 +37,9 @@ class SnapshotPart(NamedTuple):
     range: Any
 
 
+NOTHING = SnapshotPart(None, None)  # of a chunk without rows
+
+
 @dataclass(slots=True)
 class PartReading:
     """Chunks of one part: the numbers that were taken for them, and those that are stored."""
@@ -55,6 +58,7 @@ class Work:
         self.chunks: list[ChunkInfo] = []
         self.abandoned: set[int] = set()
         self._number = 0
+        self._free: list[int] = []  # numbers below it of chunks that were deleted, the lowest last
         self._parts: Iterator[SnapshotPart] = iter(())
         self._open = 0  # parts that were neither finished nor abandoned
         self._again: list[ChunkInfo] = []  # of rows that were read again
@@ -85,12 +89,28 @@ class Work:
         with self._lock:
             return next(self._parts, None)
 
-    def number(self, reading: PartReading) -> int:
-        """The number of the next chunk."""
+    def number(self, reading: PartReading) -> tuple[int, bool]:
+        """The number of the next chunk, and whether another chunk had it before."""
         with self._lock:
-            number, self._number = self._number, self._number + 1
+            if was_used := bool(self._free):
+                number = self._free.pop()
+            else:
+                number, self._number = self._number, self._number + 1
             reading.numbers.append(number)
-            return number
+            return number, was_used
+
+    def discarded(self) -> None:
+        """The abandoned chunks are deleted."""
+        with self._lock:
+            self._free = sorted({*self._free, *self.abandoned}, reverse=True)
+            self.abandoned.clear()
+
+    @property
+    def holes(self) -> int:
+        """How many numbers no chunk has, though a later one is used."""
+        with self._lock:
+            last = max((int(one["chunk"]) for one in [*self.chunks, *self._again]), default=-1)
+            return sum(number < last for number in self._free)
 
     def finish(self, part: SnapshotPart, reading: PartReading) -> None:
         """The part was read to its end."""
@@ -101,6 +121,11 @@ class Work:
             else:
                 self.done.add(part.number)
                 self.chunks += reading.chunks
+
+    def add(self, chunk: ChunkInfo) -> None:
+        """A chunk without rows."""
+        with self._lock:
+            self._again.append(chunk)
 
     def abandon(self, reading: PartReading) -> None:
         """The part was not read to its end: it will be, from its beginning."""
@@ -141,12 +166,14 @@ class Work:
 
 
 def header_of(
-    part: SnapshotPart, reading: PartReading, *, rows: int, lsn: str, is_last: bool
+    part: SnapshotPart, reading: PartReading, *, rows: int, place: tuple[str, str], is_last: bool
 ) -> bytes:
-    """What a chunk says of itself, for `restore`: of which range, and of which reading of it."""
+    """What a chunk says of itself, for `restore`: of which range, and of which reading of it.
+    `place`: its `lsn` and `position`."""
+    lsn, position = place
     about = {
         "range": part.number, "first": reading.numbers[0], "rows": rows, "lsn": lsn,
-        "last": is_last,
+        "position": position, "last": is_last,
     }  # fmt: skip
     return orjson.dumps(about)
 
@@ -155,6 +182,6 @@ def read_header(value: str) -> Any:
     """Raises Malformed."""
     try:
         found = orjson.loads(value)
-        return {key: found[key] for key in ("range", "first", "rows", "lsn", "last")}
+        return {key: found[key] for key in ("range", "first", "rows", "lsn", "position", "last")}
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(f"the header {HEADER} of a chunk can't be read") from error

@@ -1,5 +1,6 @@
 """Rows of one part -> chunks in the stream. Each worker of a run has a writer of its own."""
 
+import secrets
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +12,19 @@ from penstock.errors import Rejected
 from penstock.snapshots.chunks import ChunkForm
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.pace import SnapshotPace
-from penstock.snapshots.work import HEADER, ChunkInfo, PartReading, SnapshotPart, Work, header_of
+from penstock.snapshots.work import (
+    HEADER,
+    NOTHING,
+    ChunkInfo,
+    PartReading,
+    SnapshotPart,
+    Work,
+    header_of,
+)
 from penstock.table_schema import TableName
 
-COMPRESSION = "Penstock-Compression"
+COMPRESSION = "Content-Encoding"
+_EMPTY = pa.array([], pa.binary())
 _LEVEL = 1  # more costs twice the time and gains a tenth
 VERSION = b"1"  # of the bodies' format
 
@@ -52,6 +62,11 @@ class ChunkWriter:
         self._abandon(reading)
         return False
 
+    def fill(self) -> None:
+        """Chunks without rows for numbers that no chunk has: what was read again may need less."""
+        while self.work.holes:
+            self.work.add(self._chunk(NOTHING, PartReading(), _EMPTY, is_last=True))
+
     def _abandon(self, reading: PartReading) -> None:
         self.work.abandon(reading)
         for chunk in reading.chunks:
@@ -60,7 +75,7 @@ class ChunkWriter:
     def _chunk(
         self, part: SnapshotPart, reading: PartReading, rows: Any, *, is_last: bool
     ) -> ChunkInfo:
-        number, form = self.work.number(reading), self.form
+        (number, was_used), form = self.work.number(reading), self.form
         body = form.body(rows, number)
         if self.compression == "zstd":
             body = pa.Codec("zstd", compression_level=_LEVEL).compress(body, asbytes=True)
@@ -76,19 +91,22 @@ class ChunkWriter:
             "Penstock-Schema": VERSION,
             "Penstock-Table-Schema": self.schema_version.encode(),
             "Content-Type": form.content_type,
-            HEADER: header_of(part, reading, rows=len(rows), lsn=form.lsn, is_last=is_last),
+            HEADER: header_of(
+                part, reading, rows=len(rows), place=(form.lsn, form.position), is_last=is_last
+            ),
         }
         if self.compression != "none":
             headers[COMPRESSION] = self.compression.encode()
         table, snapshot_id = token(self.name), form.snapshot_id
-        sequence = self.stream.publish(
-            f"{PREFIX}.snap.{table}.{snapshot_id}.{number}", body, headers,
-            f"init-{table}-{snapshot_id}-{number}",
-        )  # fmt: skip
+        identity = f"init-{table}-{snapshot_id}-{number}"
+        if was_used:  # the server would drop it for the chunk that had it before
+            identity += f"-{secrets.token_hex(4)}"
+        subject = f"{PREFIX}.snap.{table}.{snapshot_id}.{number}"
+        sequence = self.stream.publish(subject, body, headers, identity)
         self.wrote(len(rows), len(body))
         return {
             "chunk": number, "sequence": sequence, "rows": len(rows), "bytes": len(body),
-            "crc32": zlib.crc32(body), "lsn": form.lsn,
+            "crc32": zlib.crc32(body), "lsn": form.lsn, "position": form.position,
         }  # fmt: skip
 
 

@@ -50,6 +50,14 @@ def test_flags_and_environment_make_a_pipeline() -> None:
     assert (found.ops.bind, found.ops.port) == ("127.0.0.1", 9090)
 
 
+def test_chunks_of_snapshots_are_compressed_on_request() -> None:
+    assert made().snapshot.compression == "none"
+    found = bridge_pipeline(ENVIRONMENT, slot="s", publication="p", compression="zstd")
+    assert found.snapshot.compression == "zstd"
+    output = CliRunner().invoke(cli.main, ["bridge", "--help"]).output
+    assert "--zstd" in output
+
+
 def test_every_character_of_a_password_arrives() -> None:
     found = conninfo_to_dict(connection(made()))
     assert found == {

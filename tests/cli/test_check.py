@@ -66,6 +66,18 @@ def test_a_missing_publication_is_1_with_the_sql_that_makes_it(file: Path) -> No
 
 
 @pytest.mark.live
+def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Database) -> None:
+    database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
+    file.write_text(file.read_text().replace("sink: {", "sink: {max_age: 5m, "))
+    found = check(file)
+    assert found.exit_code == 1
+    assert "keeps changes for 0:05:00" in found.output
+    assert "1:00:00 at least" in found.output
+    file.write_text(file.read_text() + "snapshot: {max_age: 1m}\n")
+    assert check(file).exit_code == 0
+
+
+@pytest.mark.live
 def test_findings_as_json(file: Path) -> None:
     found = check(file, "--json")
     assert found.exit_code == 1

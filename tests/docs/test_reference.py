@@ -25,6 +25,7 @@ from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import HISTOGRAMS, SERIES, STATES
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS
+from penstock.ops.snapshot_metrics import SNAPSHOT_SERIES
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.plugins import known, plugin
 
@@ -166,6 +167,10 @@ def test_every_series_is_documented() -> None:
     gauges = {f"penstock_{name}": "gauge" for name in extra}
     counters = {"penstock_dead_letters_total": "counter", "penstock_gaps_total": "counter"}
     counters["penstock_sink_pressure_events_total"] = "counter"
+    counters["penstock_snapshot_runs_total"] = "counter"
+    for series in SNAPSHOT_SERIES:
+        ending = "_total" if series.kind == "counter" else ""
+        gauges[f"penstock_{series.name}{ending}"] = series.kind
     counters |= {f"penstock_{each.name}": "histogram" for each in HISTOGRAMS}
     assert documented == ours | gauges | counters
 

@@ -29,6 +29,16 @@ BACKEND = BackendStatus(
     partition_count=3,
     partition_states={"reading": 2, "ended": 1},
     batch=BatchStatus(id=1, rows=6, duration_ms=12.5),
+    snapshots={
+        "runs": {"done": 2},
+        "chunks": 4,
+        "rows": 300,
+        "bytes": 5000,
+        "current": [
+            {"table": "t", "bytes_per_second": 50, "seconds_left": 2.5},
+            {"table": "u", "bytes_per_second": None, "seconds_left": None},
+        ],
+    },
     details={"slot": "s", "buffer_percent": 25, "confirmed_lsn": 0x100000010, "failover": True},
 )
 SINK = SinkStatus(
@@ -231,3 +241,16 @@ def test_the_lag_of_partitions_is_told_where_it_is_known() -> None:
     text = metrics_text(replace(STATUS, backends=(BackendStatus(name="a", partitions=rows),)))
     lags = [line for line in text.decode().splitlines() if "partition_lag_seconds{" in line]
     assert lags == ['penstock_partition_lag_seconds{backend="a",partition="p"} 2.5']
+
+
+def test_snapshots_have_totals_and_how_far_each_table_is() -> None:
+    lines = metrics_text(STATUS).decode().splitlines()
+    found = [line for line in lines if line.startswith("penstock_snapshot")]
+    assert found == [
+        'penstock_snapshot_runs_total{backend="a",state="done"} 2.0',
+        'penstock_snapshot_chunks_total{backend="a"} 4.0',
+        'penstock_snapshot_rows_total{backend="a"} 300.0',
+        'penstock_snapshot_bytes_total{backend="a"} 5000.0',
+        'penstock_snapshot_bytes_per_second{backend="a",table="t"} 50.0',
+        'penstock_snapshot_seconds_left{backend="a",table="t"} 2.5',
+    ]

@@ -126,6 +126,29 @@ def test_a_slot_that_is_dropped_while_we_run_stops_the_backend_and_is_told_every
     assert notes(nats, stream, "lost") == []
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_a_gap_is_mended_by_a_snapshot_of_every_table(
+    source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    _, database = source
+    pipeline = pipeline_of(tmp_path, database, nats, stream, on_gap="resnapshot")
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: run.status()["backends"][0]["connected"], run=run)
+        insert(database, 1, 10, "before")
+        eventually(lambda: len(notes(nats, stream, "before")) == 10, run=run)
+        eventually(lambda: penstock_positions(run.file), run=run)
+        lose_the_slot(database)
+        insert(database, 11, 20, "lost")
+        eventually(lambda: run.status()["backends"][0]["gaps"], run=run)
+        eventually(lambda: not gaps_of(run, database)["stale"], run=run)
+        snapshots = run.status()["backends"][0]["snapshots"]
+        assert (snapshots["runs"], snapshots["rows"]) == ({"done": 1}, 20)
+        insert(database, 21, 30, "after")
+        eventually(lambda: len(notes(nats, stream, "after")) == 10, run=run)
+        assert run.stop() == 0
+
+
 def penstock_positions(file: Path) -> bool:
     """Whether a place is stored."""
     command = [sys.executable, "-m", "penstock", "positions", str(file), "--json"]

@@ -207,6 +207,21 @@ def test_another_pipelines_requests_are_not_ours(
     assert [record.snapshot_id for record in desk.records.all()] == [snapshot_id]
 
 
+def test_a_suspended_table_is_refused(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes after its snapshot would be missing."""
+    table = table_in(database)
+    reasons = {("shop", f"public.{table}"): "decode"}
+    monkeypatch.setattr(Snapshots, "_suspended", lambda _: reasons)
+    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: {PartitionId("s"): START})
+    desk = desk_of(initial=True)  # its refusal ends nothing
+    desk.start()
+    assert f"{table} is suspended: decode" in desk.ask(f"request.{table}")["error"]
+    reasons.clear()
+    assert desk.ended(desk.accepted(table)).state == "done"
+
+
 def test_a_run_is_cancelled(database: Database, desk_of: Callable[..., Desk]) -> None:
     table = table_in(database)
     desk = desk_of()

@@ -45,6 +45,9 @@ class Script:
         assert self.proceed.wait(60)
         self._do(*(each.name for each in schemas))
 
+    def keep(self, *names: TableName) -> None:
+        self._do("keep", *names)
+
     def remove(self, name: TableName) -> None:
         self._do("remove", name)
 
@@ -130,3 +133,26 @@ def test_requests_do_not_wait_for_the_bucket_and_neither_does_the_end(
     script.proceed.set()
     tables._thread.join(60)
     assert script.done == [(("one",),)], "it goes on with no other table"
+
+
+def test_a_suspended_table_has_its_reason(script: Script) -> None:
+    feed: Any = None
+    source = SnapshotSource(backend="shop", feed=feed, prefix=())
+    sink: Any = None
+    script.versions = {"t": "1"}
+    reasons = iter([{}, {("shop", "public.t"): "decode"}, {}])
+
+    def suspended() -> Any:
+        found = next(reasons, None)
+        if found is None:
+            raise Unavailable("away")
+        return found
+
+    with FollowedTables(
+        "pipe", [source], sink, is_ours=lambda: True, suspended=suspended
+    ) as tables:
+        found = []
+        for _ in range(4):
+            tables.look()
+            found.append(tables.all[0].schema.suspended)
+    assert found == ["", "decode", "", ""]

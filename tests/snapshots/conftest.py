@@ -77,9 +77,9 @@ class World:
 
 def read(message: Stored) -> dict[str, Any]:
     """The body of a chunk, a meta or an error, by its own words."""
-    if message.headers.get("Penstock-Compression") == "zstd":
+    if message.headers.get("Content-Encoding") == "zstd":
         plain = pa.CompressedInputStream(pa.BufferReader(message.payload), "zstd").read()
-        headers = {**message.headers, "Penstock-Compression": ""}
+        headers = {**message.headers, "Content-Encoding": ""}
         return read(replace(message, payload=plain, headers=headers))
     if message.headers["Content-Type"] == "application/vnd.apache.arrow.stream":
         table = pa.ipc.open_stream(message.payload).read_all()

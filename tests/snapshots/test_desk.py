@@ -12,11 +12,12 @@ import pytest
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import Unavailable
+from penstock.nats.buckets import Bucket, KeyValue
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.snapshots.catalog import Known, sources, tables_of
 from penstock.snapshots.desk import Desk
 from penstock.snapshots.init_stream import InitStream
-from penstock.snapshots.records import RunRecord
+from penstock.snapshots.records import Records, RunRecord
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World
 from tests.snapshots.gate import Gate
@@ -204,3 +205,25 @@ def test_missing_rights_do_not_keep_a_record_from_its_end(
     desk.resume(office.tables)
     left = desk.records.get("snap-left")
     assert left is not None and left.state == "replaced"
+
+
+def test_a_record_that_changes_while_all_are_read_is_there_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(world.connection, f"pipe-{world.database.name}")
+    records.make(replicas=1)
+    old = RunRecord(
+        snapshot_id="snap-1", pipeline="p", backend="b", schema="public", table="t", name=("t",),
+        state="queued",
+    )  # fmt: skip
+    records.put(old)
+    scan = Bucket.scan
+
+    def meanwhile(bucket: Bucket) -> Iterator[KeyValue]:
+        for entry in scan(bucket):
+            yield entry
+            if b'"queued"' in (entry.value or b"") and b"snap-1" in (entry.value or b""):
+                records.put(replace(old, state="running"))
+
+    monkeypatch.setattr(Bucket, "scan", meanwhile)
+    assert [each.state for each in records.all()] == ["running"]

@@ -355,10 +355,17 @@ class PostgresFeed:
         *,
         patience: float,
         is_stopped: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> PostgresSnapshot:
         """See `feeds.TakesSnapshots`."""
         return PostgresSnapshot(
-            self._settings, schema, table, known, patience=patience, is_stopped=is_stopped
+            self._settings,
+            schema,
+            table,
+            known,
+            patience=patience,
+            is_stopped=is_stopped,
+            on_wait=on_wait,
         )
 
     def collection(self, name: str) -> Collection:

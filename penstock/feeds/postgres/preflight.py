@@ -155,12 +155,26 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
             )
         else:
             yield Finding(level="ok", subject=subject, message="it exists and is free")
+        yield from _spare(connection)
     yield _room(
         "max_wal_senders",
         _number(connection, "SELECT count(*) FROM pg_catalog.pg_stat_replication"),
         int(_setting(connection, "max_wal_senders") or 0),
         "there is a free wal sender",
     )
+
+
+def _spare(connection: Ordinary) -> Iterator[Finding]:
+    """A snapshot makes a temporary slot beside ours."""
+    used = _number(connection, "SELECT count(*) FROM pg_catalog.pg_replication_slots")
+    limit = int(_setting(connection, "max_replication_slots") or 0)
+    if used >= limit:
+        yield Finding(
+            level="warning",
+            subject="max_replication_slots",
+            message=f"all {limit} are in use: snapshots need one more",
+            remedy=f"ALTER SYSTEM SET max_replication_slots = {limit + 5}; and restart the server",
+        )
 
 
 def _room(setting: str, used: int, limit: int, fine: str) -> Finding:

@@ -44,6 +44,7 @@ from penstock.feeds.postgres.history import known_of
 from penstock.feeds.postgres.rows import RowFramer, RowPages
 from penstock.feeds.postgres.schemas import relation_of, schema_of
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.waiting import LockWait
 from penstock.page import Page
 from penstock.position import START, Bookmarks, PartitionId, Place
 from penstock.table_schema import TableSchema
@@ -138,9 +139,11 @@ class PostgresSnapshot:
         *,
         patience: float,
         is_stopped: Callable[[], bool],
+        on_wait: Callable[[str], None],
     ) -> None:
+        self._wait = LockWait(settings, is_stopped, on_wait)
         self._settings, self._schema, self._table = settings, schema, table
-        self._patience, self._is_stopped = patience, is_stopped
+        self._patience = patience
         self._era = self._era_of(known)
         self._open = ExitStack()
 
@@ -150,6 +153,8 @@ class PostgresSnapshot:
         except BaseException:
             self._open.close()
             raise
+        finally:
+            self._wait.close()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -157,12 +162,12 @@ class PostgresSnapshot:
 
     def _enter(self) -> None:
         settings = self._settings
-        self._holder = self._open.enter_context(
-            closing(connect_reading(settings, self._is_stopped))
-        )
+        self._holder = self._open.enter_context(closing(connect_reading(settings, self._wait)))
+        self._wait.pids.append(self._holder.info.backend_pid)
         self._refuse_early()
         _lock(self._holder, self._schema, self._table, self._patience)
-        with closing(connect_exporting(settings, self._patience, self._is_stopped)) as exporting:
+        with closing(connect_exporting(settings, self._patience, self._wait)) as exporting:
+            self._wait.pids.append(exporting.info.backend_pid)
             with translating("making a temporary slot for a snapshot"):
                 name = sql.Identifier(f"penstock_snap_{secrets.token_hex(8)}")
                 row = exporting.execute(sql.SQL(_EXPORT).format(name)).fetchone()

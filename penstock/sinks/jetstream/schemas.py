@@ -27,20 +27,21 @@ class SchemaBucket:
     def __init__(self, settings: JetStreamSettings, pipeline: str, prefix: TableName = ()) -> None:
         self._settings, self._pipeline, self._prefix = settings, pipeline, prefix
         self._dialect = dialect("json" if settings.encoding == "json" else "msgpack")
-        self._stored: dict[str, str] = {}  # key -> version
+        self._stored: dict[str, tuple[str, str | None]] = {}  # key -> version, `suspended`
 
     def put(self, *schemas: TableSchema) -> None:
         """See `sinks.SchemaStore`."""
         named = {self._key(schema.name): schema for schema in schemas}
-        wanted = {key: one for key, one in named.items() if self._stored.get(key) != one.version}
+        states = {key: (one.version, one.suspended) for key, one in named.items()}
+        wanted = {key: one for key, one in named.items() if self._stored.get(key) != states[key]}
         if not wanted:
             return
         now = datetime.now(UTC)
         with self._bucket() as bucket:
             for (key, schema), last in zip(wanted.items(), bucket.lasts(list(wanted)), strict=True):
-                if _read(last).get("version") != schema.version:
+                if not _is(_read(last), schema):
                     bucket.put(key, self._dialect.value(schema.document(now, self._pipeline)))
-                self._stored[key] = schema.version
+                self._stored[key] = states[key]
 
     def remove(self, name: TableName) -> None:
         """See `sinks.SchemaStore`."""
@@ -50,6 +51,17 @@ class SchemaBucket:
             last = bucket.last(key)
             if last is not None and _read(last).get("pipeline") == self._pipeline:
                 bucket.delete(key, last.revision)
+
+    def keep(self, *names: TableName) -> None:
+        """Deletes the schemas of this pipeline's other tables: they went while it did not run."""
+        kept, start = set(map(self._key, names)), key_of(self._prefix) + "." if self._prefix else ""
+        with self._bucket() as bucket:
+            for entry in list(bucket.scan()):
+                ours = _read(entry).get("pipeline") == self._pipeline
+                if ours and entry.key.startswith(start) and entry.key not in kept:
+                    self._stored.pop(entry.key, None)
+                    with suppress(WrongRevision):
+                        bucket.delete(entry.key, entry.revision)
 
     def _key(self, name: TableName) -> str:
         return key_of((*self._prefix, *name))
@@ -68,6 +80,12 @@ class SchemaBucket:
                 if not connection.info:  # no server spoke to us: nor to the sink
                     raise
                 raise SettingsError(error.message, hint=error.hint or _REMEDY) from error
+
+
+def _is(stored: dict[str, Any], schema: TableSchema) -> bool:
+    """Whether the bucket has this already."""
+    known = schema.suspended is None or (stored.get("suspended") or "") == schema.suspended
+    return known and stored.get("version") == schema.version
 
 
 def _read(stored: KeyValue | None) -> dict[str, Any]:

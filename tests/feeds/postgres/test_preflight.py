@@ -25,6 +25,15 @@ def test_everything_in_order_is_all_ok(reader_any: Reader) -> None:
     }
 
 
+def test_a_server_without_a_spare_slot_takes_no_snapshots(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.prepare()
+    monkeypatch.setattr("penstock.feeds.postgres.preflight._setting", lambda *_: "1")
+    (finding,) = _of(reader.feed.check(), "max_replication_slots")
+    assert finding.level == "warning" and "snapshots need one more" in finding.message
+
+
 def test_before_the_first_start_a_missing_slot_is_fine(reader: Reader) -> None:
     findings = reader.feed.check()
     assert {finding.level for finding in findings} == {"ok"}

@@ -306,6 +306,28 @@ def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> Non
     rewrite.result(60)
 
 
+def test_the_process_that_holds_a_snapshot_up_is_reported(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.feeds.postgres.waiting._EVERY", 0.1)
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.prepare()
+    told: list[str] = []
+    with psycopg.connect(reader.database.url) as old, ThreadPoolExecutor() as pool:
+        old.execute("INSERT INTO t VALUES (1)")
+        pid = f"process {old.info.backend_pid} (idle in transaction) since 20"
+
+        def take() -> None:
+            with reader.feed.snapshot("public", "t", {}, patience=PATIENCE, on_wait=told.append):
+                pass
+
+        taking = pool.submit(take)
+        until(lambda: any(pid in text for text in told))
+        old.commit()
+        taking.result(60)
+    assert told[-1] == ""
+
+
 def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     reader.prepare()

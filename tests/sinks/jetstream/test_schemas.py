@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -50,7 +51,7 @@ def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
     assert [one["version"] for one in found] == ["one", "two"]
     assert found[0] == {
         "table": name, "schema": "public", "qualified_name": f"public.{name}", "version": "one",
-        "position": None, "pipeline": "shop", "timestamp": found[0]["timestamp"],
+        "position": None, "suspended": None, "pipeline": "shop", "timestamp": found[0]["timestamp"],
         "columns": list(COLUMNS),
     }  # fmt: skip
 
@@ -73,6 +74,37 @@ def test_a_table_that_is_gone_is_deleted(nats: Nats) -> None:
         f"{backend}.kept", f"{backend}2.kept", f"{backend}2.t=C3=B6te=2Ex",
     }  # fmt: skip
     store.put(schema("töte.x", "v"))  # it was made again
+
+
+def test_tables_that_went_while_the_pipeline_did_not_run_are_deleted(nats: Nats) -> None:
+    backend, settings = f"b-{uuid.uuid4().hex}", JetStreamSettings(url=nats.url)
+    before = SchemaBucket(settings, "shop", (backend,))
+    before.put(schema("kept", "v"), schema("gone", "v"))
+    SchemaBucket(settings, "shop", (f"{backend}2",)).put(schema("gone", "v"))
+    SchemaBucket(settings, "other", (backend,)).put(schema("another's", "v"))
+    SchemaBucket(settings, "shop", (backend,)).keep(("kept",))
+    with closing(Connection(settings)) as connection:
+        connection.open()
+        bucket = Bucket(connection, BUCKET)
+        keys = {one.key for one in bucket.entries() if one.key.startswith(backend)}
+        gone = bucket.history(f"{backend}.gone")
+    assert keys == {f"{backend}.kept", f"{backend}2.gone", f"{backend}.another=27s"}
+    assert [one.value is None for one in gone] == [False, True]
+
+
+def test_a_suspended_table_has_its_reason_until_it_is_followed_again(nats: Nats) -> None:
+    settings, name = JetStreamSettings(url=nats.url, encoding="json"), f"t-{uuid.uuid4().hex}"
+    looked, announced = (SchemaBucket(settings, "shop") for _ in range(2))
+    one = schema(name, "v")
+    for reason in ("", "decode", "decode", ""):
+        looked.put(replace(one, suspended=reason))
+        announced.put(one)  # the reader does not know
+    with closing(Connection(settings)) as connection:
+        connection.open()
+        stored = Bucket(connection, BUCKET).history(name)
+    assert [orjson.loads(each.value or b"")["suspended"] for each in stored] == [
+        None, "decode", None,
+    ]  # fmt: skip
 
 
 def test_two_pipelines_do_not_fight_over_a_table(nats: Nats) -> None:
