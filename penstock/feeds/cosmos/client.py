@@ -29,6 +29,9 @@ from penstock.wire.cosmos.documents import Document
 # reading another container of the same name.
 _OURS = frozenset({400, 404, 410, 413, 429})
 _BEHIND = (404, "1002")  # a replica that lags behind the session, which the SDK asks again
+# The SDK has an identity of the container apart from ours, which it renews by itself.
+_INTENDED = "x-ms-cosmos-intended-collection-rid"
+_REPLACED = (400, 1024, "the container is another one than the continuation's")
 _WAIT = 1.0  # seconds, where a 429 does not say
 _MODES = {True: "AllVersionsAndDeletes", False: "LatestVersion"}
 
@@ -105,6 +108,9 @@ class CosmosContainer:
 
         def arrived(response: Any) -> None:
             http = response.http_response
+            asked = response.http_request.headers.get(_INTENDED)
+            if mark is not None and asked not in (None, mark.rid):
+                raise Refused(*_REPLACED)
             sub_status = http.headers.get("x-ms-substatus")
             if http.status_code in _OURS and (http.status_code, sub_status) != _BEHIND:
                 raise _refused(http)
@@ -117,7 +123,12 @@ class CosmosContainer:
                 response_hook=answered,
                 raw_response_hook=arrived,
             ).by_page()
-            next(pages, None)
+            try:
+                next(pages, None)
+            except ValueError as error:
+                if "Invalid continuation" not in str(error):
+                    raise
+                raise Refused(*_REPLACED) from error  # "[Mismatch collection rid]", before it asks
         if not heads:
             raise Malformed(f"{self._subject}: the SDK gave no answer of the change feed")
         return _answer(heads[-1], found, bodies[-1])

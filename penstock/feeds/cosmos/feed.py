@@ -76,8 +76,8 @@ class CosmosFeed:
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """See `feeds.Feed`: the ranges that are known and their pieces, in place of the service's
         physical partitions."""
+        self.history = self._client.identity(again=True).rid
         physical = self._client.ranges()
-        self.history = self._client.identity().rid
         return Listing(lineages=lineages(physical, known), history=self.history)
 
     def verify(self, history: str) -> None:

@@ -14,6 +14,7 @@ from penstock.demo.cosmos.container import StoredContainer
 from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import Feed, HistoryLost
+from penstock.feeds.cosmos.client import container_of
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
@@ -307,6 +308,34 @@ def test_another_container_of_the_same_name_is_never_read_by_an_old_continuation
     assert stored is not None
     with pytest.raises(HistoryLost):
         feed.follow(name, stored, despite=[gap])
+
+
+@pytest.mark.parametrize("read_first", [True, False], ids=["continuation", "beginning"])
+def test_a_replaced_container_is_noticed_where_the_client_knows_the_new_one(
+    server: CosmosServer, orders: StoredContainer, read_first: bool
+) -> None:
+    """The SDK renews its own properties of a container: azure-cosmos `container.py` (`read`) and
+    `_container_recreate_retry_policy.py`."""
+    put(orders, "old")
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    if read_first:
+        read_pages(following, 1)
+    put(server.container("shop", "orders"), "new", "newer")
+    container_of(feed.settings)._container.read()
+    with pytest.raises(HistoryLost) as raised:
+        read_pages(following, 2)
+    assert raised.value.gap.cause == "container_replaced"
+
+
+def test_a_listing_has_the_identity_of_the_container_that_it_lists(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    feed = feed_of(server)
+    assert feed.partitions().history == orders.rid
+    assert feed.partitions().history == orders.rid
+    made = server.container("shop", "orders")
+    assert feed.partitions().history == made.rid
 
 
 def test_a_bookmark_of_another_range_is_refused(
