@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.backoff import delays
@@ -96,9 +97,11 @@ class CosmosFollowing:
         skip = 0
         while self._skip is not None and skip < len(placed) and placed[skip][0] <= self._skip:
             skip += 1
-        self._mark = after
-        if placed:
+        if skip < len(placed) or (not placed and after.etag != before.etag):
             self._skip = None
+        if self._skip is not None:  # pages are shorter now than the one that the place is in
+            after = replace(after, within=before.within, done=before.done)
+        self._mark = after
         if skip == len(placed):
             self._boundaries.renew(after)
             if not placed:

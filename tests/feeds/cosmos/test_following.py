@@ -87,6 +87,29 @@ def test_pages_are_small_and_never_cut_a_transaction(
     assert server.requests[-1]["x-ms-max-item-count"] == "2"
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_replay_inside_a_page_by_shorter_pages_doubles_nothing(
+    server: CosmosServer, orders: StoredContainer, size: int
+) -> None:
+    for n in range(10):
+        put(orders, f"i{n}")
+    feed = feed_of(server)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    (page,) = read_pages(following, 10)
+    rows = rows_of(feed, [page])
+    stored = following.bookmark(Place(rows[6]["cursor"], rows[6]["ordinal"]))
+    assert stored is not None
+    shorter = feed_of(server, page_items=size)
+    again = shorter.follow(name, stored)
+    assert list(again.read(0.0)) == [], "a page that is done as a whole"
+    kept = again.bookmark(stored.place)
+    assert kept is not None
+    for each in (again, shorter.follow(name, kept)):
+        assert names(shorter, read_pages(each, 3)) == [f'["a","i{n}"]' for n in range(7, 10)]
+        assert not each.drained
+
+
 def test_children_of_a_split_begin_inside_the_page_that_their_parent_was_in(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
