@@ -9,7 +9,7 @@ from penstock.backoff import delays
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.cosmos.boundaries import PageBoundaries
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
-from penstock.feeds.cosmos.failures import Refused
+from penstock.feeds.cosmos.failures import ContainerMissing, Refused
 from penstock.feeds.cosmos.marks import FeedMark
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
@@ -65,7 +65,10 @@ class CosmosFollowing:
                 time.sleep(max(0.0, deadline - now))
                 break
             time.sleep(max(0.0, self._not_before - now))
-            page = self._call()
+            try:
+                page = self._call()
+            except ContainerMissing as error:  # the list of ranges says so first
+                raise self._error_of(self._last, Refused(404, 0, error.message)) from error
             if page is not None:
                 return [page]
             if self._clock() >= deadline:
