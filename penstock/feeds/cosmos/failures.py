@@ -29,6 +29,7 @@ _TABLE: dict[tuple[int, int], tuple[type[PenstockError], str]] = {
     (403, 0): (SettingsError, _RIGHTS),
     (404, 0): (ContainerMissing, "correct `database` or `container`"),
     (404, 1002): (Unavailable, _LATER),  # a replica that lags behind the session
+    (404, 1013): (Unavailable, _LATER),  # the container is being made
     (408, 0): (Unavailable, _LATER),
     (409, 0): (Unavailable, _LATER),
     (410, 0): (Unavailable, _LATER),

@@ -185,7 +185,9 @@ class CosmosFeed:
             identity=identity,
             mark=mark,
             place=bookmark.place,
-            error_of=lambda after, refused: self._error_of(partition, after, refused, passed),
+            error_of=lambda after, refused: self._error_of(
+                partition, after, refused, passed, identity.rid
+            ),
         )
 
     def _anew(
@@ -210,15 +212,20 @@ class CosmosFeed:
         return loss(cause, partition, place, container=self._name, policy=policy, said=said)
 
     def _error_of(
-        self, partition: PartitionId, place: Place | None, refused: Refused, passed: set[str]
+        self,
+        partition: PartitionId,
+        place: Place | None,
+        refused: Refused,
+        passed: set[str],
+        rid: str,
     ) -> PenstockError:
         """What a refusal means for the changes after a place."""
         cause = ""
-        if refused.is_of_another_container:
-            self._client.identity(again=True)
-            cause = "container_replaced"
-        elif refused.status == 404:
-            cause = "container_gone"
+        subject = f"reading {partition} of {self._name}"
+        if refused.status == 404 or refused.is_of_another_container:
+            cause = self._cause_of_missing(rid)
+            if not cause:
+                return Unavailable(f"{subject}: {refused.message}", hint="it is tried again")
         elif refused.status == 400 and self.settings.every and not refused.is_too_large:
             # "If you attempt to process a change feed after more than the retention window an error
             # (Status Code 400) will be returned": .NET's ChangeFeedMode.
@@ -227,8 +234,15 @@ class CosmosFeed:
             return Unavailable(f"the container {self._name} is not there yet")
         if cause and cause not in passed:
             return self._loss(cause, partition, place, refused.message)
-        subject = f"reading {partition} of {self._name}"
         return failure(refused.status, refused.sub_status, refused.message, subject)
+
+    def _cause_of_missing(self, rid: str) -> str:
+        """What the container itself says; "" where it is there, and the same."""
+        try:
+            found = self._client.identity(again=True).rid
+        except ContainerMissing:
+            return "container_gone"
+        return "" if found == rid else "container_replaced"
 
     def newest(self, partition: PartitionId) -> Place | None:
         """See `feeds.EstimatesLag`: only LSNs are known."""

@@ -50,6 +50,10 @@ def test_a_status_has_its_class(status: int, kind: type[PenstockError]) -> None:
     assert "more" not in failure(status, 0, "said\nand more", "reading").message
 
 
+def test_a_container_that_is_being_made_is_waited_for() -> None:
+    assert type(failure(404, 1013, "Collection is not yet available", "reading")) is Unavailable
+
+
 def test_a_clock_that_is_wrong_is_waited_for() -> None:
     """The service says this of a signature whose x-ms-date is 15 minutes off."""
     text = "The authorization token is not valid: the date header has expired"

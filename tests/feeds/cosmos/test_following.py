@@ -312,6 +312,47 @@ def test_a_container_that_is_gone_is_a_gap(server: CosmosServer, orders: StoredC
             each.follow(name, begun, despite=[gap]).read(0.0)
 
 
+def test_a_container_that_is_gone_by_the_list_of_ranges_is_the_gap(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """A 410 makes the ranges be listed again: 404/1003 for a container that was deleted."""
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", 410, 1002)
+    del server.databases["shop"]["orders"]
+    with pytest.raises(HistoryLost) as raised:
+        read_pages(following, 1)
+    assert raised.value.gap.cause == "container_gone"
+
+
+@pytest.mark.parametrize("sub_status", [0, 1003, 1013])
+@pytest.mark.parametrize("what", ["feed", "pkranges"])
+def test_a_404_of_a_container_that_is_there_is_no_gap(
+    server: CosmosServer, orders: StoredContainer, what: str, sub_status: int
+) -> None:
+    put(orders, "one")
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    if what == "pkranges":
+        server.fail("feed", 410, 1002)
+    server.fail(what, 404, sub_status, message="not here")
+    with pytest.raises(Unavailable):
+        read_pages(following, 1)
+    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]']
+
+
+def test_a_404_of_a_container_that_was_made_again_is_a_replaced_one(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    server.container("shop", "orders")
+    server.fail("feed", 404)
+    with pytest.raises(HistoryLost) as raised:
+        following.read(0.0)
+    assert raised.value.gap.cause == "container_replaced"
+
+
 def test_another_container_of_the_same_name_is_never_read_by_an_old_continuation(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
