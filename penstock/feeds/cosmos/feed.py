@@ -228,13 +228,23 @@ class CosmosFeed:
                 return Unavailable(f"{subject}: {refused.message}", hint="it is tried again")
         elif refused.status == 400 and self.settings.every and not refused.is_too_large:
             # "If you attempt to process a change feed after more than the retention window an error
-            # (Status Code 400) will be returned": .NET's ChangeFeedMode.
-            cause = "retention"
+            # (Status Code 400) will be returned": .NET's ChangeFeedMode. Other tokens are refused
+            # by it, too, where the mode or the account's backup is off.
+            now = self._refusal_of_now(KeyRange.of(partition))
+            cause, refused = ("retention", refused) if now is None else ("", now)
         if cause == "container_gone" and cause in passed:
             return Unavailable(f"the container {self._name} is not there yet")
         if cause and cause not in passed:
             return self._loss(cause, partition, place, refused.message)
         return failure(refused.status, refused.sub_status, refused.message, subject)
+
+    def _refusal_of_now(self, key_range: KeyRange) -> Refused | None:
+        """Of a read that needs no history."""
+        try:
+            self._client.page(key_range, None, 1)
+        except Refused as refused:
+            return refused
+        return None
 
     def _cause_of_missing(self, rid: str) -> str:
         """What the container itself says; "" where it is there, and the same."""

@@ -508,6 +508,21 @@ def test_what_is_older_than_the_retention_is_a_gap(
     assert raised.value.gap.cause == "retention"
 
 
+def test_a_400_to_any_token_is_no_gap(server: CosmosServer, orders: StoredContainer) -> None:
+    """Where the feature is off in the account, "now" is refused as well."""
+    feed = feed_of(server, mode=_EVERY)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", 400, message="Full Fidelity is not enabled", times=2)
+    with pytest.raises(SettingsError, match="Full Fidelity"):
+        following.read(0.0)
+    put(orders, "one")
+    assert len(read_pages(following, 1)) == 1
+    server.fail("feed", 400, message="no")
+    server.fail("feed", 503, message="busy", times=99)
+    with pytest.raises(Unavailable):
+        following.read(0.0)
+
+
 @pytest.mark.parametrize(("status", "kind"), [(401, SettingsError), (403, SettingsError),
                                               (449, Unavailable), (503, Unavailable)])  # fmt: skip
 def test_a_refusal_has_its_class_and_a_hint_and_no_key(
