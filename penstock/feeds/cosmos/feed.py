@@ -203,7 +203,10 @@ class CosmosFeed:
                 hint="begin at now, or with a token",
             )
         with translating(f"Cosmos DB's container {self._name}"):
-            return mark.after(self._client.page(key_range, None, 1).etag)
+            answer = self._client.page(key_range, None, 1)
+        if answer.ranges != (key_range,) or not answer.etag:
+            raise Unavailable(f"the service gave no continuation of {key_range.name} alone")
+        return mark.after(answer.etag)
 
     def _loss(
         self, cause: str, partition: PartitionId, place: Place | None, said: str = ""

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -506,6 +507,26 @@ def test_what_is_older_than_the_retention_is_a_gap(
     with pytest.raises(HistoryLost) as raised:
         feed.follow(name, begun).read(0.0)
     assert raised.value.gap.cause == "retention"
+
+
+def test_what_begins_anew_after_a_gap_needs_a_continuation_of_its_range(
+    server: CosmosServer, orders: StoredContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = feed_of(server, mode=_EVERY, on_gap="continue")
+    name, begun = only(feed.begin())
+    put(orders, "one")
+    orders.retained = 1
+    with pytest.raises(HistoryLost) as raised:
+        feed.follow(name, begun).read(0.0)
+    gap = raised.value.gap
+    stock = orders.feed
+    monkeypatch.setattr(orders, "feed", lambda *a, **k: replace(stock(*a, **k), etag=""))
+    with pytest.raises(Unavailable, match="no continuation"):
+        feed.follow(name, begun, despite=[gap])
+    monkeypatch.undo()
+    orders.split()
+    with pytest.raises(Unavailable, match="no continuation"):
+        feed.follow(name, begun, despite=[gap])
 
 
 def test_a_400_to_any_token_is_no_gap(server: CosmosServer, orders: StoredContainer) -> None:
