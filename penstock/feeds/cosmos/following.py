@@ -97,6 +97,9 @@ class CosmosFollowing:
             self._ended([self._range.middle])
             return None
         before, after = self._mark, self._mark.after(answer.etag)
+        if placed and after.etag == before.etag:
+            # They would come again and again, and no bookmark could be made after them.
+            raise Unavailable(f"the service gave no new continuation of {self._range.name}")
         skip = 0
         while self._skip is not None and skip < len(placed) and placed[skip][0] <= self._skip:
             skip += 1

@@ -529,6 +529,23 @@ def test_what_begins_anew_after_a_gap_needs_a_continuation_of_its_range(
         feed.follow(name, begun, despite=[gap])
 
 
+@pytest.mark.parametrize("etag", ["", '"1"'])
+def test_documents_without_a_new_continuation_are_not_delivered(
+    server: CosmosServer, orders: StoredContainer, monkeypatch: pytest.MonkeyPatch, etag: str
+) -> None:
+    put(orders, "one")
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    read_pages(following, 1)
+    put(orders, "two")
+    stock = orders.feed
+    monkeypatch.setattr(orders, "feed", lambda *a, **k: replace(stock(*a, **k), etag=etag))
+    with pytest.raises(Unavailable, match="no new continuation"):
+        following.read(0.0)
+    monkeypatch.undo()
+    assert ids_of(feed, read_pages(following, 1)) == ['["a","two"]']
+
+
 def test_a_400_to_any_token_is_no_gap(server: CosmosServer, orders: StoredContainer) -> None:
     """Where the feature is off in the account, "now" is refused as well."""
     feed = feed_of(server, mode=_EVERY)
