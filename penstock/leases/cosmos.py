@@ -35,6 +35,10 @@ _HINT = (
 )
 _WRITERS = 8  # requests of one `put_all` at a time: the service has no write of many partition keys
 _OPERATOR = {400, 401, 403, 404}
+# Sub-statuses of a 404, which is a row's only with none (the SDK's `http_constants.py`): the
+# container was deleted; besides a replica that lags behind, and a container that is being made.
+_NO_CONTAINER = 1003
+_PASSES = {1002, _NO_CONTAINER, 1013}
 
 
 class CosmosStore:
@@ -58,7 +62,9 @@ class CosmosStore:
         with self._rows() as rows:
             try:
                 return _lease(rows.read_item(_id(name), partition_key=_id(name)))
-            except CosmosResourceNotFoundError:
+            except CosmosResourceNotFoundError as error:
+                if error.sub_status:  # not this row
+                    raise
                 return None
 
     def list(self, prefix: str) -> List[Lease]:
@@ -102,7 +108,9 @@ class CosmosStore:
                     etag=lease.revision,
                     match_condition=MatchConditions.IfNotModified,
                 )
-            except (CosmosAccessConditionFailedError, CosmosResourceNotFoundError):
+            except (CosmosAccessConditionFailedError, CosmosResourceNotFoundError) as error:
+                if error.status_code == 404 and error.sub_status:
+                    raise
                 raise _lost(lease.name) from None
 
     def close(self) -> None:
@@ -113,7 +121,12 @@ class CosmosStore:
     @contextmanager
     def _rows(self) -> Iterator[ContainerProxy]:
         with _translated():
-            yield self._container()
+            try:
+                yield self._container()
+            except CosmosResourceNotFoundError as error:
+                if error.sub_status == _NO_CONTAINER:
+                    self.close()  # the next call looks for it, and makes it
+                raise
 
     def _container(self) -> ContainerProxy:
         with self._lock:
@@ -178,7 +191,9 @@ def _put(rows: ContainerProxy, lease: Lease) -> Lease:
         CosmosResourceExistsError,
         CosmosAccessConditionFailedError,
         CosmosResourceNotFoundError,
-    ):
+    ) as error:
+        if error.status_code == 404 and error.sub_status:
+            raise
         raise _lost(lease.name) from None
     return replace(lease, revision=str(stored["_etag"]))
 
@@ -204,7 +219,9 @@ def _translated() -> Iterator[None]:
     except CosmosHttpResponseError as error:
         text = f"positions container: {error.status_code} {error.http_error_message}"
         text = text.partition("\n")[0][:300]
-        if error.status_code in _OPERATOR:
+        if error.status_code in _OPERATOR and not (
+            error.status_code == 404 and error.sub_status in _PASSES
+        ):
             raise SettingsError(
                 text, hint="correct the key and the names in `positions`"
             ) from error

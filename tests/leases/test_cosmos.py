@@ -45,3 +45,29 @@ def test_a_wrong_key_is_for_the_operator_and_a_busy_service_is_waited_for() -> N
         with pytest.raises(Unavailable):
             store.put(put)
         assert store.get("a") == put
+
+
+@pytest.mark.parametrize("sub_status", [1002, 1003, 1013])
+def test_a_404_that_is_not_of_the_row_is_waited_for(sub_status: int) -> None:
+    """`SubStatusCodes` of azure-cosmos: a replica that lags, no container, one that is made."""
+    with CosmosServer() as server:
+        store = CosmosStore(store_url(server))
+        put = store.put(Lease(name="a"))
+        acts = (lambda: store.get("a"), lambda: store.put(put), lambda: store.delete(put))
+        for act in acts:
+            server.fail("item", 404, sub_status, message="not here", times=100)
+            with pytest.raises(Unavailable):
+                act()
+            server.heal()
+        assert store.get("a") == put
+
+
+def test_a_container_that_was_deleted_is_made_again() -> None:
+    with CosmosServer() as server:
+        store = CosmosStore(store_url(server))
+        store.put(Lease(name="a"))
+        del server.databases["penstock"]["leases"]
+        with pytest.raises(Unavailable):
+            store.get("a")
+        assert store.get("a") is None
+        assert store.put(Lease(name="a")).revision
