@@ -525,6 +525,7 @@ def test_what_begins_anew_after_a_gap_needs_a_continuation_of_its_range(
         feed.follow(name, begun, despite=[gap])
     monkeypatch.undo()
     orders.split()
+    feed.partitions()
     with pytest.raises(Unavailable, match="no continuation"):
         feed.follow(name, begun, despite=[gap])
 
