@@ -25,7 +25,7 @@ from penstock.feeds.cosmos.following import CosmosFollowing
 from penstock.feeds.cosmos.losses import loss
 from penstock.feeds.cosmos.marks import FeedMark, mark_of
 from penstock.feeds.cosmos.preflight import check, finding
-from penstock.feeds.cosmos.ranges import KeyRange, lineages
+from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.finding import Finding
 from penstock.page import Decoder
@@ -137,8 +137,14 @@ class CosmosFeed:
         try:
             self.verify(str(token["containerRid"]))
             found = {}
+            is_beginning = token["startFrom"]["Type"] == "Beginning"
             for each in token["continuation"]["continuation"]:
                 part = KeyRange(str(each["range"]["min"]), str(each["range"]["max"]))
+                if each["token"] is None and not is_beginning:
+                    raise InvalidPosition(
+                        f"the continuation in `start` was not read from in {part.name}",
+                        hint="take one that all ranges have answered, a time, or now",
+                    )
                 etag = None if each["token"] is None else str(each["token"])
                 mark = FeedMark(rid=str(token["containerRid"]), range=part, etag=etag)
                 found[part.name] = Bookmark(None, mark.to_json())
@@ -150,6 +156,16 @@ class CosmosFeed:
             raise InvalidPosition(
                 f"the continuation in `start` is of the mode {token.get('mode')}",
                 hint="set `mode` to that one",
+            )
+        missing = [
+            gap.name
+            for each in self._client.ranges()
+            for gap in uncovered(each, map(KeyRange.of, found))
+        ]
+        if missing:
+            raise InvalidPosition(
+                f"the continuation in `start` has nothing of {', '.join(missing)}",
+                hint="take one of the whole container, not of a feed range or a partition key",
             )
         return found
 

@@ -75,7 +75,7 @@ def lineages(physical: Sequence[KeyRange], known: Bookmarks) -> list[Lineage]:
     for each in _outer_first(ranges):
         if known[each.name].ended:
             ranges.update(_children(each, known[each.name], ranges, physical))
-    for gap in _uncovered(KeyRange(physical[0].min, physical[-1].max), ranges):
+    for gap in uncovered(KeyRange(physical[0].min, physical[-1].max), ranges):
         ranges.update(gap.cut(gap.cuts(physical)))
     found, around = [], list[KeyRange]()
     for each in _outer_first(ranges):
@@ -113,11 +113,11 @@ def _children(
         return each.cut([str(cut) for cut in cuts])
     inside = [other for other in ranges if other != each and each.holds(other)]
     if inside:
-        return [*inside, *_uncovered(each, inside)]
+        return [*inside, *uncovered(each, inside)]
     return each.cut(each.cuts(physical) or [each.middle])
 
 
-def _uncovered(each: KeyRange, covered: Iterable[KeyRange]) -> list[KeyRange]:
+def uncovered(each: KeyRange, covered: Iterable[KeyRange]) -> list[KeyRange]:
     """The parts of a range that none of the others has."""
     found, low = [], each.min
     for other in sorted(covered):

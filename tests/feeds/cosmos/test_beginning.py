@@ -1,5 +1,7 @@
 """Where the Cosmos DB feed begins: settings, now, times, tokens; and what the preflight says."""
 
+import base64
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -79,6 +81,43 @@ def test_a_continuation_of_the_sdk_is_a_start(
     server.container("shop", "orders")
     with pytest.raises(InvalidStream, match="another container"):
         feed_of(server, start=token, page_items=999).begin()
+
+
+def sdk_start(rid: str, kind: str, parts: list[tuple[str, str, str | None]]) -> str:
+    """As `ChangeFeedStateV2.to_dict` has it."""
+    listed = [{"token": etag, "range": {"min": low, "max": high, "isMinInclusive": True,
+                                        "isMaxInclusive": False}}
+              for low, high, etag in parts]  # fmt: skip
+    token = {
+        "v": "v2",
+        "containerRid": rid,
+        "mode": "LatestVersion",
+        "startFrom": {"Type": kind},
+        "continuation": {"v": "v2", "rid": rid, "continuation": listed},
+    }
+    return base64.b64encode(json.dumps(token).encode()).decode()
+
+
+def test_a_continuation_of_the_sdk_has_a_token_of_each_range_or_is_of_the_beginning(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """A null is "now" or a time of the past, otherwise, and would be read from the beginning."""
+    parts = [("", "20", '"0"'), ("20", "FF", None)]
+    for kind in ("Now", "PointInTime"):
+        with pytest.raises(InvalidPosition, match="20-FF"):
+            feed_of(server, start=sdk_start(orders.rid, kind, parts)).begin()
+    begun = feed_of(server, start=sdk_start(orders.rid, "Beginning", parts)).begin()
+    assert sorted(begun) == ["0-20", "20-FF"]
+
+
+@pytest.mark.parametrize("parts", [[("", "20", '"0"')], [("20", "FF", '"0"')],
+                                   [("", "10", '"0"'), ("30", "FF", '"0"')]])  # fmt: skip
+def test_a_continuation_of_the_sdk_for_some_of_the_keys_is_refused(
+    server: CosmosServer, orders: StoredContainer, parts: list[tuple[str, str, str | None]]
+) -> None:
+    orders.split("20")
+    with pytest.raises(InvalidPosition, match="has nothing of"):
+        feed_of(server, start=sdk_start(orders.rid, "Beginning", parts)).begin()
 
 
 def test_a_token_of_ours_is_a_start(server: CosmosServer, orders: StoredContainer) -> None:
