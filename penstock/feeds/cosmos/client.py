@@ -92,8 +92,8 @@ class CosmosContainer:
     def ranges(self) -> list[KeyRange]:
         """The physical partitions now. Does I/O."""
         with translating(self._subject):
-            self._client.client_connection.refresh_routing_map_provider()
-            found = [_range_of(each["Range"]) for each in self._container.read_feed_ranges()]
+            listed = self._container.read_feed_ranges(force_refresh=True)
+            found = [_range_of(each["Range"]) for each in listed]
         return sorted(found)
 
     def page(self, key_range: KeyRange, mark: FeedMark | None, most: int) -> FeedAnswer:

@@ -19,6 +19,7 @@ from penstock.wire.cosmos.documents import Document, DocumentContext, in_order, 
 
 # Seconds for which a range may be gone while no children of it are listed.
 GONE = 120.0
+_LEAST_WAIT = 0.1  # seconds after a 429, whatever the service says: it may say 0
 
 
 class CosmosFollowing:
@@ -149,7 +150,7 @@ class CosmosFollowing:
         now = self._clock()
         if refused.status == 429:
             self._state.throttled = True
-            self._not_before = now + refused.wait
+            self._not_before = now + max(_LEAST_WAIT, refused.wait)
         elif refused.is_too_large and self._most > 1:
             self._most //= 2
         elif refused.status == 410:

@@ -246,6 +246,18 @@ def test_too_many_requests_wait_as_long_as_the_service_says_for_the_same_page(
     assert server.requests[-1].get("if-none-match") is None, "the same page"
 
 
+def test_too_many_requests_without_a_wait_are_not_repeated_at_once(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    put(orders, "one")
+    feed = feed_of(server)
+    following = feed.follow(*only(feed.begin()))
+    server.fail("feed", 429, headers={"x-ms-retry-after-ms": "0"}, times=3)
+    began = time.monotonic()
+    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]']
+    assert time.monotonic() - began >= 0.3
+
+
 def test_a_page_that_is_too_large_is_halved_down_to_one_and_restored(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
