@@ -5,6 +5,7 @@ must name (`if-match`): the comparison is the service's. Reads may be late where
 consistency is Session or weaker; a write never is.
 """
 
+import logging
 import os
 from base64 import urlsafe_b64encode
 from builtins import list as List  # `list` is a method here
@@ -34,11 +35,17 @@ _HINT = (
     "write cosmos://:KEY@ACCOUNT.documents.azure.com:443/DATABASE/CONTAINER, KEY percent-encoded"
 )
 _WRITERS = 8  # requests of one `put_all` at a time: the service has no write of many partition keys
+_CONNECT, _TIMEOUT = 5, 10  # seconds: a lease must be renewed long before it lapses
 _OPERATOR = {400, 401, 403, 404}
 # Sub-statuses of a 404, which is a row's only with none (the SDK's `http_constants.py`): the
 # container was deleted; besides a replica that lags behind, and a container that is being made.
 _NO_CONTAINER = 1003
 _PASSES = {1002, _NO_CONTAINER, 1013}
+
+# The SDK's own log has each request's headers.
+_silent = logging.getLogger("penstock.leases.sdk")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
 
 
 class CosmosStore:
@@ -131,7 +138,13 @@ class CosmosStore:
     def _container(self) -> ContainerProxy:
         with self._lock:
             if self._open is None or self._open[0] != os.getpid():
-                client = CosmosClient(self._endpoint, credential=self._key or _entra())
+                client = CosmosClient(
+                    self._endpoint,
+                    credential=self._key or _entra(),
+                    connection_timeout=_CONNECT,
+                    read_timeout=_TIMEOUT,
+                    logger=_silent,
+                )
                 found = client.get_database_client(self._database).get_container_client(self._name)
                 try:
                     found.read()

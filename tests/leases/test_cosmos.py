@@ -1,6 +1,9 @@
 """What is Cosmos DB's own of its lease store: the URL, the container, refusals."""
 
+import logging
 import pickle
+import time
+from typing import Any
 
 import pytest
 
@@ -71,3 +74,28 @@ def test_a_container_that_was_deleted_is_made_again() -> None:
             store.get("a")
         assert store.get("a") is None
         assert store.put(Lease(name="a")).revision
+
+
+def test_the_sdk_logs_nothing_and_waits_for_seconds_only(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.leases.cosmos._TIMEOUT", 0.2)
+    monkeypatch.setattr(CosmosServer, "answer", _late(CosmosServer.answer))
+    with caplog.at_level("INFO"), CosmosServer() as server:
+        store = CosmosStore(store_url(server))
+        store.put(Lease(name="a"))
+        server.slow = 2.0
+        with pytest.raises(Unavailable):
+            store.get("a")
+    assert not [each for each in caplog.records if each.name.startswith("azure")]
+    assert not logging.getLogger("penstock.leases.sdk").propagate
+
+
+def _late(answer: Any) -> Any:
+    """Of any request, not of the feed's alone."""
+
+    def late(server: CosmosServer, *given: Any) -> Any:
+        time.sleep(server.slow)
+        return answer(server, *given)
+
+    return late
