@@ -82,11 +82,10 @@ def test_the_sdk_logs_nothing_and_waits_for_seconds_only(
     monkeypatch.setattr("penstock.leases.cosmos._TIMEOUT", 0.2)
     monkeypatch.setattr(CosmosServer, "answer", _late(CosmosServer.answer))
     with caplog.at_level("INFO"), CosmosServer() as server:
-        store = CosmosStore(store_url(server))
-        store.put(Lease(name="a"))
+        server.container("penstock", "leases", "/id")
         server.slow = 2.0
         with pytest.raises(Unavailable):
-            store.get("a")
+            CosmosStore(store_url(server)).get("a")
     assert not [each for each in caplog.records if each.name.startswith("azure")]
     assert not logging.getLogger("penstock.leases.sdk").propagate
 
