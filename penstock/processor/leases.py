@@ -58,7 +58,7 @@ class HostLeases:
         self._holder = LeaseHolder(
             positions.rows,
             clock=clock,
-            every=processing.renew,
+            every=max(processing.renew, processing.acquire),  # `free` comes each `acquire`
             term=processing.expire,
             properties=lambda: {READERS: dict(self.readers)} if knows_reader else {},
         )

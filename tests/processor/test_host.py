@@ -420,3 +420,12 @@ def test_what_was_given_back_for_a_host_that_does_not_come_is_taken_by_another()
     assert len(a.partitions) == 1
     world.pass_time(30, a)
     assert len(a.partitions) == 2
+
+
+def test_a_dead_hosts_leases_expire_after_the_term_however_rarely_others_look() -> None:
+    world = World()
+    intervals = {"renew": 2, "acquire": 25, "expire": 60}
+    world.pass_time(5, world.host("a", memory(), **intervals))  # and it was killed
+    b = world.host("b", memory(), **intervals)
+    world.pass_time(60 + 2 * 25, b)
+    assert b.partitions == ["p0"]
