@@ -82,6 +82,7 @@ class OwnedPartition:
         )
         self._work = work
         self._observer: Observer | None = None  # while it is open
+        self._closed_well: bool | None = None  # at the end, which may take several turns
         self._pages: deque[Page] = deque()
         self._reading = Lock()  # the reader is one thread's at a time
         self._idle = 0.0
@@ -251,7 +252,9 @@ class OwnedPartition:
     def _end(self, reason: CloseReason) -> float:
         """Closes the observer, saves, and gives the lease back: in this order, so that what follows
         (another host, the children) begins after the last call."""
-        went_well = self._close(reason)
+        if self._closed_well is None:
+            self._closed_well = self._close(reason)
+        went_well = self._closed_well
         if reason is CloseReason.SPLIT:
             if went_well and (self.progress.is_automatic or self.progress.is_saved):
                 if not self.progress.save_end():
@@ -259,7 +262,8 @@ class OwnedPartition:
             elif went_well:
                 self._work.faults.noted(_not_checkpointed(self.partition), self.context)
         elif went_well and self.progress.is_automatic:
-            self.progress.save()
+            if not self.progress.save() and self._work.leases.is_ours(self.partition):
+                return AGAIN
         self._let_go(self._work.leases.release)
         return 0.0
 

@@ -429,3 +429,25 @@ def test_a_dead_hosts_leases_expire_after_the_term_however_rarely_others_look() 
     b = world.host("b", memory(), **intervals)
     world.pass_time(60 + 2 * 25, b)
     assert b.partitions == ["p0"]
+
+
+@pytest.mark.parametrize("close_fails", [False, True])
+def test_a_stop_while_the_store_is_away_repeats_nothing(close_fails: bool) -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(), checkpoint={"interval": 1000, "event_count": 1000})
+    world.pass_time(3, host)
+
+    def close(context: PartitionContext, reason: CloseReason) -> None:
+        if close_fails:
+            raise RuntimeError("not closed")
+
+    world.on_close = close
+    store.is_away = True
+    host.node.leave()
+    world.drive(host)
+    assert host.partitions == ([] if close_fails else ["p0"])
+    store.is_away = False
+    world.pass_time(2, host)
+    assert host.partitions == [] and world.calls("p0").count("SHUTDOWN") == 1
+    assert place(world.rows()["p0"]).endswith("None" if close_fails else "2:9")
