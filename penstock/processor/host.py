@@ -83,7 +83,8 @@ class Host:
 
     def look_soon(self) -> None:
         """There are leases that may be ours: the next tick looks at all."""
-        self._acquire_at = self._work.clock()
+        with self._lock:
+            self._acquire_at = self._work.clock()
 
     @property
     def counts(self) -> Counter[str]:
@@ -115,11 +116,11 @@ class Host:
         wait = self._work.faults.waits.pop(name, None)
         with self._lock:
             self._past += part.counts
-            if self.owned.get(name) is part:
-                del self.owned[name]
-            if wait is not None:
+            if wait is not None:  # first: a partition that is in neither is taken at once
                 self.not_before[name] = self._work.clock() + wait
                 self._acquire_at = min(self._acquire_at, self.not_before[name])
+            if self.owned.get(name) is part:
+                del self.owned[name]
         self.left.set()
         if part.reason is CloseReason.SPLIT:
             self.discovery.ended()
@@ -143,7 +144,8 @@ class Host:
     def _acquire(self) -> None:
         leases, now = self._work.leases, self._work.clock()
         with self._lock:
-            self.not_before = {name: at for name, at in self.not_before.items() if at > now}
+            for name in [name for name, at in self.not_before.items() if at <= now]:
+                del self.not_before[name]
             waiting = [*self.not_before, *self.owned]
             # One whose turn comes sooner than the next look.
             self._acquire_at = min([self._acquire_at, *self.not_before.values()])
