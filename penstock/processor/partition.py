@@ -61,7 +61,8 @@ class PartitionWork(NamedTuple):
 class OwnedPartition:
     """`reason`: why it ends, once that is known. `error`: why nothing comes, "" while it does.
     `busy_since`, `reading_since`: when the present call of the observer, of the source, began, if
-    there is one. `is_over`: the lease is not ours any more, and no turn does anything."""
+    there is one. `is_over`: the lease is not ours any more, and no turn does anything;
+    `is_abandoned`: because a read hung."""
 
     def __init__(self, partition: PartitionId, bookmark: Bookmark, work: PartitionWork) -> None:
         self.partition = partition
@@ -69,7 +70,7 @@ class OwnedPartition:
         self.error = ""
         self.busy_since: float | None = None
         self.reading_since: float | None = None
-        self.is_over = False
+        self.is_over = self.is_abandoned = False
         self.reader = PartitionReader(work.feed, partition, bookmark, self, clock=work.clock)
         self.progress = PartitionProgress(
             self.reader, bookmark, work.leases, work.processing, work.clock
@@ -85,6 +86,8 @@ class OwnedPartition:
         self._closed_well: bool | None = None  # at the end, which may take several turns
         self._pages: deque[Page] = deque()
         self._reading = Lock()  # the reader is one thread's at a time
+        # Whether the thread that reads goes on, or what it has is abandoned: not both.
+        self._claim = Lock()
         self._idle = 0.0
 
     @property
@@ -108,6 +111,8 @@ class OwnedPartition:
         it; None: it is over."""
         leases = self._work.leases
         if self.is_over:
+            with self._reading:
+                self.reader.disconnect()
             return None
         if not leases.is_ours(self.partition):
             self._close(CloseReason.LEASE_LOST)
@@ -138,10 +143,10 @@ class OwnedPartition:
         self.reading_since = self._work.clock()
         with self._reading:
             step = self.reader.step(timeout)
-        self.reading_since = None
-        if self.is_over:  # the read had hung, and was given up
-            self.reader.disconnect()
-            return Step()
+        with self._claim:
+            self.reading_since = None
+            if self.is_over:  # the read had hung, and was given up: the next turn disconnects
+                return Step()
         self._pages.extend(step.pages)
         error, before = step.error, self.error
         self.error = "" if error is None else str(error)
@@ -267,11 +272,16 @@ class OwnedPartition:
         self._let_go(self._work.leases.release)
         return 0.0
 
-    def abandon(self) -> None:
-        """Gives the lease back while a read hangs, in whose thread nothing is done any more."""
-        self.is_over = True
+    def abandon(self) -> bool:
+        """Gives the lease back while a read hangs, in whose thread nothing is done any more; False
+        if the read has returned."""
+        with self._claim:
+            if self.reading_since is None:
+                return False
+            self.is_over = self.is_abandoned = True
         self._close(CloseReason.UNKNOWN)
         self._work.leases.release([self.partition])
+        return True
 
     def _let_go(self, give: Callable[[list[PartitionId]], None]) -> None:
         with self._reading:  # afterwards nothing connects again

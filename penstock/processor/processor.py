@@ -117,7 +117,8 @@ class Processor(Closes):
             clock=clock,
             polls=isinstance(self.feed, Polled) and self.feed.polled,
         )
-        self.node = Host(work, at, self._fail)
+        self.node = Host(work, at, self._fail, self._replace_thread)
+        self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
         self._error: BaseException | None = None
 
@@ -143,12 +144,8 @@ class Processor(Closes):
         what the operator must act on: SettingsError, and Rejected after the last try of a batch.
         """
         with ending_at_signals(self._stopping):
-            threads = [
-                threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
-                for number in range(self.processing.threads)
-            ]
-            for thread in threads:
-                thread.start()
+            for _ in range(self.processing.threads):
+                self._start_thread()
             try:
                 while not self._stop.is_set():
                     self._stop.wait(self.node.tick())
@@ -177,12 +174,23 @@ class Processor(Closes):
                 PATIENCE,
             )
 
+    def _start_thread(self) -> None:
+        name = f"penstock-{len(self._threads)}"
+        self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def _replace_thread(self) -> None:
+        """One hangs in a read; when it is back, one ends."""
+        if self._threads:
+            self._start_thread()
+
     def _work(self) -> None:
         turns = self.node.turns
         while (job := turns.next(waits=True)) is not None:
             alone = len(turns) <= self.processing.threads
             try:
-                self.node.take_turn(job, READ_TIMEOUT if alone else 0.0)
+                if not self.node.take_turn(job, READ_TIMEOUT if alone else 0.0):
+                    return
             except BaseException as error:  # a defect, or what an observer must not raise
                 log.exception("a thread ends")
                 self.node.drop(job)

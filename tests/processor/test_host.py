@@ -451,3 +451,29 @@ def test_a_stop_while_the_store_is_away_repeats_nothing(close_fails: bool) -> No
     world.pass_time(2, host)
     assert host.partitions == [] and world.calls("p0").count("SHUTDOWN") == 1
     assert place(world.rows()["p0"]).endswith("None" if close_fails else "2:9")
+
+
+def test_a_read_that_returns_after_it_was_given_up_delivers_nothing_and_disconnects() -> None:
+    world = World()
+    host = world.host("a", memory(), read_timeout=100)
+    host.node._on_hung = lambda: world.errors.append("hung")
+    world.pass_time(3, host)
+    part = host.node.owned["p0"]  # type: ignore[index]
+    step = part.reader.step
+
+    def hang(timeout: float, **keywords: Any) -> Any:
+        world.clock.now += 101
+        host.node.tick()  # the thread that ticks gives it up
+        assert world.calls("p0")[-1] == "UNKNOWN"
+        return step(timeout, **keywords)
+
+    part.reader.step = hang  # type: ignore[method-assign]
+    calls = len(world.calls("p0"))
+    assert part.turn(0.0) == 0.0 and part.reader.is_connected
+    assert not host.node.owned and world.errors == ["hung"]
+    part.reader.step = step  # type: ignore[method-assign]
+    assert host.node.turns.next() is part
+    assert not host.node.take_turn(part, 0.0)  # the thread that was one too many ends
+    assert not part.reader.is_connected
+    assert len(world.calls("p0")) == calls + 1
+    assert not part.abandon()  # no read hangs

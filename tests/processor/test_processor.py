@@ -205,3 +205,24 @@ def test_a_long_call_keeps_the_connection_alive() -> None:
             until(lambda: kept)
             go_on.set()
     thread.join(30)
+
+
+def test_a_read_that_hangs_costs_no_thread() -> None:
+    feed, hangs, go_on = memory(partitions=2), threading.Event(), threading.Event()
+    follow = feed.follow
+
+    def followed(partition: Any, *arguments: Any, **keywords: Any) -> Any:
+        if partition == "p0" and not hangs.is_set():
+            hangs.set()
+            go_on.wait(30)
+        return follow(partition, *arguments, **keywords)
+
+    feed.follow = followed  # type: ignore[method-assign]
+    observer, intervals = Counting.fresh(), {**FAST, "read_timeout": 0.3, "threads": 1}
+    with Processor(feed, leases=MemoryStore(), name="t", observer=observer, **intervals) as made:
+        thread = start(made)
+        until(lambda: hangs.is_set() and len(observer.seen.get("p1", ())) == 30)
+        go_on.set()
+        until(lambda: len(observer.seen.get("p0", ())) == 30)
+        until(lambda: [each.is_alive() for each in made._threads].count(True) == 1)
+    thread.join(30)
