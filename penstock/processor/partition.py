@@ -35,6 +35,10 @@ class Faults(Protocol):
         """An error of the observer, or of the source. Raises nothing."""
         ...
 
+    def opened(self, partition: PartitionId) -> None:
+        """An observer was opened: failures to open one are forgotten."""
+        ...
+
     def set_aside(
         self, error: Exception, context: PartitionContext, changes: Changes | None
     ) -> bool:
@@ -210,6 +214,7 @@ class OwnedPartition:
             self._failed(error, None)
             return False
         self._observer = observer
+        self._work.faults.opened(self.partition)
         return True
 
     def _deliver(self, page: Page) -> bool:

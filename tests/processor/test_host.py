@@ -477,3 +477,22 @@ def test_a_read_that_returns_after_it_was_given_up_delivers_nothing_and_disconne
     assert not part.reader.is_connected
     assert len(world.calls("p0")) == calls + 1
     assert not part.abandon()  # no read hangs
+
+
+def test_failures_to_open_are_forgotten_when_it_opens() -> None:
+    world = World()
+    for name in "ab":
+        host = world.host(name, memory(), retries=1)
+        make, fails = host.node._work.observer, [True]
+
+        def observer(make: Any = make, fails: list[bool] = fails) -> Any:
+            if fails:
+                fails.clear()
+                raise OSError("no disk")
+            return make()
+
+        host.node._work = host.node._work._replace(observer=observer)
+        world.pass_time(20, host)
+        world.leave(host)
+        assert host._error is None
+    assert world.errors == ["OSError: no disk"] * 2
