@@ -83,7 +83,7 @@ class OwnedPartition:
             partition,
             work.feed.backend,
             work.leases.host,
-            lambda: self.progress.checkpoint(self.progress.reach),
+            self._checkpoint,
         )
         self._work = work
         self._observer: Observer | None = None  # while it is open
@@ -93,6 +93,7 @@ class OwnedPartition:
         # Whether the thread that reads goes on, or what it has is abandoned: not both.
         self._claim = Lock()
         self._idle = 0.0
+        self._store_error: Unavailable | None = None  # what a checkpoint of the observer raised
 
     @property
     def counts(self) -> Counter[str]:
@@ -236,9 +237,14 @@ class OwnedPartition:
 
     def _failed(self, error: Exception, changes: Changes | None) -> bool:
         """A call of the observer raised: it is closed. Whether to go on after the changes."""
+        if self._is_lost(error):
+            self._close(CloseReason.LEASE_LOST)
+            return False
         self._work.faults.noted(error, self.context)
         self._close(CloseReason.OBSERVER_ERROR)
-        if self._work.faults.set_aside(error, self.context, changes):
+        if error is self._store_error:  # it says nothing of the changes
+            self._work.faults.waits[self.partition] = AGAIN
+        elif self._work.faults.set_aside(error, self.context, changes):
             return True
         if self.progress.is_automatic:
             self.progress.save()
@@ -253,9 +259,22 @@ class OwnedPartition:
             with self._busy():
                 observer.close(self.context, reason)
         except Exception as error:
-            self._work.faults.noted(error, self.context)
+            if not self._is_lost(error):
+                self._work.faults.noted(error, self.context)
             return False
         return True
+
+    def _checkpoint(self) -> None:
+        """See `PartitionContext.checkpoint`."""
+        try:
+            self.progress.checkpoint(self.progress.reach)
+        except Unavailable as error:
+            self._store_error = error
+            raise
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether a call of the observer raised because another host has the lease."""
+        return isinstance(error, LeaseLost) and not self._work.leases.is_ours(self.partition)
 
     # The end.
 
@@ -271,8 +290,8 @@ class OwnedPartition:
                     return AGAIN
             elif went_well:
                 self._work.faults.noted(_not_checkpointed(self.partition), self.context)
-        elif went_well and self.progress.is_automatic:
-            if not self.progress.save() and self._work.leases.is_ours(self.partition):
+        elif went_well and self.progress.is_automatic and not self.progress.save():
+            if self._work.leases.is_ours(self.partition):
                 return AGAIN
         self._let_go(self._work.leases.release)
         return 0.0

@@ -496,3 +496,40 @@ def test_failures_to_open_are_forgotten_when_it_opens() -> None:
         world.leave(host)
         assert host._error is None
     assert world.errors == ["OSError: no disk"] * 2
+
+
+def test_a_lease_that_a_checkpoint_finds_lost_is_no_error_of_the_observer(tmp_path: Any) -> None:
+    world = World()
+    a, b = (
+        world.host(name, memory(), retries=0, exhausted="dead-letter", dead_letters=tmp_path)
+        for name in "ab"
+    )
+
+    def freeze(changes: Changes, context: PartitionContext) -> None:
+        if context.host == "a":
+            world.pass_time(120, b)
+            context.checkpoint()
+
+    world.fail = freeze
+    world.pass_time(3, a)
+    world.pass_time(3, a, b)
+    assert [what for host, _, what in world.log if host == "a"] == ["open", 10, "LEASE_LOST"]
+    assert b.partitions == ["p0"] and not a.node.owned
+    assert not world.errors and not list(tmp_path.iterdir()) and a._error is None
+
+
+def test_a_store_that_is_away_uses_up_no_try_of_a_batch() -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(), retries=0, checkpoint="explicit")
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        store.is_away = world.clock.now < 1010
+        context.checkpoint()
+
+    world.fail = fail
+    for _ in range(30):
+        world.pass_time(1, host)
+        store.is_away = False
+    assert world.numbers["p0"] == list(range(30)) and host._error is None
+    assert world.errors and {each.partition(":")[0] for each in world.errors} == {"Unavailable"}
