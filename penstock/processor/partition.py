@@ -290,8 +290,9 @@ class OwnedPartition:
                     return AGAIN
             elif went_well:
                 self._work.faults.noted(_not_checkpointed(self.partition), self.context)
-        elif went_well and self.progress.is_automatic and not self.progress.save():
-            if self._work.leases.is_ours(self.partition):
+        elif went_well and self.progress.is_automatic:
+            is_saved = self.progress.save()
+            if not is_saved and self._work.leases.is_ours(self.partition):
                 return AGAIN
         self._let_go(self._work.leases.release)
         return 0.0
