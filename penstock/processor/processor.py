@@ -19,7 +19,7 @@ from penstock.leases import LeaseStore
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
 from penstock.position import PartitionId
-from penstock.processes import ending_at_signals
+from penstock.processes import StopRequest, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
@@ -27,14 +27,13 @@ from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Observer
 from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
+from penstock.processor.store import EndingStore
 from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader
 
 # Seconds: how long one read may wait while each partition has a thread.
 READ_TIMEOUT = 0.25
-# Seconds that a stop waits for observers.
-PATIENCE = 30.0
 
 log = logging.getLogger("penstock")
 
@@ -85,7 +84,7 @@ class Processor(Closes):
             raise SettingsError(
                 "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
             )
-        self._store = open_store(leases) if isinstance(leases, str) else leases
+        self._store = EndingStore(open_store(leases) if isinstance(leases, str) else leases)
         self._positions = SharedPositions(
             self._store, f"{name}/{self.feed.backend}", self.host, clock=clock
         )
@@ -96,6 +95,7 @@ class Processor(Closes):
             clock=clock,
             knows_reader=isinstance(self.feed, KnowsReader),
         )
+        self._leases = own
         self.gaps = LeasedGaps(self.feed, own)
         self.faults = Retries(
             own,
@@ -119,7 +119,8 @@ class Processor(Closes):
         )
         self.node = Host(work, at, self._fail, self._replace_thread)
         self._threads: list[threading.Thread] = []
-        self._stop = threading.Event()
+        self._stop = StopRequest()
+        self._signal = ""  # that asked for the stop
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -150,8 +151,11 @@ class Processor(Closes):
                 while not self._stop.is_set():
                     self._stop.wait(self.node.tick())
             finally:
+                if self._signal:
+                    log.info("stopping: %s", self._signal)
                 self._leave()
                 self.node.turns.close()
+                self._leases.close()  # threads that hang go on, and write nothing
                 self._store.close()
         if self._error is not None:
             raise self._error
@@ -162,7 +166,7 @@ class Processor(Closes):
 
     def _leave(self) -> None:
         self.node.leave()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.processing.patience
         while self.node.owned and time.monotonic() < deadline:
             self.node.tick()
             self.node.left.wait(0.1)
@@ -171,7 +175,7 @@ class Processor(Closes):
             log.warning(
                 "%d observers did not end in %.0f s; their leases expire",
                 len(self.node.owned),
-                PATIENCE,
+                self.processing.patience,
             )
 
     def _start_thread(self) -> None:
@@ -205,7 +209,7 @@ class Processor(Closes):
         self._stop.set()
 
     def _stopping(self, signal: str) -> None:
-        log.info("stopping: %s", signal)
+        self._signal = signal
         self.stop()
 
 
