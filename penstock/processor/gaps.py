@@ -31,6 +31,8 @@ class LeasedGaps:
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
         """See `GapRecorder`."""
+        self.log.verify(partition)
+        self._check(partition)
         self.log.lost(partition, gap, bookmark, to=to)
         self._check(partition)
 

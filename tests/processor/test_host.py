@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.feeds import Gap, Holder
+from penstock.feeds.memory import MemoryFeed
 from penstock.leases.gaps import Gaps
 from penstock.leases.memory import MemoryStore
+from penstock.position import START, PartitionId
 from penstock.processor.observer import Changes, CloseReason, PartitionContext
 from tests.processor.world import World, memory
 
@@ -533,3 +536,47 @@ def test_a_store_that_is_away_uses_up_no_try_of_a_batch() -> None:
         store.is_away = False
     assert world.numbers["p0"] == list(range(30)) and host._error is None
     assert world.errors and {each.partition(":")[0] for each in world.errors} == {"Unavailable"}
+
+
+def test_a_gap_that_is_found_after_the_lease_was_lost_is_not_recorded() -> None:
+    world = World()
+    frozen, other = world.host("a", memory()), world.host("b", memory())
+    world.pass_time(3, frozen)
+    world.pass_time(120, other)  # the first hangs
+    assert other.partitions == ["p0"]
+    gap = Gap(cause="trimmed", after="", detail="test", policy="continue")
+    with pytest.raises(LeaseLost):
+        frozen.gaps.lost(PartitionId("p0"), gap, START)
+    assert Gaps(world.store, "test").rows() == {}
+
+
+class Contended(MemoryFeed):
+    """A feed whose partitions have one reader, which another host may have; its server is away
+    while `is_away`."""
+
+    is_away = False
+
+    def holders(self) -> list[Holder]:
+        return [Holder(partition=PartitionId("p0"), reader="17", text="another")]
+
+    def evict(self, holder: Holder) -> None:
+        if self.is_away:
+            raise Unavailable("the server is away")
+        self.evicted.append(holder.reader)
+
+    evicted: list[str]
+
+
+def test_an_eviction_that_fails_is_tried_again() -> None:
+    world = World()
+    feed = Contended(memory().settings)
+    feed.evicted, feed.is_away = [], True
+    host = world.host("a", feed)
+    world.pass_time(3, host)
+    host.node._work.leases.predecessors[PartitionId("p0")] = "17"
+    host.gaps.verify(PartitionId("p0"))
+    assert feed.evicted == []
+    feed.is_away = False
+    for _ in range(2):
+        host.gaps.verify(PartitionId("p0"))
+    assert feed.evicted == ["17"]
