@@ -580,3 +580,18 @@ def test_an_eviction_that_fails_is_tried_again() -> None:
     for _ in range(2):
         host.gaps.verify(PartitionId("p0"))
     assert feed.evicted == ["17"]
+
+
+def test_a_checkpoint_never_goes_back() -> None:
+    world = World()
+    host = world.host("a", memory(changes=10), poll=1)
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        context.checkpoint()
+        raise RuntimeError("after the checkpoint")
+
+    world.fail = fail
+    world.pass_time(10, host)
+    world.leave(host)
+    assert world.calls("p0")[:3] == ["open", 10, "OBSERVER_ERROR"] and len(world.errors) == 1
+    assert place(world.rows()["p0"]).endswith("0:9")
