@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 
@@ -51,3 +52,28 @@ def ending_at_signals(stop: Callable[[str], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class StopRequest:
+    """A flag that one thread waits for. Unlike `threading.Event`, a signal handler may set it: an
+    event's lock can be held by the very thread that the handler interrupts."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._woken: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """From any thread, or a signal handler."""
+        self._is_set = True
+        self._woken.put(None)
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return self._is_set
+
+    def wait(self, timeout: float) -> bool:
+        """Waits at most `timeout` seconds for it; whether it is set."""
+        if not self._is_set:
+            with suppress(Empty):
+                self._woken.get(timeout=timeout)
+        return self._is_set

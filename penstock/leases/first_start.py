@@ -55,8 +55,11 @@ class FirstStart:
         Raises what `begin` and `make` raise, and what the store does: then nobody has the lease,
         and any host may try again.
         """
+        # In this order: rows that were there before the row of the start had no continuation are
+        # all rows, and not the first ones of another host that began in between.
+        is_begun = self._is_begun()
         row = self._store.get(self._name) or Lease(name=self._name)
-        if not row.continuation and self._is_begun():
+        if is_begun and not row.continuation:
             return True
         if not self._holder.take(self._holder.free([row])):
             return False

@@ -77,6 +77,13 @@ class Retries:
         self.waits[name] = min(FIRST * 2 ** min(count - 1, 10), LONGEST)
         return False
 
+    def opened(self, partition: PartitionId) -> None:
+        """See `partition.Faults`."""
+        first, count = self._leases.failures(partition)
+        if count and not first:  # they are no tries of the first batch, nor of a later opening
+            with suppress(LeaseLost, Unavailable):
+                self._leases.note_failures(partition, "", 0)
+
     def _store(self, changes: Changes, context: PartitionContext, error: Exception) -> bool:
         assert self._dead_letter is not None
         try:

@@ -22,15 +22,18 @@ class LeasedGaps:
         and does not let go, where the source has one reader."""
         self.log.verify(partition)
         self._check(partition)
-        reader = self._leases.predecessors.pop(partition, "")
+        reader = self._leases.predecessors.get(partition)
         if reader and isinstance(self._feed, KnowsReader):
             with suppress(Unavailable):
                 for holder in self._feed.holders():
                     if (holder.partition, holder.reader) == (partition, reader):
                         self._feed.evict(holder)
+                self._leases.predecessors.pop(partition, None)
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
         """See `GapRecorder`."""
+        self.log.verify(partition)
+        self._check(partition)
         self.log.lost(partition, gap, bookmark, to=to)
         self._check(partition)
 

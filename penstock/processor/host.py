@@ -29,10 +29,16 @@ log = logging.getLogger("penstock")
 
 
 class Host:
-    """`on_fatal` is called with what ends the processor. `not_before`: partitions that must wait
-    here, and until when."""
+    """`on_fatal` is called with what ends the processor, `on_hung` when a thread hangs in a read.
+    `not_before`: partitions that must wait here, and until when."""
 
-    def __init__(self, work: PartitionWork, at: At, on_fatal: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        work: PartitionWork,
+        at: At,
+        on_fatal: Callable[[Exception], None],
+        on_hung: Callable[[], None],
+    ) -> None:
         self.owned: dict[PartitionId, OwnedPartition] = {}
         self.turns = Turns(work.clock)
         self.not_before: dict[PartitionId, float] = {}
@@ -45,6 +51,7 @@ class Host:
         self._lock = Lock()
         self.left = Event()  # set when a partition is not held any more
         self._work = work
+        self._on_hung = on_hung
         self.discovery = Discovery(
             work.feed,
             work.leases,
@@ -83,7 +90,8 @@ class Host:
 
     def look_soon(self) -> None:
         """There are leases that may be ours: the next tick looks at all."""
-        self._acquire_at = self._work.clock()
+        with self._lock:
+            self._acquire_at = self._work.clock()
 
     @property
     def counts(self) -> Counter[str]:
@@ -91,12 +99,14 @@ class Host:
         with self._lock:
             return sum((part.counts for part in list(self.owned.values())), Counter(self._past))
 
-    def take_turn(self, job: Taker, timeout: float) -> None:
-        """Of a job that `turns` gave."""
+    def take_turn(self, job: Taker, timeout: float) -> bool:
+        """Of a job that `turns` gave. False: a thread is to end, because one that hung is back."""
         wait = job.turn(timeout)
         self.turns.done(job, wait)
         if wait is None and isinstance(job, OwnedPartition):
             self._over(job)
+            return not job.is_abandoned
+        return True
 
     def drop(self, job: Taker) -> None:
         """A job whose turn ended with a defect: it has no other. Its lease expires."""
@@ -115,11 +125,11 @@ class Host:
         wait = self._work.faults.waits.pop(name, None)
         with self._lock:
             self._past += part.counts
-            if self.owned.get(name) is part:
-                del self.owned[name]
-            if wait is not None:
+            if wait is not None:  # first: a partition that is in neither is taken at once
                 self.not_before[name] = self._work.clock() + wait
                 self._acquire_at = min(self._acquire_at, self.not_before[name])
+            if self.owned.get(name) is part:
+                del self.owned[name]
         self.left.set()
         if part.reason is CloseReason.SPLIT:
             self.discovery.ended()
@@ -129,11 +139,13 @@ class Host:
         limit, leases = self._work.processing.read_timeout, self._work.leases
         for name, part in list(self.owned.items()):
             if (since := part.reading_since) is not None and now - since >= limit:
+                if not part.abandon():
+                    continue
                 log.error("the read of %s hangs: its lease is given up", name)
-                part.abandon()
                 with self._lock:
                     self.not_before[name] = now + self._work.processing.expire
                     self.owned.pop(name, None)
+                self._on_hung()
         if isinstance(self._work.feed, KnowsReader):
             parts = list(self.owned.values())
             names = {part.partition: part.reader.status().get("reader") for part in parts}
@@ -143,7 +155,8 @@ class Host:
     def _acquire(self) -> None:
         leases, now = self._work.leases, self._work.clock()
         with self._lock:
-            self.not_before = {name: at for name, at in self.not_before.items() if at > now}
+            for name in [name for name, at in self.not_before.items() if at <= now]:
+                del self.not_before[name]
             waiting = [*self.not_before, *self.owned]
             # One whose turn comes sooner than the next look.
             self._acquire_at = min([self._acquire_at, *self.not_before.values()])

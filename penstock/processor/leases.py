@@ -58,7 +58,7 @@ class HostLeases:
         self._holder = LeaseHolder(
             positions.rows,
             clock=clock,
-            every=processing.renew,
+            every=max(processing.renew, processing.acquire),  # `free` comes each `acquire`
             term=processing.expire,
             properties=lambda: {READERS: dict(self.readers)} if knows_reader else {},
         )
@@ -68,6 +68,7 @@ class HostLeases:
         self._steals = 1  # asked for at the next survey, at most
         self._pending: dict[PartitionId, Bookmark] = {}
         self._gathering, self._writing = Lock(), Lock()
+        self._is_closed = False
 
     def survey(self) -> Survey:
         """Looks at all leases; call it a few times in a term."""
@@ -149,7 +150,7 @@ class HostLeases:
 
     def is_ours(self, partition: PartitionId) -> bool:
         """Whether nobody is known to have taken the lease from us."""
-        return self._holder.has(self.name(partition))
+        return not self._is_closed and self._holder.has(self.name(partition))
 
     def holds(self, partition: PartitionId) -> bool:
         """Whether certainly nobody else can have the lease now: it was renewed within its term."""
@@ -202,6 +203,10 @@ class HostLeases:
         for row in [rows[each] for each in parents if each in rows]:
             found |= users_own(row)
         return {key: value for key, value in found.items() if key not in (FAILURES, READERS)}
+
+    def close(self) -> None:
+        """No lease is ours any more, and nothing is written; those that are held expire."""
+        self._is_closed = True
 
     def release(self, partitions: Collection[PartitionId]) -> None:
         """Gives leases back. A store that is away is no error: they expire."""

@@ -35,6 +35,10 @@ class Faults(Protocol):
         """An error of the observer, or of the source. Raises nothing."""
         ...
 
+    def opened(self, partition: PartitionId) -> None:
+        """An observer was opened: failures to open one are forgotten."""
+        ...
+
     def set_aside(
         self, error: Exception, context: PartitionContext, changes: Changes | None
     ) -> bool:
@@ -61,7 +65,8 @@ class PartitionWork(NamedTuple):
 class OwnedPartition:
     """`reason`: why it ends, once that is known. `error`: why nothing comes, "" while it does.
     `busy_since`, `reading_since`: when the present call of the observer, of the source, began, if
-    there is one. `is_over`: the lease is not ours any more, and no turn does anything."""
+    there is one. `is_over`: the lease is not ours any more, and no turn does anything;
+    `is_abandoned`: because a read hung."""
 
     def __init__(self, partition: PartitionId, bookmark: Bookmark, work: PartitionWork) -> None:
         self.partition = partition
@@ -69,7 +74,7 @@ class OwnedPartition:
         self.error = ""
         self.busy_since: float | None = None
         self.reading_since: float | None = None
-        self.is_over = False
+        self.is_over = self.is_abandoned = False
         self.reader = PartitionReader(work.feed, partition, bookmark, self, clock=work.clock)
         self.progress = PartitionProgress(
             self.reader, bookmark, work.leases, work.processing, work.clock
@@ -78,13 +83,17 @@ class OwnedPartition:
             partition,
             work.feed.backend,
             work.leases.host,
-            lambda: self.progress.checkpoint(self.progress.reach),
+            self._checkpoint,
         )
         self._work = work
         self._observer: Observer | None = None  # while it is open
+        self._closed_well: bool | None = None  # at the end, which may take several turns
         self._pages: deque[Page] = deque()
         self._reading = Lock()  # the reader is one thread's at a time
+        # Whether the thread that reads goes on, or what it has is abandoned: not both.
+        self._claim = Lock()
         self._idle = 0.0
+        self._store_error: Unavailable | None = None  # what a checkpoint of the observer raised
 
     @property
     def counts(self) -> Counter[str]:
@@ -107,6 +116,8 @@ class OwnedPartition:
         it; None: it is over."""
         leases = self._work.leases
         if self.is_over:
+            with self._reading:
+                self.reader.disconnect()
             return None
         if not leases.is_ours(self.partition):
             self._close(CloseReason.LEASE_LOST)
@@ -137,10 +148,10 @@ class OwnedPartition:
         self.reading_since = self._work.clock()
         with self._reading:
             step = self.reader.step(timeout)
-        self.reading_since = None
-        if self.is_over:  # the read had hung, and was given up
-            self.reader.disconnect()
-            return Step()
+        with self._claim:
+            self.reading_since = None
+            if self.is_over:  # the read had hung, and was given up: the next turn disconnects
+                return Step()
         self._pages.extend(step.pages)
         error, before = step.error, self.error
         self.error = "" if error is None else str(error)
@@ -204,6 +215,7 @@ class OwnedPartition:
             self._failed(error, None)
             return False
         self._observer = observer
+        self._work.faults.opened(self.partition)
         return True
 
     def _deliver(self, page: Page) -> bool:
@@ -225,9 +237,14 @@ class OwnedPartition:
 
     def _failed(self, error: Exception, changes: Changes | None) -> bool:
         """A call of the observer raised: it is closed. Whether to go on after the changes."""
+        if self._is_lost(error):
+            self._close(CloseReason.LEASE_LOST)
+            return False
         self._work.faults.noted(error, self.context)
         self._close(CloseReason.OBSERVER_ERROR)
-        if self._work.faults.set_aside(error, self.context, changes):
+        if error is self._store_error:  # it says nothing of the changes
+            self._work.faults.waits[self.partition] = AGAIN
+        elif self._work.faults.set_aside(error, self.context, changes):
             return True
         if self.progress.is_automatic:
             self.progress.save()
@@ -242,16 +259,31 @@ class OwnedPartition:
             with self._busy():
                 observer.close(self.context, reason)
         except Exception as error:
-            self._work.faults.noted(error, self.context)
+            if not self._is_lost(error):
+                self._work.faults.noted(error, self.context)
             return False
         return True
+
+    def _checkpoint(self) -> None:
+        """See `PartitionContext.checkpoint`."""
+        try:
+            self.progress.checkpoint(self.progress.reach)
+        except Unavailable as error:
+            self._store_error = error
+            raise
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether a call of the observer raised because another host has the lease."""
+        return isinstance(error, LeaseLost) and not self._work.leases.is_ours(self.partition)
 
     # The end.
 
     def _end(self, reason: CloseReason) -> float:
         """Closes the observer, saves, and gives the lease back: in this order, so that what follows
         (another host, the children) begins after the last call."""
-        went_well = self._close(reason)
+        if self._closed_well is None:
+            self._closed_well = self._close(reason)
+        went_well = self._closed_well
         if reason is CloseReason.SPLIT:
             if went_well and (self.progress.is_automatic or self.progress.is_saved):
                 if not self.progress.save_end():
@@ -259,15 +291,22 @@ class OwnedPartition:
             elif went_well:
                 self._work.faults.noted(_not_checkpointed(self.partition), self.context)
         elif went_well and self.progress.is_automatic:
-            self.progress.save()
+            is_saved = self.progress.save()
+            if not is_saved and self._work.leases.is_ours(self.partition):
+                return AGAIN
         self._let_go(self._work.leases.release)
         return 0.0
 
-    def abandon(self) -> None:
-        """Gives the lease back while a read hangs, in whose thread nothing is done any more."""
-        self.is_over = True
+    def abandon(self) -> bool:
+        """Gives the lease back while a read hangs, in whose thread nothing is done any more; False
+        if the read has returned."""
+        with self._claim:
+            if self.reading_since is None:
+                return False
+            self.is_over = self.is_abandoned = True
         self._close(CloseReason.UNKNOWN)
         self._work.leases.release([self.partition])
+        return True
 
     def _let_go(self, give: Callable[[list[PartitionId]], None]) -> None:
         with self._reading:  # afterwards nothing connects again

@@ -19,7 +19,7 @@ from penstock.leases import LeaseStore
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
 from penstock.position import PartitionId
-from penstock.processes import ending_at_signals
+from penstock.processes import StopRequest, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
@@ -27,14 +27,13 @@ from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Observer
 from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
+from penstock.processor.store import EndingStore
 from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader
 
 # Seconds: how long one read may wait while each partition has a thread.
 READ_TIMEOUT = 0.25
-# Seconds that a stop waits for observers.
-PATIENCE = 30.0
 
 log = logging.getLogger("penstock")
 
@@ -85,7 +84,7 @@ class Processor(Closes):
             raise SettingsError(
                 "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
             )
-        self._store = open_store(leases) if isinstance(leases, str) else leases
+        self._store = EndingStore(open_store(leases) if isinstance(leases, str) else leases)
         self._positions = SharedPositions(
             self._store, f"{name}/{self.feed.backend}", self.host, clock=clock
         )
@@ -96,6 +95,7 @@ class Processor(Closes):
             clock=clock,
             knows_reader=isinstance(self.feed, KnowsReader),
         )
+        self._leases = own
         self.gaps = LeasedGaps(self.feed, own)
         self.faults = Retries(
             own,
@@ -117,8 +117,10 @@ class Processor(Closes):
             clock=clock,
             polls=isinstance(self.feed, Polled) and self.feed.polled,
         )
-        self.node = Host(work, at, self._fail)
-        self._stop = threading.Event()
+        self.node = Host(work, at, self._fail, self._replace_thread)
+        self._threads: list[threading.Thread] = []
+        self._stop = StopRequest()
+        self._signal = ""  # that asked for the stop
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -143,18 +145,17 @@ class Processor(Closes):
         what the operator must act on: SettingsError, and Rejected after the last try of a batch.
         """
         with ending_at_signals(self._stopping):
-            threads = [
-                threading.Thread(target=self._work, name=f"penstock-{number}", daemon=True)
-                for number in range(self.processing.threads)
-            ]
-            for thread in threads:
-                thread.start()
+            for _ in range(self.processing.threads):
+                self._start_thread()
             try:
                 while not self._stop.is_set():
                     self._stop.wait(self.node.tick())
             finally:
+                if self._signal:
+                    log.info("stopping: %s", self._signal)
                 self._leave()
                 self.node.turns.close()
+                self._leases.close()  # threads that hang go on, and write nothing
                 self._store.close()
         if self._error is not None:
             raise self._error
@@ -165,7 +166,7 @@ class Processor(Closes):
 
     def _leave(self) -> None:
         self.node.leave()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.processing.patience
         while self.node.owned and time.monotonic() < deadline:
             self.node.tick()
             self.node.left.wait(0.1)
@@ -174,15 +175,26 @@ class Processor(Closes):
             log.warning(
                 "%d observers did not end in %.0f s; their leases expire",
                 len(self.node.owned),
-                PATIENCE,
+                self.processing.patience,
             )
+
+    def _start_thread(self) -> None:
+        name = f"penstock-{len(self._threads)}"
+        self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def _replace_thread(self) -> None:
+        """One hangs in a read; when it is back, one ends."""
+        if self._threads:
+            self._start_thread()
 
     def _work(self) -> None:
         turns = self.node.turns
         while (job := turns.next(waits=True)) is not None:
             alone = len(turns) <= self.processing.threads
             try:
-                self.node.take_turn(job, READ_TIMEOUT if alone else 0.0)
+                if not self.node.take_turn(job, READ_TIMEOUT if alone else 0.0):
+                    return
             except BaseException as error:  # a defect, or what an observer must not raise
                 log.exception("a thread ends")
                 self.node.drop(job)
@@ -197,7 +209,7 @@ class Processor(Closes):
         self._stop.set()
 
     def _stopping(self, signal: str) -> None:
-        log.info("stopping: %s", signal)
+        self._signal = signal
         self.stop()
 
 

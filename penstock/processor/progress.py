@@ -104,6 +104,8 @@ class PartitionProgress:
         self.error = ""
         if place is not None:
             self._reader.durable(place)
+        if place == self.reach:  # an observer may say so of a batch, and then raise
+            self.processed = place
         if place == self.processed:
             self._changes = 0
         self._saved_at = self._clock()

@@ -23,6 +23,8 @@ class Processing(Settings):
     """Until a partition that had nothing is read again, where the source is polled."""
     read_timeout: Seconds = 600.0
     """A read that takes longer is reported, and its partition's lease is not renewed."""
+    patience: Seconds = 30.0
+    """That a stop waits for observers; the leases of those that do not end expire."""
     min_partitions: int = Field(default=0, ge=0)
     """Take at least so many, whatever the share of others is."""
     max_partitions: int = Field(default=0, ge=0)

@@ -1,6 +1,5 @@
 """`penstock process`: a processor for each backend, the ops server and the signals."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,7 +9,7 @@ import structlog
 
 from penstock.leases.open import open_store
 from penstock.ops.metrics import no_more_metrics
-from penstock.processes import ending_at_signals
+from penstock.processes import StopRequest, ending_at_signals
 from penstock.processor.observer import Observer
 from penstock.processor.processor import Processor
 from penstock.processor.reports import ProcessorReports
@@ -28,7 +27,8 @@ class ProcessorService:
 
     def __init__(self, file: ProcessorFile, observer: Callable[[], Observer]) -> None:
         self._file = file
-        self._stop = threading.Event()
+        self._stop = StopRequest()
+        self._signal = ""  # that asked for the stop
         fields = {name: getattr(file.processor, name) for name in type(file.processor).model_fields}
         letters = file.state / "dead-letters" if file.processor.exhausted == "dead-letter" else None
         self._processors = [
@@ -48,7 +48,7 @@ class ProcessorService:
         self._stop.set()
 
     def _stopping(self, signal: str) -> None:
-        log.info("stopping", signal=signal)
+        self._signal = signal
         self.stop()
 
     def run(self) -> int:
@@ -76,6 +76,8 @@ class ProcessorService:
             try:
                 self._report(reports, running)
             finally:
+                if self._signal:
+                    log.info("stopping", signal=self._signal)
                 for processor in self._processors:
                     processor.stop()
             for each in running:

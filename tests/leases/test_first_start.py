@@ -215,3 +215,22 @@ def test_the_lease_is_replaced_by_compare_and_swap() -> None:
     assert first._holder.take([seen]) == []
     assert not second.attempt()
     assert hosts.source.asked == 0
+
+
+def test_the_first_rows_of_a_start_in_between_are_not_all_rows() -> None:
+    hosts = Hosts()
+    second = hosts.one()
+    first = hosts.one()
+    get, hosts.store.rows = hosts.store.get, 1
+
+    def read(name: str) -> Lease | None:
+        found = get(name)
+        hosts.store.get = get  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            first.attempt()
+        return found
+
+    hosts.store.get = read  # type: ignore[method-assign]
+    assert not second.attempt()
+    hosts.store.rows = None
+    assert second.attempt() and len(hosts.store.list("shop/b/")) == 3

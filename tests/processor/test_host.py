@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.feeds import Gap, Holder
+from penstock.feeds.memory import MemoryFeed
 from penstock.leases.gaps import Gaps
 from penstock.leases.memory import MemoryStore
+from penstock.position import START, PartitionId
 from penstock.processor.observer import Changes, CloseReason, PartitionContext
 from tests.processor.world import World, memory
 
@@ -420,3 +423,175 @@ def test_what_was_given_back_for_a_host_that_does_not_come_is_taken_by_another()
     assert len(a.partitions) == 1
     world.pass_time(30, a)
     assert len(a.partitions) == 2
+
+
+def test_a_dead_hosts_leases_expire_after_the_term_however_rarely_others_look() -> None:
+    world = World()
+    intervals = {"renew": 2, "acquire": 25, "expire": 60}
+    world.pass_time(5, world.host("a", memory(), **intervals))  # and it was killed
+    b = world.host("b", memory(), **intervals)
+    world.pass_time(60 + 2 * 25, b)
+    assert b.partitions == ["p0"]
+
+
+@pytest.mark.parametrize("close_fails", [False, True])
+def test_a_stop_while_the_store_is_away_repeats_nothing(close_fails: bool) -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(), checkpoint={"interval": 1000, "event_count": 1000})
+    world.pass_time(3, host)
+
+    def close(context: PartitionContext, reason: CloseReason) -> None:
+        if close_fails:
+            raise RuntimeError("not closed")
+
+    world.on_close = close
+    store.is_away = True
+    host.node.leave()
+    world.drive(host)
+    assert host.partitions == ([] if close_fails else ["p0"])
+    store.is_away = False
+    world.pass_time(2, host)
+    assert host.partitions == [] and world.calls("p0").count("SHUTDOWN") == 1
+    assert place(world.rows()["p0"]).endswith("None" if close_fails else "2:9")
+
+
+def test_a_read_that_returns_after_it_was_given_up_delivers_nothing_and_disconnects() -> None:
+    world = World()
+    host = world.host("a", memory(), read_timeout=100)
+    host.node._on_hung = lambda: world.errors.append("hung")
+    world.pass_time(3, host)
+    part = host.node.owned["p0"]  # type: ignore[index]
+    step = part.reader.step
+
+    def hang(timeout: float, **keywords: Any) -> Any:
+        world.clock.now += 101
+        host.node.tick()  # the thread that ticks gives it up
+        assert world.calls("p0")[-1] == "UNKNOWN"
+        return step(timeout, **keywords)
+
+    part.reader.step = hang  # type: ignore[method-assign]
+    calls = len(world.calls("p0"))
+    assert part.turn(0.0) == 0.0 and part.reader.is_connected
+    assert not host.node.owned and world.errors == ["hung"]
+    part.reader.step = step  # type: ignore[method-assign]
+    assert host.node.turns.next() is part
+    assert not host.node.take_turn(part, 0.0)  # the thread that was one too many ends
+    assert not part.reader.is_connected
+    assert len(world.calls("p0")) == calls + 1
+    assert not part.abandon()  # no read hangs
+
+
+def test_failures_to_open_are_forgotten_when_it_opens() -> None:
+    world = World()
+    for name in "ab":
+        host = world.host(name, memory(), retries=1)
+        make, fails = host.node._work.observer, [True]
+
+        def observer(make: Any = make, fails: list[bool] = fails) -> Any:
+            if fails:
+                fails.clear()
+                raise OSError("no disk")
+            return make()
+
+        host.node._work = host.node._work._replace(observer=observer)
+        world.pass_time(20, host)
+        world.leave(host)
+        assert host._error is None
+    assert world.errors == ["OSError: no disk"] * 2
+
+
+def test_a_lease_that_a_checkpoint_finds_lost_is_no_error_of_the_observer(tmp_path: Any) -> None:
+    world = World()
+    a, b = (
+        world.host(name, memory(), retries=0, exhausted="dead-letter", dead_letters=tmp_path)
+        for name in "ab"
+    )
+
+    def freeze(changes: Changes, context: PartitionContext) -> None:
+        if context.host == "a":
+            world.pass_time(120, b)
+            context.checkpoint()
+
+    world.fail = freeze
+    world.pass_time(3, a)
+    world.pass_time(3, a, b)
+    assert [what for host, _, what in world.log if host == "a"] == ["open", 10, "LEASE_LOST"]
+    assert b.partitions == ["p0"] and not a.node.owned
+    assert not world.errors and not list(tmp_path.iterdir()) and a._error is None
+
+
+def test_a_store_that_is_away_uses_up_no_try_of_a_batch() -> None:
+    store = Failing()
+    world = World(store)
+    host = world.host("a", memory(), retries=0, checkpoint="explicit")
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        store.is_away = world.clock.now < 1010
+        context.checkpoint()
+
+    world.fail = fail
+    for _ in range(30):
+        world.pass_time(1, host)
+        store.is_away = False
+    assert world.numbers["p0"] == list(range(30)) and host._error is None
+    assert world.errors and {each.partition(":")[0] for each in world.errors} == {"Unavailable"}
+
+
+def test_a_gap_that_is_found_after_the_lease_was_lost_is_not_recorded() -> None:
+    world = World()
+    frozen, other = world.host("a", memory()), world.host("b", memory())
+    world.pass_time(3, frozen)
+    world.pass_time(120, other)  # the first hangs
+    assert other.partitions == ["p0"]
+    gap = Gap(cause="trimmed", after="", detail="test", policy="continue")
+    with pytest.raises(LeaseLost):
+        frozen.gaps.lost(PartitionId("p0"), gap, START)
+    assert Gaps(world.store, "test").rows() == {}
+
+
+class Contended(MemoryFeed):
+    """A feed whose partitions have one reader, which another host may have; its server is away
+    while `is_away`."""
+
+    is_away = False
+
+    def holders(self) -> list[Holder]:
+        return [Holder(partition=PartitionId("p0"), reader="17", text="another")]
+
+    def evict(self, holder: Holder) -> None:
+        if self.is_away:
+            raise Unavailable("the server is away")
+        self.evicted.append(holder.reader)
+
+    evicted: list[str]
+
+
+def test_an_eviction_that_fails_is_tried_again() -> None:
+    world = World()
+    feed = Contended(memory().settings)
+    feed.evicted, feed.is_away = [], True
+    host = world.host("a", feed)
+    world.pass_time(3, host)
+    host.node._work.leases.predecessors[PartitionId("p0")] = "17"
+    host.gaps.verify(PartitionId("p0"))
+    assert feed.evicted == []
+    feed.is_away = False
+    for _ in range(2):
+        host.gaps.verify(PartitionId("p0"))
+    assert feed.evicted == ["17"]
+
+
+def test_a_checkpoint_never_goes_back() -> None:
+    world = World()
+    host = world.host("a", memory(changes=10), poll=1)
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        context.checkpoint()
+        raise RuntimeError("after the checkpoint")
+
+    world.fail = fail
+    world.pass_time(10, host)
+    world.leave(host)
+    assert world.calls("p0")[:3] == ["open", 10, "OBSERVER_ERROR"] and len(world.errors) == 1
+    assert place(world.rows()["p0"]).endswith("0:9")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from penstock import Changes, CloseReason, Observer, PartitionContext, Processor, Rejected
-from penstock.errors import SettingsError
+from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.feeds.memory import MemoryFeed
 from penstock.leases.memory import MemoryStore
+from penstock.processes import StopRequest
 from tests.processor.world import memory
 from tests.reading.made import until
 
@@ -94,7 +95,7 @@ def test_a_signal_ends_run_in_order(number: int) -> None:
     before = signal.getsignal(number)
 
     def kill() -> None:
-        until(lambda: processor.partitions)
+        until(lambda: Closing.seen)  # it is open
         os.kill(os.getpid(), number)
 
     threading.Thread(target=kill).start()
@@ -205,3 +206,60 @@ def test_a_long_call_keeps_the_connection_alive() -> None:
             until(lambda: kept)
             go_on.set()
     thread.join(30)
+
+
+def test_a_read_that_hangs_costs_no_thread() -> None:
+    feed, hangs, go_on = memory(partitions=2), threading.Event(), threading.Event()
+    follow = feed.follow
+
+    def followed(partition: Any, *arguments: Any, **keywords: Any) -> Any:
+        if partition == "p0" and not hangs.is_set():
+            hangs.set()
+            go_on.wait(30)
+        return follow(partition, *arguments, **keywords)
+
+    feed.follow = followed  # type: ignore[method-assign]
+    observer, intervals = Counting.fresh(), {**FAST, "read_timeout": 0.3, "threads": 1}
+    with Processor(feed, leases=MemoryStore(), name="t", observer=observer, **intervals) as made:
+        thread = start(made)
+        until(lambda: hangs.is_set() and len(observer.seen.get("p1", ())) == 30)
+        go_on.set()
+        until(lambda: len(observer.seen.get("p0", ())) == 30)
+        until(lambda: [each.is_alive() for each in made._threads].count(True) == 1)
+    thread.join(30)
+
+
+def test_what_an_observer_does_after_a_stop_gave_up_on_it_is_not_saved() -> None:
+    store, go_on, raised = MemoryStore(), threading.Event(), list[Exception]()
+
+    class Slow(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            go_on.wait(30)
+            try:
+                context.checkpoint()
+            except LeaseLost as error:
+                raised.append(error)
+
+    made = Processor(memory(), leases=store, name="t", observer=Slow, patience=0.2, **FAST)
+    thread = start(made)
+    until(lambda: [part.busy_since for part in made.node.owned.values()] not in ([], [None]))
+    made.stop()
+    thread.join(30)
+    before = store.list("")
+    with pytest.raises(Unavailable):
+        made._store.list("")
+    go_on.set()
+    until(lambda: not any(each.is_alive() for each in made._threads))
+    assert raised and store.list("") == before
+
+
+def test_a_stop_within_a_wait_of_the_same_thread_is_safe() -> None:
+    """As a signal handler sets it."""
+    request = StopRequest()
+    before = signal.signal(signal.SIGALRM, lambda *_: request.set())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        assert request.wait(30)
+        assert request.wait(0) and request.is_set()
+    finally:
+        signal.signal(signal.SIGALRM, before)
