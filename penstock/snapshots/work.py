@@ -166,6 +166,9 @@ class Work:
             else:
                 self.done.add(number)
                 self.chunks += chunks
+        # Numbers of chunks that were not stored, or were deleted before.
+        numbers = {int(chunk["chunk"]) for chunk, _ in stored}
+        self._free = sorted(set(range(self._number)) - numbers, reverse=True)
 
 
 def header_of(

@@ -111,6 +111,18 @@ def test_a_reading_of_which_chunks_are_gone_is_not_whole() -> None:
     assert (work.done, work.abandoned) == ({2}, {1, 2, 3, 5})
 
 
+def test_chunks_that_go_on_after_another_process_are_numbered_without_a_hole() -> None:
+    work = Work()
+    work.restore(PLAN, [stored(0, 1, last=True), stored(1, 3, last=False), stored(2, 5, last=True)])
+    assert work.holes == 3
+    (left,) = work.set_parts()
+    work.discarded()
+    assert read(work, left, 3).numbers == [0, 2, 3]
+    while work.holes:
+        work.add(chunk(work.number(PartReading())[0], 0))
+    assert [one["chunk"] for one in work.all_chunks()] == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_header_that_is_not_ours_is_malformed() -> None:
     for text in ("", "x", "{}", orjson.dumps({"range": 1}).decode(), "[]"):
         with pytest.raises(Malformed):
