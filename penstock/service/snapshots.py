@@ -81,7 +81,10 @@ class Snapshots(Closes):
         assert isinstance(sink, JetStreamSettings)
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
         stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
-        desk = Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks, is_ours=self._goes_on)
+        desk = Desk(
+            self._pipeline, sink, stream, bookmarks=self._bookmarks, gap=self._gap,
+            is_ours=self._goes_on,
+        )  # fmt: skip
         tables = FollowedTables(
             self._pipeline.name, self._sources, sink, is_ours=self._goes_on,
             suspended=self._suspended,
@@ -178,6 +181,12 @@ class Snapshots(Closes):
 
     def _bookmarks(self, backend: str) -> Bookmarks:
         return self._positions(backend).load()
+
+    def _gap(self, backend: str) -> str:
+        """The last gap of each partition, and whether it was passed."""
+        rows = self._positions(backend).gaps.rows()
+        last = {name: row["gaps"][-1] for name, row in sorted(rows.items()) if row["gaps"]}
+        return " ".join(f"{name}:{gap['id']}:{gap['to']}" for name, gap in last.items())
 
     def _positions(self, backend: str) -> Positions:
         pipeline = self._pipeline

@@ -57,6 +57,7 @@ class SnapshotRun:
         self._failure: BaseException | None = None  # the first one; others may follow from it
         self._lock = threading.Lock()  # over `progress` and `_failure`
         self._ends_at = 0.0  # of the source's snapshot, monotonic seconds
+        self._gap = ""  # the job's, before the source's snapshot
         self._again: Sequence[Any] = ()  # ranges to be read once more
         self._is_left = self._is_read = self._is_meta_sent = False
 
@@ -124,6 +125,7 @@ class SnapshotRun:
 
     def _finish(self, stream: InitStream, kept: Kept, start: int) -> bool:
         """Reads what is left under one snapshot of the source; whether that was all."""
+        self._gap = self.job.gap()
         with self._snapshot() as taken:
             self._ends_at = time.monotonic() + self._settings.max_age
             self._begin_on(stream, taken)
@@ -146,7 +148,8 @@ class SnapshotRun:
     def _begin_on(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Before a snapshot is read: what was read before stays, if the two add up."""
         plan, work = self._work.plan, self._work
-        fits = plan is not None and plan.mark and plan.version == taken.schema.version
+        now = taken.schema.version, self._gap
+        fits = plan is not None and plan.mark and (plan.version, plan.gap) == now
         if plan is not None and fits:
             done = [plan.ranges[number] for number in sorted(work.done)]
             again = taken.written_since(done, plan.mark)
@@ -240,7 +243,7 @@ class SnapshotRun:
             ranges = taken.plan(_RANGE * self._settings.chunk_rows, _RANGE * size)
             plan = self._work.plan = SnapshotPlan(
                 ranges=ranges, version=taken.schema.version, mark=taken.mark, lsn=taken.lsn,
-                position=taken.position, start=start,
+                position=taken.position, start=start, gap=self._gap,
             )  # fmt: skip
             if job.pipeline and plan.mark and len(ranges) > 1:
                 Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
@@ -250,10 +253,15 @@ class SnapshotRun:
         self._work.set_parts(self._again)
 
     def _verify(self, taken: TableSnapshot) -> None:
+        known, gap = self.job.known(), self.job.gap()
         try:
-            taken.verify(self.job.known())
+            taken.verify(known)
+            if gap != self._gap:
+                raise Unavailable(
+                    "changes were lost during the snapshot", hint="ask for another snapshot"
+                )
         except Unavailable:
-            self._forget()  # its positions can't be compared with those of changes
+            self._forget()  # changes do not go on where it was taken
             raise
 
     def _check(self, stream: InitStream, taken: TableSnapshot) -> None:

@@ -17,6 +17,7 @@ from penstock.nats.buckets import Bucket
 from penstock.position import Bookmark, PartitionId
 from penstock.snapshots.job import Cancelled
 from penstock.snapshots.run import SnapshotRun
+from penstock.wire.pgoutput.lsn import parse_lsn
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 from tests.snapshots.gate import Gate
@@ -401,6 +402,25 @@ def test_another_history_meanwhile_begins_the_run_anew(world: World) -> None:
     assert [len(read(one)["data"]) for one in world.chunks(run)] == [10]
     assert world.meta(table)["position"].startswith("e0001-")
     assert world.meta(table)["chunks"][0]["position"] == world.meta(table)["position"]
+
+
+def test_a_gap_meanwhile_begins_the_run_anew(world: World) -> None:
+    """Of the same history: the slot was lost and made again."""
+    table, lsns = table_of(world, 10), list[str]()
+    gaps = iter(["", "slot:1:", "slot:1:", "slot:1:0/9", "slot:1:0/9", "slot:1:0/9"])
+
+    def gap() -> str:
+        lsns.append(world.database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+        world.database.execute("CREATE TABLE IF NOT EXISTS more (); DROP TABLE more")
+        return next(gaps)
+
+    run = SnapshotRun(world.job(table, gap=gap), world.sink, SnapshotSettings())
+    run.run()
+    assert (len(lsns), run.progress.snapshots) == (6, 3)
+    assert [len(read(one)["data"]) for one in world.chunks(run)] == [10]
+    (chunk,) = world.meta(table)["chunks"]
+    assert chunk["lsn"] == world.meta(table)["lsn"]
+    assert parse_lsn(chunk["lsn"]) > parse_lsn(lsns[4])
 
 
 def test_a_cancelled_run_waits_for_no_old_transaction(world: World) -> None:
