@@ -154,7 +154,8 @@ class Snapshots(Closes):
             if verb == "request" and isinstance(error, SettingsError):
                 with suppress(Unavailable):  # of two ways to say it one is enough
                     desk.refuse(name, error)
-            return orjson.dumps({"error": error.message, "hint": error.hint})
+            again = {"again": True} if isinstance(error, Unavailable) else {}
+            return orjson.dumps({"error": error.message, "hint": error.hint, **again})
         return None
 
     @staticmethod
@@ -164,7 +165,7 @@ class Snapshots(Closes):
         except SettingsError:
             tables.look()  # it may be new
             if tables.unknown:
-                raise SettingsError(
+                raise Unavailable(
                     f"the tables of {', '.join(tables.unknown)} are not known now",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None

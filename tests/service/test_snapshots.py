@@ -446,8 +446,27 @@ def test_a_request_that_fails_is_answered(
     desk = desk_of()
     monkeypatch.setattr("penstock.snapshots.desk.Desk.request", fail)
     desk.start()
-    expected = {"error": "the bucket does not answer now", "hint": "ask again"}
+    expected = {"error": "the bucket does not answer now", "hint": "ask again", "again": True}
     assert desk.ask(f"request.{database.name}") == expected
+
+
+def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_in(database)
+
+    def fail(_: object) -> None:
+        raise Unavailable("the database does not answer now")
+
+    monkeypatch.setattr("penstock.service.tables.tables_of", fail)
+    desk = desk_of()
+    desk.start()
+    answer = desk.ask(f"request.{table}")
+    assert (answer["again"], "tables of shop are not known" in answer["error"]) == (True, True)
+    assert JetStream(desk.connection).last("INIT", f"init.error.{table}") is None
+    monkeypatch.undo()
+    assert desk.ended(desk.accepted(table)).state == "done"
+    assert "again" not in desk.ask("request.absent")
 
 
 def test_the_command_takes_snapshots_and_lists_them(
