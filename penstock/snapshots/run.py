@@ -34,6 +34,8 @@ _PAGE = 4  # chunks that are read at a time
 _RANGE = 16  # and that a range has, about
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
+Start = tuple[int, str | None]  # of the changes: see `InitStream.end`
+
 log = structlog.get_logger("penstock")
 
 
@@ -83,7 +85,7 @@ class SnapshotRun:
                 if self.job.resumes:
                     self._restore(stream)
                 # Changes after the point are not committed yet: they come after this.
-                start = stream.last_sequence(self._sink.stream) + 1
+                start = stream.end(self._sink.stream)
                 self._run(stream, kept, start)
         except BaseException as error:
             self._stopped.set()
@@ -102,7 +104,7 @@ class SnapshotRun:
         kept.refuse(settings.max_age)
         return kept
 
-    def _run(self, stream: InitStream, kept: Kept, start: int) -> None:
+    def _run(self, stream: InitStream, kept: Kept, start: Start) -> None:
         """Under one snapshot of the source after the other. An error that passes ends the one that
         it is of, once the table was cut."""
         waits, tried = delays(limit=1.0), 0
@@ -123,7 +125,7 @@ class SnapshotRun:
             if self.is_cancelled or self._is_left:  # since we looked
                 self._stopped.set()
 
-    def _finish(self, stream: InitStream, kept: Kept, start: int) -> bool:
+    def _finish(self, stream: InitStream, kept: Kept, start: Start) -> bool:
         """Reads what is left under one snapshot of the source; whether that was all."""
         self._gap = self.job.gap()
         with self._snapshot() as taken:
@@ -215,7 +217,7 @@ class SnapshotRun:
             self._failure = self._failure or error
         self._stopped.set()
 
-    def _take(self, stream: InitStream, taken: TableSnapshot, start: int) -> None:
+    def _take(self, stream: InitStream, taken: TableSnapshot, start: Start) -> None:
         settings = self._settings
         SchemaBucket(self._sink, self.job.pipeline, self.job.prefix).put(taken.schema)
         room = stream.room  # asked once: a worker's first connection may find no server
@@ -236,14 +238,15 @@ class SnapshotRun:
         if not self._work.is_complete and not self._is_old():
             raise Unavailable("it was ended")
 
-    def _plan(self, stream: InitStream, taken: TableSnapshot, start: int, size: int) -> None:
+    def _plan(self, stream: InitStream, taken: TableSnapshot, start: Start, size: int) -> None:
         """Cuts the table, or takes up what is left, and what is to be read again."""
         job, progress = self.job, self.progress
         if (plan := self._work.plan) is None:
             ranges = taken.plan(_RANGE * self._settings.chunk_rows, _RANGE * size)
+            sequence, created = start
             plan = self._work.plan = SnapshotPlan(
                 ranges=ranges, version=taken.schema.version, mark=taken.mark, lsn=taken.lsn,
-                position=taken.position, start=start, gap=self._gap,
+                position=taken.position, start=sequence, created=created, gap=self._gap,
             )  # fmt: skip
             if job.pipeline and plan.mark and len(ranges) > 1:
                 Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)

@@ -21,7 +21,8 @@ ChunkInfo = dict[str, Any]  # an entry of the meta's `chunks`
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPlan:
     """How a table was cut, and by which snapshot: `mark` is that one's (see
-    `feeds.TableSnapshot`), `start` the meta's `start_sequence`, `gap` the job's before it began."""
+    `feeds.TableSnapshot`), `start` the meta's `start_sequence`, `created` its
+    `stream_created`, `gap` the job's before it began."""
 
     ranges: Sequence[Any]
     version: str
@@ -29,6 +30,7 @@ class SnapshotPlan:
     lsn: str
     position: str
     start: int
+    created: str | None = None
     gap: str = ""
 
 

@@ -470,4 +470,17 @@ def test_the_changes_after_the_start_sequence_are_all_that_follow(world: World) 
     table = table_of(world, 10)
     run = world.run(table)
     assert world.meta(table)["start_sequence"] == 1  # no stream of changes yet
+    assert world.meta(table)["stream_created"] is None
     assert world.meta(table)["position"] == run.progress.position
+
+
+def test_the_meta_says_when_the_stream_of_changes_was_made(world: World) -> None:
+    table, name = table_of(world, 10), f"CDC_{world.database.name}"
+    world.api.create({"name": name, "subjects": [f"{name}.>"]})
+    world.sink = world.sink.model_copy(update={"stream": name})
+    world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
+    world.run(table)
+    found = world.api.stream(name)
+    assert found is not None
+    meta = world.meta(table)
+    assert (meta["start_sequence"], meta["stream_created"]) == (2, found["created"])
