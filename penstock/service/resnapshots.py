@@ -5,6 +5,7 @@ What is missing is read from the records of runs each time: nothing is lost with
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -42,7 +43,8 @@ def outdated(
     tables: Sequence[Known], records: Sequence[RunRecord], gap: Passed, now: float
 ) -> tuple[list[Known], bool]:
     """The tables that are to be asked for now, because they have no snapshot from after the gap,
-    nor one that runs or failed just now; and whether all have one. Pure."""
+    nor one that runs or failed just now; and whether all have one (of no table that is not known).
+    Pure."""
     done = {
         one.name
         for one in records
@@ -57,7 +59,7 @@ def outdated(
         if not one.has_ended or (one.state == "failed" and now - one.changed_at < _AGAIN)
     }
     missing = [each for each in tables if each.name not in done]
-    return [each for each in missing if each.name not in busy], not missing
+    return [each for each in missing if each.name not in busy], bool(tables) and not missing
 
 
 class Resnapshots:
@@ -67,6 +69,9 @@ class Resnapshots:
     def __init__(self, backends: Sequence[str], gaps: Callable[[str], Gaps]) -> None:
         self._backends, self._gaps = backends, gaps
         self._look_at = 0.0
+        # By backend and gap: every table that was followed since the gap was first seen. One that
+        # is not followed any more is not mended.
+        self._affected: defaultdict[tuple[str, str], dict[TableName, Known]] = defaultdict(dict)
 
     def look(
         self,
@@ -83,10 +88,13 @@ class Resnapshots:
             for partition, row in gaps.rows().items():
                 if (gap := passed(row)) is None:
                     continue
-                ours = [each for each in tables if each.source.backend == backend]
-                missing, is_mended = outdated(ours, records(), gap, time.time())
+                identity = row["gaps"][-1]["id"]
+                affected = self._affected[backend, identity]
+                affected |= {one.name: one for one in tables if one.source.backend == backend}
+                missing, is_mended = outdated([*affected.values()], records(), gap, time.time())
                 for each in missing:
                     request(each.name)
                 if is_mended:
-                    gaps.clear(partition, seen=row["gaps"][-1]["id"])
+                    gaps.clear(partition, seen=identity)
+                    del self._affected[backend, identity]
                     log.warning("lost changes are mended", backend=backend, partition=partition)

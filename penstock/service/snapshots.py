@@ -81,7 +81,10 @@ class Snapshots(Closes):
         assert isinstance(sink, JetStreamSettings)
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
         stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
-        desk = Desk(self._pipeline, sink, stream, bookmarks=self._bookmarks, is_ours=self._goes_on)
+        desk = Desk(
+            self._pipeline, sink, stream, bookmarks=self._bookmarks, gap=self._gap,
+            is_ours=self._goes_on,
+        )  # fmt: skip
         tables = FollowedTables(
             self._pipeline.name, self._sources, sink, is_ours=self._goes_on,
             suspended=self._suspended,
@@ -151,7 +154,8 @@ class Snapshots(Closes):
             if verb == "request" and isinstance(error, SettingsError):
                 with suppress(Unavailable):  # of two ways to say it one is enough
                     desk.refuse(name, error)
-            return orjson.dumps({"error": error.message, "hint": error.hint})
+            again = {"again": True} if isinstance(error, Unavailable) else {}
+            return orjson.dumps({"error": error.message, "hint": error.hint, **again})
         return None
 
     @staticmethod
@@ -161,7 +165,7 @@ class Snapshots(Closes):
         except SettingsError:
             tables.look()  # it may be new
             if tables.unknown:
-                raise SettingsError(
+                raise Unavailable(
                     f"the tables of {', '.join(tables.unknown)} are not known now",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
@@ -178,6 +182,12 @@ class Snapshots(Closes):
 
     def _bookmarks(self, backend: str) -> Bookmarks:
         return self._positions(backend).load()
+
+    def _gap(self, backend: str) -> str:
+        """The last gap of each partition, and whether it was passed."""
+        rows = self._positions(backend).gaps.rows()
+        last = {name: row["gaps"][-1] for name, row in sorted(rows.items()) if row["gaps"]}
+        return " ".join(f"{name}:{gap['id']}:{gap['to']}" for name, gap in last.items())
 
     def _positions(self, backend: str) -> Positions:
         pipeline = self._pipeline

@@ -36,8 +36,9 @@ ALIVE = 10.0  # seconds after which the record of a run is stored again
 
 
 class Desk:
-    """`bookmarks` gives a backend's saved bookmarks; `stream` and `records` are of its thread.
-    Runs end, and their records stay, once it is not `is_ours` any more; it never is again."""
+    """`bookmarks` gives a backend's saved bookmarks, `gap` a text of its last gaps; `stream`
+    and `records` are of its thread. Runs end, and their records stay, once it is not `is_ours` any
+    more; it never is again."""
 
     def __init__(
         self,
@@ -46,10 +47,11 @@ class Desk:
         stream: InitStream,
         *,
         bookmarks: Callable[[str], Bookmarks],
+        gap: Callable[[str], str] = lambda _: "",
         is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
-        self._bookmarks, self._is_ours = bookmarks, is_ours
+        self._bookmarks, self._gap, self._is_ours = bookmarks, gap, is_ours
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
         self._refused: dict[TableName, str] = {}
         self._totals: defaultdict[str, SnapshotTotals] = defaultdict(SnapshotTotals)
@@ -224,7 +226,7 @@ class Desk:
             snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
             table=schema.table, name=table.name, prefix=source.prefix,
             pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
-            is_ours=self._is_ours, resumes=resumes,
+            gap=lambda: self._gap(source.backend), is_ours=self._is_ours, resumes=resumes,
         )  # fmt: skip
         run = SnapshotRun(job, self._sink, self._pipeline.snapshot, self._pace)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)

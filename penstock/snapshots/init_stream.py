@@ -141,10 +141,11 @@ class InitStream(Closes):
         found = self._tried(lambda api: api.stream(stream))
         return found["config"] if found else None
 
-    def last_sequence(self, stream: str) -> int:
-        """Of the last message of a stream; 0 where there is none yet."""
+    def end(self, stream: str) -> tuple[int, str | None]:
+        """The sequence of the next message of a stream, and when the stream was made (the server's
+        text); 1 and None where there is none yet."""
         found = self._tried(lambda api: api.stream(stream))
-        return int(found["state"]["last_seq"]) if found else 0
+        return (int(found["state"]["last_seq"]) + 1, found["created"]) if found else (1, None)
 
     def _tried(self, ask: Callable[[JetStream], Result]) -> Result:
         """Where the server is away, it is asked again for a while, over another connection."""

@@ -15,7 +15,8 @@ class Cancelled(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What is to be taken. `name` is the table's in messages, and begins with `prefix`, where a
-    pipeline has several backends; `known` gives the saved bookmarks. Once the pipeline is not ours
+    pipeline has several backends; `known` gives the saved bookmarks, `gap` a text that changes with
+    each loss of changes. Once the pipeline is not ours
     any more, the next owner goes on with the snapshot: this run ends without a meta. `resumes`:
     another instance began it. Without the name of a `pipeline` no plan is stored."""
 
@@ -27,6 +28,7 @@ class Job:
     prefix: TableName = ()
     pipeline: str = ""
     known: Callable[[], Bookmarks]
+    gap: Callable[[], str] = lambda: ""
     is_ours: Callable[[], bool] = lambda: True
     resumes: bool = False
 

@@ -61,6 +61,7 @@ class Meta:
             "dictionary": None,
             "exact": self.is_exact,
             "stream": changes,
+            "stream_created": plan.created,
             "start_sequence": plan.start,
             "changes_kept_seconds": self.kept.changes,
             "chunks_kept_seconds": self.kept.chunks,

@@ -34,6 +34,8 @@ _PAGE = 4  # chunks that are read at a time
 _RANGE = 16  # and that a range has, about
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
+Start = tuple[int, str | None]  # of the changes: see `InitStream.end`
+
 log = structlog.get_logger("penstock")
 
 
@@ -57,6 +59,7 @@ class SnapshotRun:
         self._failure: BaseException | None = None  # the first one; others may follow from it
         self._lock = threading.Lock()  # over `progress` and `_failure`
         self._ends_at = 0.0  # of the source's snapshot, monotonic seconds
+        self._gap = ""  # the job's, before the source's snapshot
         self._again: Sequence[Any] = ()  # ranges to be read once more
         self._is_left = self._is_read = self._is_meta_sent = False
 
@@ -82,7 +85,7 @@ class SnapshotRun:
                 if self.job.resumes:
                     self._restore(stream)
                 # Changes after the point are not committed yet: they come after this.
-                start = stream.last_sequence(self._sink.stream) + 1
+                start = stream.end(self._sink.stream)
                 self._run(stream, kept, start)
         except BaseException as error:
             self._stopped.set()
@@ -101,7 +104,7 @@ class SnapshotRun:
         kept.refuse(settings.max_age)
         return kept
 
-    def _run(self, stream: InitStream, kept: Kept, start: int) -> None:
+    def _run(self, stream: InitStream, kept: Kept, start: Start) -> None:
         """Under one snapshot of the source after the other. An error that passes ends the one that
         it is of, once the table was cut."""
         waits, tried = delays(limit=1.0), 0
@@ -122,8 +125,9 @@ class SnapshotRun:
             if self.is_cancelled or self._is_left:  # since we looked
                 self._stopped.set()
 
-    def _finish(self, stream: InitStream, kept: Kept, start: int) -> bool:
+    def _finish(self, stream: InitStream, kept: Kept, start: Start) -> bool:
         """Reads what is left under one snapshot of the source; whether that was all."""
+        self._gap = self.job.gap()
         with self._snapshot() as taken:
             self._ends_at = time.monotonic() + self._settings.max_age
             self._begin_on(stream, taken)
@@ -146,7 +150,8 @@ class SnapshotRun:
     def _begin_on(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Before a snapshot is read: what was read before stays, if the two add up."""
         plan, work = self._work.plan, self._work
-        fits = plan is not None and plan.mark and plan.version == taken.schema.version
+        now = taken.schema.version, self._gap
+        fits = plan is not None and plan.mark and (plan.version, plan.gap) == now
         if plan is not None and fits:
             done = [plan.ranges[number] for number in sorted(work.done)]
             again = taken.written_since(done, plan.mark)
@@ -212,7 +217,7 @@ class SnapshotRun:
             self._failure = self._failure or error
         self._stopped.set()
 
-    def _take(self, stream: InitStream, taken: TableSnapshot, start: int) -> None:
+    def _take(self, stream: InitStream, taken: TableSnapshot, start: Start) -> None:
         settings = self._settings
         SchemaBucket(self._sink, self.job.pipeline, self.job.prefix).put(taken.schema)
         room = stream.room  # asked once: a worker's first connection may find no server
@@ -233,14 +238,15 @@ class SnapshotRun:
         if not self._work.is_complete and not self._is_old():
             raise Unavailable("it was ended")
 
-    def _plan(self, stream: InitStream, taken: TableSnapshot, start: int, size: int) -> None:
+    def _plan(self, stream: InitStream, taken: TableSnapshot, start: Start, size: int) -> None:
         """Cuts the table, or takes up what is left, and what is to be read again."""
         job, progress = self.job, self.progress
         if (plan := self._work.plan) is None:
             ranges = taken.plan(_RANGE * self._settings.chunk_rows, _RANGE * size)
+            sequence, created = start
             plan = self._work.plan = SnapshotPlan(
                 ranges=ranges, version=taken.schema.version, mark=taken.mark, lsn=taken.lsn,
-                position=taken.position, start=start,
+                position=taken.position, start=sequence, created=created, gap=self._gap,
             )  # fmt: skip
             if job.pipeline and plan.mark and len(ranges) > 1:
                 Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
@@ -250,10 +256,15 @@ class SnapshotRun:
         self._work.set_parts(self._again)
 
     def _verify(self, taken: TableSnapshot) -> None:
+        known, gap = self.job.known(), self.job.gap()
         try:
-            taken.verify(self.job.known())
+            taken.verify(known)
+            if gap != self._gap:
+                raise Unavailable(
+                    "changes were lost during the snapshot", hint="ask for another snapshot"
+                )
         except Unavailable:
-            self._forget()  # its positions can't be compared with those of changes
+            self._forget()  # changes do not go on where it was taken
             raise
 
     def _check(self, stream: InitStream, taken: TableSnapshot) -> None:

@@ -13,6 +13,7 @@ import orjson
 from penstock.errors import Malformed
 
 HEADER = "Penstock-Chunk"
+_FIELDS = "range", "first", "index", "rows", "lsn", "position", "last"  # of its value
 
 ChunkInfo = dict[str, Any]  # an entry of the meta's `chunks`
 
@@ -20,7 +21,8 @@ ChunkInfo = dict[str, Any]  # an entry of the meta's `chunks`
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPlan:
     """How a table was cut, and by which snapshot: `mark` is that one's (see
-    `feeds.TableSnapshot`), `start` the meta's `start_sequence`."""
+    `feeds.TableSnapshot`), `start` the meta's `start_sequence`, `created` its
+    `stream_created`, `gap` the job's before it began."""
 
     ranges: Sequence[Any]
     version: str
@@ -28,6 +30,8 @@ class SnapshotPlan:
     lsn: str
     position: str
     start: int
+    created: str | None = None
+    gap: str = ""
 
 
 class SnapshotPart(NamedTuple):
@@ -149,31 +153,36 @@ class Work:
         """Goes on after another process: its plan, and its chunks with their headers."""
         self.plan = plan
         readings: dict[tuple[int | None, int], list[ChunkInfo]] = {}
-        whole: set[tuple[int | None, int]] = set()
+        counts: dict[tuple[int | None, int], int] = {}  # of the chunks of those with a last one
         for chunk, header in stored:
             self._number = max(self._number, int(chunk["chunk"]) + 1)
             reading = header["range"], header["first"]
             readings.setdefault(reading, []).append(chunk)
             if header["last"]:
-                whole.add(reading)
+                counts[reading] = header["index"] + 1
         for reading, chunks in readings.items():
             number, _ = reading
-            if number is None or reading not in whole or number in self.done:
+            # Some of its chunks may be gone, though the last one is there.
+            is_whole = len(chunks) == counts.get(reading)
+            if number is None or not is_whole or number in self.done:
                 self.abandoned |= {int(one["chunk"]) for one in chunks}
             else:
                 self.done.add(number)
                 self.chunks += chunks
+        # Numbers of chunks that were not stored, or were deleted before.
+        numbers = {int(chunk["chunk"]) for chunk, _ in stored}
+        self._free = sorted(set(range(self._number)) - numbers, reverse=True)
 
 
 def header_of(
     part: SnapshotPart, reading: PartReading, *, rows: int, place: tuple[str, str], is_last: bool
 ) -> bytes:
-    """What a chunk says of itself, for `restore`: of which range, and of which reading of it.
-    `place`: its `lsn` and `position`."""
+    """What a chunk says of itself, for `restore`: of which range, of which reading of it, and
+    which chunk of that. `place`: its `lsn` and `position`."""
     lsn, position = place
     about = {
-        "range": part.number, "first": reading.numbers[0], "rows": rows, "lsn": lsn,
-        "position": position, "last": is_last,
+        "range": part.number, "first": reading.numbers[0], "index": len(reading.numbers) - 1,
+        "rows": rows, "lsn": lsn, "position": position, "last": is_last,
     }  # fmt: skip
     return orjson.dumps(about)
 
@@ -182,6 +191,6 @@ def read_header(value: str) -> Any:
     """Raises Malformed."""
     try:
         found = orjson.loads(value)
-        return {key: found[key] for key in ("range", "first", "rows", "lsn", "position", "last")}
+        return {key: found[key] for key in _FIELDS}
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(f"the header {HEADER} of a chunk can't be read") from error

@@ -58,6 +58,27 @@ def test_tables_are_asked_for_until_each_has_a_snapshot_of_after_the_gap(
     assert ([each.schema.table for each in found[0]], found[1]) == (asked, mended)
 
 
+def test_no_table_is_no_proof_that_a_gap_is_mended() -> None:
+    assert outdated([], [], Passed("00000000/00000020", AT), AT + 100) == ([], False)
+
+
+def test_a_table_that_is_not_followed_any_more_is_not_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resnapshots, "_LOOK", 0.0)
+    gaps = Gaps(MemoryStore(), "p/shop")
+    gaps.record("slot", GAP)
+    records = [record("a", "done", AT + 1)]
+    asked: list[TableName] = []
+    mending = Resnapshots(["shop"], lambda _: gaps)
+    for tables in ([table("a"), table("b")], [table("a")], []):
+        mending.look(tables, lambda: records, asked.append)
+    assert (asked, gaps.rows()["slot"]["stale"]) == ([("b",)] * 3, True)
+    records.append(record("b", "done", AT + 1))
+    mending.look([table("a"), table("b")], lambda: records, asked.append)
+    assert not gaps.rows()["slot"]["stale"]
+
+
 def test_a_gap_that_is_not_passed_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"stale": True, "gaps": [GAP]}
     assert passed(row) == Passed("00000000/00000020", AT)

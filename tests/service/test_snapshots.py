@@ -287,6 +287,28 @@ def test_a_run_goes_on_where_a_dead_service_left_it(
     assert desk.records.plan(snapshot_id) is None
 
 
+def test_a_run_begins_anew_where_changes_were_lost_since(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_in(database, 4000)
+    desk, gate = desk_of(chunk_rows=50, slots=1), Gate(monkeypatch, "init.snap.", 40)
+    desk.start()
+    snapshot_id = desk.accepted(table)
+    gate.reached()
+    desk.is_ours = False
+    gate.open()
+    desk.stop()
+    left = desk.chunks(table, snapshot_id)
+    monkeypatch.undo()
+    with closing(open_store(desk.pipeline.positions)) as store:
+        gap = {"id": "1", "cause": "slot_missing", "from": "", "to": "", "policy": "continue"}
+        Gaps(store, f"{desk.name}/shop").record(f"s_{database.name}", gap)
+    desk.start()
+    assert desk.ended(snapshot_id).rows == 4000
+    sequences = {one.sequence for one in desk.chunks(table, snapshot_id)}
+    assert sequences.isdisjoint(one.sequence for one in left)
+
+
 def test_five_tables_at_once_and_five_requests_for_one(
     database: Database, desk_of: Callable[..., Desk]
 ) -> None:
@@ -424,8 +446,27 @@ def test_a_request_that_fails_is_answered(
     desk = desk_of()
     monkeypatch.setattr("penstock.snapshots.desk.Desk.request", fail)
     desk.start()
-    expected = {"error": "the bucket does not answer now", "hint": "ask again"}
+    expected = {"error": "the bucket does not answer now", "hint": "ask again", "again": True}
     assert desk.ask(f"request.{database.name}") == expected
+
+
+def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_in(database)
+
+    def fail(_: object) -> None:
+        raise Unavailable("the database does not answer now")
+
+    monkeypatch.setattr("penstock.service.tables.tables_of", fail)
+    desk = desk_of()
+    desk.start()
+    answer = desk.ask(f"request.{table}")
+    assert (answer["again"], "tables of shop are not known" in answer["error"]) == (True, True)
+    assert JetStream(desk.connection).last("INIT", f"init.error.{table}") is None
+    monkeypatch.undo()
+    assert desk.ended(desk.accepted(table)).state == "done"
+    assert "again" not in desk.ask("request.absent")
 
 
 def test_the_command_takes_snapshots_and_lists_them(

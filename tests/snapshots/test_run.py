@@ -17,6 +17,7 @@ from penstock.nats.buckets import Bucket
 from penstock.position import Bookmark, PartitionId
 from penstock.snapshots.job import Cancelled
 from penstock.snapshots.run import SnapshotRun
+from penstock.wire.pgoutput.lsn import parse_lsn
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 from tests.snapshots.gate import Gate
@@ -403,6 +404,25 @@ def test_another_history_meanwhile_begins_the_run_anew(world: World) -> None:
     assert world.meta(table)["chunks"][0]["position"] == world.meta(table)["position"]
 
 
+def test_a_gap_meanwhile_begins_the_run_anew(world: World) -> None:
+    """Of the same history: the slot was lost and made again."""
+    table, lsns = table_of(world, 10), list[str]()
+    gaps = iter(["", "slot:1:", "slot:1:", "slot:1:0/9", "slot:1:0/9", "slot:1:0/9"])
+
+    def gap() -> str:
+        lsns.append(world.database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+        world.database.execute("CREATE TABLE IF NOT EXISTS more (); DROP TABLE more")
+        return next(gaps)
+
+    run = SnapshotRun(world.job(table, gap=gap), world.sink, SnapshotSettings())
+    run.run()
+    assert (len(lsns), run.progress.snapshots) == (6, 3)
+    assert [len(read(one)["data"]) for one in world.chunks(run)] == [10]
+    (chunk,) = world.meta(table)["chunks"]
+    assert chunk["lsn"] == world.meta(table)["lsn"]
+    assert parse_lsn(chunk["lsn"]) > parse_lsn(lsns[4])
+
+
 def test_a_cancelled_run_waits_for_no_old_transaction(world: World) -> None:
     table = table_of(world, 10)
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(patience=600))
@@ -450,4 +470,17 @@ def test_the_changes_after_the_start_sequence_are_all_that_follow(world: World) 
     table = table_of(world, 10)
     run = world.run(table)
     assert world.meta(table)["start_sequence"] == 1  # no stream of changes yet
+    assert world.meta(table)["stream_created"] is None
     assert world.meta(table)["position"] == run.progress.position
+
+
+def test_the_meta_says_when_the_stream_of_changes_was_made(world: World) -> None:
+    table, name = table_of(world, 10), f"CDC_{world.database.name}"
+    world.api.create({"name": name, "subjects": [f"{name}.>"]})
+    world.sink = world.sink.model_copy(update={"stream": name})
+    world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
+    world.run(table)
+    found = world.api.stream(name)
+    assert found is not None
+    meta = world.meta(table)
+    assert (meta["start_sequence"], meta["stream_created"]) == (2, found["created"])

@@ -76,29 +76,51 @@ def test_what_is_read_again_with_fewer_chunks_leaves_holes_to_fill() -> None:
     assert (work.holes, work.is_complete) == (0, True)
 
 
-def test_chunks_of_another_process_are_taken_by_their_headers() -> None:
-    def stored(number: int, part: int | None, first: int, *, last: bool) -> tuple[Any, Any]:
-        reading = PartReading(numbers=[first])
-        header = header_of(
-            SnapshotPart(part, ""), reading, rows=1, place=("0/1", "1:0"), is_last=last
-        )
-        return chunk(number), read_header(header.decode())
+def stored(part: int | None, *numbers: int, last: bool) -> tuple[Any, Any]:
+    """The last chunk of a reading that has taken these numbers, with its header."""
+    header = header_of(
+        SnapshotPart(part, ""), PartReading(numbers=[*numbers]), rows=1, place=("0/1", "1:0"),
+        is_last=last,
+    )  # fmt: skip
+    return chunk(numbers[-1]), read_header(header.decode())
 
+
+def test_chunks_of_another_process_are_taken_by_their_headers() -> None:
     work = Work()
     work.restore(
         PLAN,
         [
-            stored(0, 0, 0, last=False), stored(2, 0, 0, last=True),  # whole
-            stored(1, 1, 1, last=False),  # in the middle of a reading ...
-            stored(3, 1, 3, last=True),  # ... and another one of the same range, which is whole
-            stored(4, 2, 4, last=False),
-            stored(5, None, 5, last=True),  # under a snapshot that is gone
+            stored(0, 0, last=False), stored(0, 0, 2, last=True),  # whole
+            stored(1, 1, last=False),  # in the middle of a reading ...
+            stored(1, 3, last=True),  # ... and another one of the same range, which is whole
+            stored(2, 4, last=False),
+            stored(None, 5, last=True),  # under a snapshot that is gone
         ],
     )  # fmt: skip
     assert work.done == {0, 1}
     assert sorted(one["chunk"] for one in work.chunks) == [0, 2, 3]
     assert work.abandoned == {1, 4, 5}
     assert work.set_parts() == [SnapshotPart(2, "c")]
+
+
+def test_a_reading_of_which_chunks_are_gone_is_not_whole() -> None:
+    work = Work()
+    lost_first = stored(0, 0, 1, 2, last=True), stored(0, 0, 1, last=False)
+    lost_middle = stored(1, 3, last=False), stored(1, 3, 4, 5, last=True)
+    work.restore(PLAN, [*lost_first, *lost_middle, stored(2, 6, last=True)])
+    assert (work.done, work.abandoned) == ({2}, {1, 2, 3, 5})
+
+
+def test_chunks_that_go_on_after_another_process_are_numbered_without_a_hole() -> None:
+    work = Work()
+    work.restore(PLAN, [stored(0, 1, last=True), stored(1, 3, last=False), stored(2, 5, last=True)])
+    assert work.holes == 3
+    (left,) = work.set_parts()
+    work.discarded()
+    assert read(work, left, 3).numbers == [0, 2, 3]
+    while work.holes:
+        work.add(chunk(work.number(PartReading())[0], 0))
+    assert [one["chunk"] for one in work.all_chunks()] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_header_that_is_not_ours_is_malformed() -> None:
