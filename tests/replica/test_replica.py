@@ -60,6 +60,19 @@ def test_rows_that_were_there_and_all_changes_after_them(
     assert mirror.status.changes > 0
 
 
+@pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
+def test_chunks_that_the_pipeline_compresses(
+    encoding: str, database: Database, world_of: Callable[..., World], tmp_path: object
+) -> None:
+    database.execute(EVERYTHING)
+    messages = "batch" if encoding == "arrow" else "change"
+    zstd = {"compression": "zstd"}
+    world = world_of(snapshot=zstd, encoding=encoding, messages=messages).start()
+    target = f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    same(database, target, "things")
+
+
 def test_what_sqlite_has(
     database: Database, world_of: Callable[..., World], tmp_path: object
 ) -> None:
