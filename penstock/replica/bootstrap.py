@@ -29,6 +29,7 @@ _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
 _ATTEMPTS = 5  # snapshots that may fail, one after the other
 _AT_ONCE = 8  # chunks
+_READINGS = 3  # of one snapshot, whose chunks may be others meanwhile
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Bootstrap:
         self._coder: RowCoder | None = None  # since the target is ready for the rows
         self._consumer: PullConsumer | None = None
         self._failures = 0
+        self._readings = 1
         self._is_patient = is_patient
         self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
 
@@ -110,9 +112,14 @@ class Bootstrap:
     def _take_snap(self, message: Delivered) -> None:
         self._asked_at = self._clock()
         body = body_of(message.headers, message.payload)
-        self._prepare(message.headers.get("Penstock-Table-Schema", ""))
+        version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
-        if chunk.chunk not in self._chunks:
+        self._prepare(version)
+        known = self._chunks.get(chunk.chunk)
+        if version != self.table.version or known not in (None, chunk):
+            # The service gives a number that it did not need to other rows.
+            self._read_again(f"chunk {chunk.chunk} was published again, with other rows")
+        elif known is None:
             assert self._coder is not None
             self._target.load(self.table, chunk, self._coder.rows(body["data"]))
             self._chunks[chunk.chunk] = chunk
@@ -128,7 +135,10 @@ class Bootstrap:
             return None
         self._prepare(meta["schema_version"])
         if problem := differs(meta, list(self._chunks.values())):
-            self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
+            if self._readings == 1:
+                self._read_again(problem)
+            else:
+                self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
             return None
         stream = JetStream(self._connection).stream(meta["stream"]) or {}
         found = replace(
@@ -155,6 +165,8 @@ class Bootstrap:
                 f"the bucket schemas does not have the version {version} of {self.progress.name}",
                 hint="the pipeline stores it within a minute or two; its log says what keeps it",
             )
+        if self.table.version not in ("", version):
+            self._drop_rows()  # they may have other columns
         self.table = replace(self.table.with_schema(found), kept=())
         for each in self._target.begin(self.table):
             self._chunks[each.chunk] = each
@@ -201,8 +213,24 @@ class Bootstrap:
         if snapshot_id == self.table.snapshot_id:
             return
         self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
+        self._readings = 1
+        self._forget()
+
+    def _forget(self) -> None:
         self.progress.rows = self.progress.chunks = 0
         self._chunks, self._coder, self._consumer = {}, None, None
+
+    def _drop_rows(self) -> None:
+        self._target.begin(replace(self.table, snapshot_id="", state="loading"))
+
+    def _read_again(self, why: str) -> None:
+        """The same snapshot from its beginning."""
+        self._readings += 1
+        if self._readings > _READINGS:
+            self._fail(f"the snapshot {self.table.snapshot_id}: {why}")
+            return
+        self._drop_rows()
+        self._forget()
 
     def _fail(self, why: str, hint: str = "") -> None:
         self._failures += 1
