@@ -115,6 +115,8 @@ class Bootstrap:
         version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
         self._prepare(version)
+        cursor = body["position"].rpartition(":")[0]
+        self.table = replace(self.table, settled=max(self.table.settled, cursor))
         known = self._chunks.get(chunk.chunk)
         if version != self.table.version or known not in (None, chunk):
             # The service gives a number that it did not need to other rows.
@@ -212,7 +214,7 @@ class Bootstrap:
     def _follow(self, snapshot_id: str) -> None:
         if snapshot_id == self.table.snapshot_id:
             return
-        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
+        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading", settled="")
         self._readings = 1
         self._forget()
 

@@ -66,6 +66,9 @@ class Followed:
             return
         if not self._is_same(message):
             return
+        if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
+            self.problem = "a row that a later chunk may have replaced moved to another key"
+            return
         if self._plan is None:
             self._plan = TablePlan(self.table, self._encoders(self.table))
         self._plan.add(body)
@@ -142,6 +145,13 @@ class Followed:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names = frozenset(self.table.names)
         return True
+
+
+def _moves_in_part(body: Mapping[str, Any], key: Sequence[str]) -> bool:
+    """Whether a change of the key leaves values to be taken from the row under the old key."""
+    before, data = body.get("before") or {}, body.get("data") or {}
+    moves = any(name in before and data.get(name, before[name]) != before[name] for name in key)
+    return moves and any(name not in before for name in body.get("unchanged") or ())
 
 
 _FIRST = Place("", -1)

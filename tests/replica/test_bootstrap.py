@@ -89,3 +89,15 @@ def test_a_chunk_number_that_is_used_again_is_read_from_the_beginning(taken: Tak
     taken.target.apply([], table.sequence)
     assert sorted(dict(row)["id"] or "" for row in rows_of(taken.url, "t")) == ["7", "8"]
     assert (bootstrap.progress.chunks, bootstrap.progress.rows) == (1, 2)
+
+
+def test_chunks_of_several_points_in_the_log_are_remembered(taken: Taken) -> None:
+    taken.purge("init.meta.t")
+    later = "F" * 8 + "/" + "F" * 8
+    subject = f"init.snap.t.{taken.meta['snapshot_id']}.1"
+    body = taken.publish(subject, {**taken.chunk, "chunk": 1, "position": f"{later}:0"})
+    chunks = [taken.meta["chunks"][0], {"chunk": 1, "crc32": crc32(body)}]
+    meta = {**taken.meta, "row_count": 2, "batch_count": 2, "chunks": chunks}
+    taken.publish("init.meta.t", meta)
+    assert whole(taken.bootstrap()).settled == later
+    assert [table.settled for table in taken.target.open(["t"])] == [later]
