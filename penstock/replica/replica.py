@@ -79,7 +79,7 @@ class Replica(Closes):
     ) -> None:
         """Until it `is_stopped`; `once`: until all that was published before is applied. `report`
         is called after each step."""
-        end = self._end() if once else 0
+        end, loads = self._end() if once else 0, self.status.snapshots
         waits = delays(limit=5.0)
         while not is_stopped():
             try:
@@ -95,6 +95,8 @@ class Replica(Closes):
             report(self.status)
             self.copies = self.tables
             if once and not self._loading:
+                if self.status.snapshots != loads:  # the stream may have been unknown before
+                    end, loads = max(end, self._end()), self.status.snapshots
                 end = max([end, *(table.sequence for table in self.tables)])
                 if self._live.sequence >= end or (not count and self._live.is_read):
                     return
@@ -126,7 +128,7 @@ class Replica(Closes):
         self._is_open = False
 
     def _end(self) -> int:
-        """Of the stream, before anything is done; what snapshots add is known later."""
+        """Of the stream, as it is now; 0 if no table is live, of which it would be."""
         self._open()
         stream = next((table.stream for table in self.tables), "")
         found = JetStream(self._connection).stream(stream) if stream else None
