@@ -27,6 +27,7 @@ from penstock.sinks.subject import escape
 
 _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
+_AGAIN = 2.0  # ... where the service said that this may help
 _ATTEMPTS = 5  # snapshots that may fail, one after the other
 _AT_ONCE = 8  # chunks
 _READINGS = 3  # of one snapshot, whose chunks may be others meanwhile
@@ -34,13 +35,15 @@ _READINGS = 3  # of one snapshot, whose chunks may be others meanwhile
 
 @dataclass(slots=True)
 class Loading:
-    """How far a table is loaded. `done` of `ranges`: how far the snapshot is at the source."""
+    """How far a table is loaded. `done` of `ranges`: how far the snapshot is at the source.
+    `problem`: why it is not loaded for now."""
 
     name: str
     rows: int = 0
     chunks: int = 0
     done: int = 0
     ranges: int = 0
+    problem: str = ""
 
 
 class Bootstrap:
@@ -194,6 +197,9 @@ class Bootstrap:
                     hint=f"is the pipeline {self.announced.pipeline} running? start it first",
                 ) from None
             self._follow(stored)
+            return
+        if answer.get("again"):  # the service cannot say yet, or not now
+            self._asked_at += _AGAIN - _SILENCE
             return
         if "error" in answer:
             raise SettingsError(answer["error"], hint=answer.get("hint", ""))

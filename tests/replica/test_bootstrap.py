@@ -11,6 +11,7 @@ from zlib import crc32
 import orjson
 import pytest
 
+from penstock.nats.protocol import Msg
 from penstock.replica.bootstrap import Bootstrap
 from penstock.replica.catalog import Catalog
 from penstock.replica.mirrored import MirrorTable
@@ -101,3 +102,18 @@ def test_chunks_of_several_points_in_the_log_are_remembered(taken: Taken) -> Non
     taken.publish("init.meta.t", meta)
     assert whole(taken.bootstrap()).settled == later
     assert [table.settled for table in taken.target.open(["t"])] == [later]
+
+
+def test_a_service_that_says_again_is_asked_again(taken: Taken, monkeypatch: Any) -> None:
+    answers = [
+        {"error": "not now", "hint": "", "again": True},
+        {"snapshot_id": taken.meta["snapshot_id"]},
+    ]
+    answer = lambda *_: Msg(b"", b"", b"", orjson.dumps(answers.pop(0)))  # noqa: E731
+    monkeypatch.setattr("penstock.replica.bootstrap.asked", answer)
+    bootstrap = taken.bootstrap()
+    bootstrap.table = replace(bootstrap.table, snapshot_id="")
+    bootstrap._asked_at -= 20
+    assert bootstrap.step(0.01) is None
+    assert whole(bootstrap).state == "live"
+    assert answers == []
