@@ -5,9 +5,10 @@ service stopped, its chunks expired) is asked for again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -146,6 +147,9 @@ class Bootstrap:
                 self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
             return None
         stream = JetStream(self._connection).stream(meta["stream"]) or {}
+        if _is_older(meta, stream):
+            self._fail(f"the stream {meta['stream']} was made again after it")
+            return None
         found = replace(
             self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
             cursor=str(meta["position"]).rpartition(":")[0],
@@ -215,6 +219,8 @@ class Bootstrap:
         stream = api.stream(meta["stream"])
         if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
             return None
+        if _is_older(meta, stream):
+            return None
         return str(meta["snapshot_id"])
 
     def _follow(self, snapshot_id: str) -> None:
@@ -246,3 +252,9 @@ class Bootstrap:
             raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
         self.table = replace(self.table, snapshot_id="")
         self._request()
+
+
+def _is_older(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:
+    """Whether a snapshot is of a stream that another has replaced: its sequences mean nothing."""
+    made = stream.get("created")
+    return bool(made) and datetime.fromisoformat(made) > datetime.fromisoformat(meta["timestamp"])

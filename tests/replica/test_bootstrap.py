@@ -104,6 +104,20 @@ def test_chunks_of_several_points_in_the_log_are_remembered(taken: Taken) -> Non
     assert [table.settled for table in taken.target.open(["t"])] == [later]
 
 
+def test_a_snapshot_of_a_stream_that_was_made_again_is_refused(taken: Taken) -> None:
+    api = taken.world.api
+    config = dict((api.stream("CDC") or {})["config"])
+    taken.world.stop_pump()
+    api._call("STREAM.DELETE.CDC", {})
+    api.create(config)
+    bootstrap = taken.bootstrap()
+    assert bootstrap._stored() is None
+    deadline = time.monotonic() + 30
+    while bootstrap.table.snapshot_id and time.monotonic() < deadline:
+        assert bootstrap.step(0.1) is None  # asks for another one
+    assert bootstrap.table.snapshot_id == ""
+
+
 def test_a_service_that_says_again_is_asked_again(taken: Taken, monkeypatch: Any) -> None:
     answers = [
         {"error": "not now", "hint": "", "again": True},
