@@ -129,7 +129,9 @@ class Followed:
         changed = [
             name for name in old if name in now and old[name].data_type != now[name].data_type
         ]
-        if new.key != self.table.key or changed or (added and gone):
+        # A column that was dropped and added again is the last.
+        moved = [name for name in old if name in now] != [name for name in now if name in old]
+        if new.key != self.table.key or changed or moved or (added and gone):
             self.problem = "its columns changed"
         elif any(column.filled for column in added):
             self.problem = "a new column has values in old rows"

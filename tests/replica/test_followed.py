@@ -126,6 +126,18 @@ def test_a_row_that_moved_while_chunks_were_read_is_loaded_again() -> None:
         assert found.work()[-1][0].state == ("loading" if is_lost else "live")
 
 
+def test_columns_in_another_order_are_other_columns() -> None:
+    """`b` was dropped and added again: its old values are gone."""
+    kinds = {"a": "integer", "b": "text", "c": "text"}
+    columns = tuple(MirrorColumn(name=name, data_type=kind) for name, kind in kinds.items())
+    other = [{"name": name, "data_type": kinds[name], "key": name == "a"} for name in "acb"]
+    table = replace(TABLE, columns=columns)
+    schemas = {"v2": {"version": "v2", "columns": other}}
+    found = Followed(table, lambda _: {}, schemas.get, dropped="drop")
+    found.add(message(1, "00000000/00000021:0", schema_version="v2"))
+    assert found.problem == "its columns changed"
+
+
 def test_a_layout_without_positions_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no position.*sink\.layout"):
         followed().add(message(1, "", position=None))
