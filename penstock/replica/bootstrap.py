@@ -78,13 +78,13 @@ class Bootstrap:
     def step(self, wait: float) -> MirrorTable | None:
         """Loads what has come; waits up to `wait` seconds for something. The table, once it is
         live."""
-        if self._clock() - self._asked_at >= _SILENCE:
-            self._request()
         consumer = self._consuming() if self.table.snapshot_id else None
-        if consumer is None:
+        messages = consumer.next(wait, _AT_ONCE) if consumer is not None else []
+        if not messages and self._clock() - self._asked_at >= _SILENCE:
+            self._request()
+        elif consumer is None:
             time.sleep(wait)
-            return None
-        for message in consumer.next(wait, _AT_ONCE):
+        for message in messages:
             kind = message.subject.split(".")[1]
             table = getattr(self, f"_take_{kind}")(message)
             if table is not None:

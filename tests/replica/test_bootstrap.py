@@ -131,3 +131,10 @@ def test_a_service_that_says_again_is_asked_again(taken: Taken, monkeypatch: Any
     assert bootstrap.step(0.01) is None
     assert whole(bootstrap).state == "live"
     assert answers == []
+
+
+def test_what_has_come_is_read_before_a_snapshot_is_asked_for_again(taken: Taken) -> None:
+    bootstrap = taken.bootstrap()
+    bootstrap._asked_at -= 60  # the mirror did something else for a while
+    bootstrap._request = lambda: pytest.fail("it was asked for")  # type: ignore[method-assign]
+    assert bootstrap.step(10) is not None or whole(bootstrap).state == "live"
