@@ -256,5 +256,5 @@ class Bootstrap:
 
 def _is_older(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:
     """Whether a snapshot is of a stream that another has replaced: its sequences mean nothing."""
-    made = stream.get("created")
+    made: str = stream.get("created") or ""
     return bool(made) and datetime.fromisoformat(made) > datetime.fromisoformat(meta["timestamp"])
