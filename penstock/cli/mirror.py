@@ -99,6 +99,8 @@ def lines(status: ReplicaStatus, *, width: int) -> Text:
 
 
 def _bar(loading: Loading) -> str:
+    if loading.problem:
+        return f"{loading.name:<24} {loading.problem}"
     done = _BAR * loading.done // loading.ranges if loading.ranges else 0
     bar = "█" * done + "░" * (_BAR - done)
     return f"{loading.name:<24} {bar} {loading.rows:,} rows in {loading.chunks} chunks"

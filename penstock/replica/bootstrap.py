@@ -5,9 +5,10 @@ service stopped, its chunks expired) is asked for again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -27,19 +28,23 @@ from penstock.sinks.subject import escape
 
 _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
+_AGAIN = 2.0  # ... where the service said that this may help
 _ATTEMPTS = 5  # snapshots that may fail, one after the other
 _AT_ONCE = 8  # chunks
+_READINGS = 3  # of one snapshot, whose chunks may be others meanwhile
 
 
 @dataclass(slots=True)
 class Loading:
-    """How far a table is loaded. `done` of `ranges`: how far the snapshot is at the source."""
+    """How far a table is loaded. `done` of `ranges`: how far the snapshot is at the source.
+    `problem`: why it is not loaded for now."""
 
     name: str
     rows: int = 0
     chunks: int = 0
     done: int = 0
     ranges: int = 0
+    problem: str = ""
 
 
 class Bootstrap:
@@ -66,19 +71,20 @@ class Bootstrap:
         self._coder: RowCoder | None = None  # since the target is ready for the rows
         self._consumer: PullConsumer | None = None
         self._failures = 0
+        self._readings = 1
         self._is_patient = is_patient
         self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
 
     def step(self, wait: float) -> MirrorTable | None:
         """Loads what has come; waits up to `wait` seconds for something. The table, once it is
         live."""
-        if self._clock() - self._asked_at >= _SILENCE:
-            self._request()
         consumer = self._consuming() if self.table.snapshot_id else None
-        if consumer is None:
+        messages = consumer.next(wait, _AT_ONCE) if consumer is not None else []
+        if not messages and self._clock() - self._asked_at >= _SILENCE:
+            self._request()
+        elif consumer is None:
             time.sleep(wait)
-            return None
-        for message in consumer.next(wait, _AT_ONCE):
+        for message in messages:
             kind = message.subject.split(".")[1]
             table = getattr(self, f"_take_{kind}")(message)
             if table is not None:
@@ -110,9 +116,16 @@ class Bootstrap:
     def _take_snap(self, message: Delivered) -> None:
         self._asked_at = self._clock()
         body = body_of(message.headers, message.payload)
-        self._prepare(message.headers.get("Penstock-Table-Schema", ""))
+        version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
-        if chunk.chunk not in self._chunks:
+        self._prepare(version)
+        cursor = body["position"].rpartition(":")[0]
+        self.table = replace(self.table, settled=max(self.table.settled, cursor))
+        known = self._chunks.get(chunk.chunk)
+        if version != self.table.version or known not in (None, chunk):
+            # The service gives a number that it did not need to other rows.
+            self._read_again(f"chunk {chunk.chunk} was published again, with other rows")
+        elif known is None:
             assert self._coder is not None
             self._target.load(self.table, chunk, self._coder.rows(body["data"]))
             self._chunks[chunk.chunk] = chunk
@@ -128,9 +141,15 @@ class Bootstrap:
             return None
         self._prepare(meta["schema_version"])
         if problem := differs(meta, list(self._chunks.values())):
-            self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
+            if self._readings == 1:
+                self._read_again(problem)
+            else:
+                self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
             return None
         stream = JetStream(self._connection).stream(meta["stream"]) or {}
+        if _is_older(meta, stream):
+            self._fail(f"the stream {meta['stream']} was made again after it")
+            return None
         found = replace(
             self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
             cursor=str(meta["position"]).rpartition(":")[0],
@@ -155,6 +174,8 @@ class Bootstrap:
                 f"the bucket schemas does not have the version {version} of {self.progress.name}",
                 hint="the pipeline stores it within a minute or two; its log says what keeps it",
             )
+        if self.table.version not in ("", version):
+            self._drop_rows()  # they may have other columns
         self.table = replace(self.table.with_schema(found), kept=())
         for each in self._target.begin(self.table):
             self._chunks[each.chunk] = each
@@ -181,6 +202,9 @@ class Bootstrap:
                 ) from None
             self._follow(stored)
             return
+        if answer.get("again"):  # the service cannot say yet, or not now
+            self._asked_at += _AGAIN - _SILENCE
+            return
         if "error" in answer:
             raise SettingsError(answer["error"], hint=answer.get("hint", ""))
         self._follow(answer["snapshot_id"])
@@ -195,14 +219,32 @@ class Bootstrap:
         stream = api.stream(meta["stream"])
         if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
             return None
+        if _is_older(meta, stream):
+            return None
         return str(meta["snapshot_id"])
 
     def _follow(self, snapshot_id: str) -> None:
         if snapshot_id == self.table.snapshot_id:
             return
-        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
+        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading", settled="")
+        self._readings = 1
+        self._forget()
+
+    def _forget(self) -> None:
         self.progress.rows = self.progress.chunks = 0
         self._chunks, self._coder, self._consumer = {}, None, None
+
+    def _drop_rows(self) -> None:
+        self._target.begin(replace(self.table, snapshot_id="", state="loading"))
+
+    def _read_again(self, why: str) -> None:
+        """The same snapshot from its beginning."""
+        self._readings += 1
+        if self._readings > _READINGS:
+            self._fail(f"the snapshot {self.table.snapshot_id}: {why}")
+            return
+        self._drop_rows()
+        self._forget()
 
     def _fail(self, why: str, hint: str = "") -> None:
         self._failures += 1
@@ -210,3 +252,9 @@ class Bootstrap:
             raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
         self.table = replace(self.table, snapshot_id="")
         self._request()
+
+
+def _is_older(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:
+    """Whether a snapshot is of a stream that another has replaced: its sequences mean nothing."""
+    made: str = stream.get("created") or ""
+    return bool(made) and datetime.fromisoformat(made) > datetime.fromisoformat(meta["timestamp"])

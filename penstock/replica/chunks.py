@@ -18,7 +18,7 @@ _ARROW = "application/vnd.apache.arrow.stream"
 def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
     """A chunk, a meta or an error. Raises Malformed, SettingsError for a compression that this
     version does not know."""
-    compression = headers.get("Penstock-Compression", "none")
+    compression = headers.get("Content-Encoding", "none")
     if compression not in ("none", "zstd"):
         raise SettingsError(
             f"a snapshot is compressed with {compression!r}, which this version cannot read",

@@ -66,6 +66,9 @@ class Followed:
             return
         if not self._is_same(message):
             return
+        if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
+            self.problem = "a row that a later chunk may have replaced moved to another key"
+            return
         if self._plan is None:
             self._plan = TablePlan(self.table, self._encoders(self.table))
         self._plan.add(body)
@@ -126,7 +129,9 @@ class Followed:
         changed = [
             name for name in old if name in now and old[name].data_type != now[name].data_type
         ]
-        if new.key != self.table.key or changed or (added and gone):
+        # A column that was dropped and added again is the last.
+        moved = [name for name in old if name in now] != [name for name in now if name in old]
+        if new.key != self.table.key or changed or moved or (added and gone):
             self.problem = "its columns changed"
         elif any(column.filled for column in added):
             self.problem = "a new column has values in old rows"
@@ -142,6 +147,13 @@ class Followed:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names = frozenset(self.table.names)
         return True
+
+
+def _moves_in_part(body: Mapping[str, Any], key: Sequence[str]) -> bool:
+    """Whether a change of the key leaves values to be taken from the row under the old key."""
+    before, data = body.get("before") or {}, body.get("data") or {}
+    moves = any(name in before and data.get(name, before[name]) != before[name] for name in key)
+    return moves and any(name not in before for name in body.get("unchanged") or ())
 
 
 _FIRST = Place("", -1)

@@ -31,7 +31,8 @@ class MirrorColumn:
 class MirrorTable:
     """`name` is what messages and buckets call the table; `target` what the target does.
 
-    Changes whose cursor sorts before `cursor` are in the rows of the snapshot. Those of messages up
+    Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
+    `settled` are in some of them, as chunks are of several points in the log. Those of messages up
     to `sequence` are applied, of the stream that was made at `created`. `places`: the last change
     under each subject, which a writer that repeats itself sends again. `kept`: columns that the
     source does not have any more.
@@ -52,6 +53,7 @@ class MirrorTable:
     stream: str = ""
     created: str = ""
     cursor: str = ""
+    settled: str = ""
     sequence: int = 0
     places: Mapping[str, str] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ import structlog
 
 from penstock.backoff import delays
 from penstock.closing import Closes
-from penstock.errors import SettingsError, Unavailable
+from penstock.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
@@ -24,6 +24,7 @@ from penstock.replica.mirrored import MirrorTable
 from penstock.replica.tailing import LiveTables, ReplicaStatus
 from penstock.replica.targets import Target, open_target
 
+_REFUSED = 60.0  # seconds until a table that was refused is asked for again
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
 
 log = structlog.get_logger("penstock")
@@ -36,8 +37,9 @@ class Replica(Closes):
     the source drops. Constructing one does no I/O; not for several threads.
 
     Everything raises SettingsError (the operator must change something), Rejected (no snapshot is
-    to be had), LeaseLost (another replica has the target). Unavailable is raised by what comes
-    first; `run` then waits and goes on.
+    to be had), LeaseLost (another replica has the target); the first two of a single table only
+    where no other is live, or at the end of `once`. Unavailable is raised by what comes first;
+    `run` then waits and goes on.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Replica(Closes):
         self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
         self._loading: dict[str, Bootstrap] = {}
+        self._refused: dict[str, tuple[float, PenstockError]] = {}  # of `_loading`, and when
         self._announced: dict[str, PublishedTable] = {}
         self._revision = -1  # of the bucket of schemas
         self._looked_at = -_LOOK
@@ -79,7 +82,7 @@ class Replica(Closes):
     ) -> None:
         """Until it `is_stopped`; `once`: until all that was published before is applied. `report`
         is called after each step."""
-        end = self._end() if once else 0
+        end, loads = self._end() if once else 0, self.status.snapshots
         waits = delays(limit=5.0)
         while not is_stopped():
             try:
@@ -94,9 +97,13 @@ class Replica(Closes):
                 continue
             report(self.status)
             self.copies = self.tables
-            if once and not self._loading:
+            if once and len(self._loading) == len(self._refused):
+                if self.status.snapshots != loads:  # the stream may have been unknown before
+                    end, loads = max(end, self._end()), self.status.snapshots
                 end = max([end, *(table.sequence for table in self.tables)])
                 if self._live.sequence >= end or (not count and self._live.is_read):
+                    for _, refusal in self._refused.values():
+                        raise refusal
                     return
 
     def step(self, wait: float = 0.5) -> int:
@@ -104,12 +111,10 @@ class Replica(Closes):
         for something. How many changes were applied."""
         self._open()
         self._look()
-        for name, bootstrap in list(self._loading.items()):
-            table = bootstrap.step(0.05 if self.tables else min(wait, 0.2))
-            if table is not None:
-                del self._loading[name]
-                self._live.begin(table)
-                self.status.snapshots += 1
+        for name in list(self._loading):
+            self._load_more(name, 0.05 if self.tables else min(wait, 0.2))
+        if self._refused and not self.tables and len(self._refused) == len(self._loading):
+            raise next(iter(self._refused.values()))[1]
         self._has_begun, count = True, 0
         if self.tables:
             count = self._live.tail(0.0 if self._loading else wait, self.status)
@@ -120,13 +125,34 @@ class Replica(Closes):
 
     def close(self) -> None:
         """Disconnects from everything; the next step connects again."""
-        self._loading = {}
+        self._loading, self._refused = {}, {}
         for each in (self._live, self._target, self._connection):
             each.close()
         self._is_open = False
 
+    def _load_more(self, name: str, wait: float) -> None:
+        """Of one table. One that cannot be had leaves the others running."""
+        bootstrap, now = self._loading[name], time.monotonic()
+        if name in self._refused:
+            if now - self._refused[name][0] < _REFUSED:
+                return
+            del self._refused[name]
+            self._load(bootstrap.announced, bootstrap.table)
+            bootstrap = self._loading[name]
+        try:
+            table = bootstrap.step(wait)
+        except (SettingsError, Rejected) as error:
+            bootstrap.progress.problem = str(error)
+            self._refused[name] = now, error
+            log.warning("a table cannot be loaded", table=name, error=str(error))
+            return
+        if table is not None:
+            del self._loading[name]
+            self._live.begin(table)
+            self.status.snapshots += 1
+
     def _end(self) -> int:
-        """Of the stream, before anything is done; what snapshots add is known later."""
+        """Of the stream, as it is now; 0 if no table is live, of which it would be."""
         self._open()
         stream = next((table.stream for table in self.tables), "")
         found = JetStream(self._connection).stream(stream) if stream else None

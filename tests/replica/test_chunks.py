@@ -14,7 +14,8 @@ from penstock.replica.targets import LoadedChunk
 from penstock.snapshots.chunks import ChunkForm
 
 ROWS = [{"id": 1, "raw": b"\x00"}, {"id": 2, "raw": None}]
-FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1"}
+FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1",
+        "position": "00000000/00000001:0"}  # fmt: skip
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -28,7 +29,7 @@ def test_rows_come_back(encoding: str, compression: str) -> None:
     headers = {"Content-Type": form.content_type.decode()}
     if compression == "zstd":
         body = pa.Codec("zstd").compress(body, asbytes=True)
-        headers["Penstock-Compression"] = "zstd"
+        headers["Content-Encoding"] = "zstd"
     found = body_of(headers, body)
     assert found["data"] == rows
     assert loaded(found, body) == LoadedChunk(4, 2, zlib.crc32(body))
@@ -36,9 +37,9 @@ def test_rows_come_back(encoding: str, compression: str) -> None:
 
 def test_what_cannot_be_read_is_an_error() -> None:
     with pytest.raises(SettingsError, match=r"'lz4'.*snapshot\.compression: none"):
-        body_of({"Penstock-Compression": "lz4"}, b"{}")
+        body_of({"Content-Encoding": "lz4"}, b"{}")
     for headers, body in (
-        ({}, b"{"), ({}, b"\xc1"), ({}, b"[]"), ({"Penstock-Compression": "zstd"}, b"no frame"),
+        ({}, b"{"), ({}, b"\xc1"), ({}, b"[]"), ({"Content-Encoding": "zstd"}, b"no frame"),
         ({"Content-Type": "application/vnd.apache.arrow.stream"}, b"no stream"),
     ):  # fmt: skip
         with pytest.raises(Malformed):

@@ -106,6 +106,38 @@ def test_columns_come_between_the_rows_before_and_after_them() -> None:
     ]
 
 
+def test_a_row_that_moved_while_chunks_were_read_is_loaded_again() -> None:
+    """A chunk has key 1 as X with TX; it moves to 9, another row comes under 1, and a later chunk
+    has both: the TX of key 9 cannot be had from the row that is under 1 now."""
+    moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
+    wide = replace(TABLE, columns=(*TABLE.columns, MirrorColumn(name="large", data_type="text")))
+    torn = replace(wide, settled="00000000/00000020")
+    whole = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": []}
+    for given, place, is_lost in (
+        (moved, "00000000/0000001F:0", True),
+        (moved, "00000000/00000020:0", False),
+        (whole, "00000000/0000001F:0", False),
+        ({**moved, "before": None}, "00000000/0000001F:0", False),
+        ({**moved, "before": {"a": 1, "large": "x"}}, "00000000/0000001F:0", False),
+    ):
+        found = followed(torn)
+        found.add(message(9, place, **given))
+        assert bool(found.problem) == is_lost
+        assert found.work()[-1][0].state == ("loading" if is_lost else "live")
+
+
+def test_columns_in_another_order_are_other_columns() -> None:
+    """`b` was dropped and added again: its old values are gone."""
+    kinds = {"a": "integer", "b": "text", "c": "text"}
+    columns = tuple(MirrorColumn(name=name, data_type=kind) for name, kind in kinds.items())
+    other = [{"name": name, "data_type": kinds[name], "key": name == "a"} for name in "acb"]
+    table = replace(TABLE, columns=columns)
+    schemas = {"v2": {"version": "v2", "columns": other}}
+    found = Followed(table, lambda _: {}, schemas.get, dropped="drop")
+    found.add(message(1, "00000000/00000021:0", schema_version="v2"))
+    assert found.problem == "its columns changed"
+
+
 def test_a_layout_without_positions_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no position.*sink\.layout"):
         followed().add(message(1, "", position=None))

@@ -1,9 +1,12 @@
 """A replica on real servers: the same claims on every target. The pipeline is without Spark."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.replica.bootstrap import Bootstrap
 from tests.replica.world import World, same, sqlite_rows
 from tests.servers import Database
 
@@ -58,6 +61,42 @@ def test_rows_that_were_there_and_all_changes_after_them(
     same(database, target, "things")
     assert mirror.status.snapshots == 0
     assert mirror.status.changes > 0
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
+def test_chunks_that_the_pipeline_compresses(
+    encoding: str, database: Database, world_of: Callable[..., World], tmp_path: object
+) -> None:
+    database.execute(EVERYTHING)
+    messages = "batch" if encoding == "arrow" else "change"
+    zstd = {"compression": "zstd"}
+    world = world_of(snapshot=zstd, encoding=encoding, messages=messages).start()
+    target = f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    same(database, target, "things")
+
+
+def test_the_first_run_once_applies_what_was_published_while_it_loaded(
+    database: Database, world_of: Callable[..., World], tmp_path: Path, monkeypatch: Any
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)")
+    world = world_of().start()
+    step = Bootstrap.step
+
+    def loads(bootstrap: Bootstrap, wait: float) -> Any:
+        table = step(bootstrap, wait)
+        if table is not None:  # more than the mirror takes at a time
+            for n in range(3):
+                database.execute(f"INSERT INTO t SELECT {n} * 1000 + k, {n} FROM"
+                                 " generate_series(2, 1001) k")  # fmt: skip
+            world.published()
+        return table
+
+    monkeypatch.setattr(Bootstrap, "step", loads)
+    target = f"sqlite:///{tmp_path}/mirror.db"
+    mirror = world.mirror(target)
+    assert mirror.status.snapshots == 1
+    same(database, target, "t")
 
 
 def test_what_sqlite_has(

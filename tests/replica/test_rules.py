@@ -275,6 +275,23 @@ def test_a_table_of_someone_else_is_not_overwritten(
         until(lambda: mirror.step(0.1) < 0)
 
 
+def test_a_table_that_cannot_be_had_leaves_the_others(
+    database: Database, world_of: MakeWorld, target: str
+) -> None:
+    database.execute(PEOPLE + "; CREATE TABLE other (id int PRIMARY KEY)")
+    execute(target, "CREATE TABLE people (id int)")
+    world = world_of().start()
+    with pytest.raises(SettingsError, match="a table people that is not of a replica"):
+        world.mirror(target)
+    with world.replica(target) as mirror:
+        until(lambda: mirror.step(0.1) == 0 and bool(mirror.tables))
+        until(lambda: mirror.step(0.1) == 0 and bool(mirror.status.loading[0].problem))
+        database.execute("INSERT INTO other VALUES (1)")
+        until(lambda: mirror.step(0.1) == 1)
+        assert "people" in mirror.status.loading[0].problem
+    same(database, target, "other")
+
+
 def test_no_bucket_is_an_error(database: Database, world_of: MakeWorld, target: str) -> None:
     world = world_of()
     mirror = world.replica(target)

@@ -41,7 +41,9 @@ STREAM = "CDC"
 class World:
     """`start` what publishes; `replica` makes a consumer. `sink` are settings of the sink."""
 
-    def __init__(self, database: Database, nats: Nats, folder: Path, **sink: Any) -> None:
+    def __init__(
+        self, database: Database, nats: Nats, folder: Path, snapshot: Any = None, **sink: Any
+    ) -> None:
         self.database, self.nats, self.folder = database, nats, folder
         self.slot = PartitionId(f"s_{uuid.uuid4().hex[:12]}")
         document = {
@@ -51,6 +53,7 @@ class World:
                 "slot": self.slot, "publication": "p", "create_publication": True,
             }],
             "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM, **sink},
+            "snapshot": snapshot or {},
         }  # fmt: skip
         self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
         self.feed: Any = self.pipeline.backends[0].feed()
