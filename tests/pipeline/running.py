@@ -111,6 +111,13 @@ class Run:
         self.process.kill()
         self.process.wait(60)
 
+    def kill_and_wait(self) -> None:
+        """Until its other processes, which go on for a moment, have ended too."""
+        others = psutil.Process(self.process.pid).children(recursive=True)
+        self.kill()
+        _, alive = psutil.wait_procs(others, timeout=60)
+        assert not alive, alive
+
 
 @contextmanager
 def running(folder: Path, pipeline: dict[str, Any]) -> Iterator[Run]:

@@ -285,14 +285,14 @@ def test_another_list_of_collections_after_a_kill_loses_and_doubles_nothing(
             wait_until_ready(run)
             write(server, 0)
             eventually(lambda: delivered("users") == 6, run=run)
-            run.kill()
+            run.kill_and_wait()
         write(server, 1)
         backend["collections"] = ["users", "orders"]
         with running(tmp_path, file) as run:
             eventually(lambda: delivered("users", "orders") == 24, run=run)
             write(server, 2)
             eventually(lambda: delivered("users", "orders") == 36, run=run)
-            run.kill()
+            run.kill_and_wait()
         write(server, 3)
         backend["collections"] = ["logs", "orders"]
         with running(tmp_path, file) as run:
