@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from penstock.cli.files import load_deployment
-from penstock.cli.listing import Rows, print_list
+from penstock.cli.listing import Rows, columns, print_list
 from penstock.cli.positions_edit import Editing, StoredRow, read_export
 from penstock.cli.positions_owners import about_owner, age_text, owner_text
 from penstock.cli.positions_remaining import print_remaining
@@ -196,9 +194,16 @@ def _row(row: StoredRow, now: datetime) -> dict[str, Any]:
 
 
 def _table(rows: Rows) -> None:
-    table = Table("backend", "partition", "place", "owner", "age", "revision", box=None)
-    for row in rows:
-        place = row["place"] or ("unreadable" if row["place"] is None else "nothing yet")
-        about = (owner_text(row), age_text(row["age_seconds"]), row["revision"])
-        table.add_row(row["backend"], row["partition"], place, *about)
-    Console(soft_wrap=True).print(table)
+    lines = (
+        (
+            row["backend"],
+            row["partition"],
+            row["place"] or ("unreadable" if row["place"] is None else "nothing yet"),
+            owner_text(row),
+            age_text(row["age_seconds"]),
+            row["revision"],
+        )
+        for row in rows
+    )
+    head = ("backend", "partition", "place", "owner", "age", "revision")
+    click.echo(columns(head, lines))

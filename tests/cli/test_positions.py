@@ -36,6 +36,14 @@ def test_a_pipeline_that_never_ran_has_none(file: Path) -> None:
     assert positions(file, "--json").output == "[]\n"
 
 
+def test_a_partition_to_release_is_never_cut(file: Path) -> None:
+    shard = "2026-11-24T10:35:31.380/shardId-00000001795516531392-3bc48f48"
+    store(file, f"shop/default/{shard}", json.dumps({"place": PLACE}))
+    head, line = positions(file).output.splitlines()
+    assert head.split() == ["backend", "partition", "place", "owner", "age", "revision"]
+    assert line.split()[:3] == ["default", shard, PLACE]
+
+
 def test_positions_are_shown_by_backend_and_partition(file: Path) -> None:
     store(file, "shop/default/my/slot", json.dumps({"place": PLACE}))
     store(file, "shopping/default/x", json.dumps({"place": PLACE}))
