@@ -1,17 +1,12 @@
 """`penstock mirror`: keeps copies of tables in SQLite or PostgreSQL."""
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from penstock.errors import SettingsError
+from penstock.processes import StopRequest, ending_at_signals
 from penstock.replica.bootstrap import Loading
 from penstock.replica.replica import Replica
 from penstock.replica.tailing import ReplicaStatus
@@ -52,30 +47,15 @@ def command(
     )
     console = Console(stderr=True, quiet=quiet)
     shown = Live(console=console, refresh_per_second=4, transient=True)
-    with _signals() as is_stopped, replica, shown:
+    stop = StopRequest()  # the transaction that is open then is finished
+    with ending_at_signals(lambda _: stop.set()), replica, shown:
         replica.run(
             once=once,
-            is_stopped=is_stopped,
+            is_stopped=stop.is_set,
             report=lambda status: shown.update(lines(status, width=console.width)),
         )
     for table in replica.copies:
         console.print(f"{table.target}: up to message {table.sequence:,} of {table.stream}")
-
-
-@contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT came: the transaction that is open then is finished."""
-    stopped = threading.Event()
-
-    def stop(_: int, __: FrameType | None) -> None:
-        stopped.set()
-
-    before = {each: signal.signal(each, stop) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped.is_set
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 def _names(tables: str | None) -> list[str] | None:
