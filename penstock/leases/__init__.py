@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from penstock.errors import LeaseLost
 
-__all__ = ["Lease", "LeaseStore", "replace"]
+__all__ = ["Lease", "LeaseStore", "changed", "replace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,11 @@ class Lease:
     continuation: str = ""
     properties: Mapping[str, Any] = field(default_factory=dict, hash=False)
     revision: str = ""
+
+
+def changed(name: str) -> LeaseLost:
+    """What a store raises, or gives, for a row that has another revision than was expected."""
+    return LeaseLost(f"lease {name!r} was changed by another owner")
 
 
 class LeaseStore(Protocol):

@@ -28,7 +28,7 @@ from azure.cosmos.exceptions import (
 )
 
 from penstock.errors import LeaseLost, SettingsError, Unavailable
-from penstock.leases import Lease
+from penstock.leases import Lease, changed
 from penstock.leases.encoding import fields_of, lease_of
 
 _HINT = (
@@ -94,7 +94,7 @@ class CosmosStore:
 
         def written(lease: Lease) -> Lease | LeaseLost:
             try:
-                return _put(rows, lease) if first[lease.name] is lease else _lost(lease.name)
+                return _put(rows, lease) if first[lease.name] is lease else changed(lease.name)
             except LeaseLost as lost:
                 return lost
 
@@ -105,7 +105,7 @@ class CosmosStore:
         """See LeaseStore."""
         if not lease.revision:
             if self.get(lease.name) is not None:
-                raise _lost(lease.name)
+                raise changed(lease.name)
             return
         with self._rows() as rows:
             try:
@@ -118,7 +118,7 @@ class CosmosStore:
             except (CosmosAccessConditionFailedError, CosmosResourceNotFoundError) as error:
                 if error.status_code == 404 and error.sub_status:
                     raise
-                raise _lost(lease.name) from None
+                raise changed(lease.name) from None
 
     def close(self) -> None:
         """See LeaseStore: connections close with their pool."""
@@ -207,7 +207,7 @@ def _put(rows: ContainerProxy, lease: Lease) -> Lease:
     ) as error:
         if error.status_code == 404 and error.sub_status:
             raise
-        raise _lost(lease.name) from None
+        raise changed(lease.name) from None
     return replace(lease, revision=str(stored["_etag"]))
 
 
@@ -219,10 +219,6 @@ def _lease(item: dict[str, Any]) -> Lease:
             f"the item {item.get('id')!r} of the container is no lease",
             hint="give the positions a container of their own",
         ) from None
-
-
-def _lost(name: str) -> LeaseLost:
-    return LeaseLost(f"lease {name!r} was changed by another owner")
 
 
 @contextmanager

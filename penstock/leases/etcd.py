@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from penstock.errors import LeaseLost, SettingsError
-from penstock.leases import Lease
+from penstock.leases import Lease, changed
 from penstock.leases.encoding import fields_of, lease_of, number_of
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway, MaybeDone
 
@@ -97,7 +97,7 @@ class EtcdStore:
             tries=1,  # a removal leaves no id to recognise it by
         )
         if not answer.get("succeeded"):
-            raise _lost(lease.name)
+            raise changed(lease.name)
 
     def close(self) -> None:
         """See LeaseStore."""
@@ -140,7 +140,7 @@ class EtcdStore:
         for entry in answer["responses"][0]["response_range"].get("kvs", []):
             if _fields(entry).get("write") == identity:  # sent before, and carried out
                 return replace(lease, revision=str(entry["mod_revision"]))
-        return _lost(lease.name)
+        return changed(lease.name)
 
     def _send(self, transaction: _Json, *, tries: int = _TRIES) -> _Json:
         with self._gateway() as gateway:
@@ -198,10 +198,6 @@ def _fields(entry: _Json) -> _Json:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _lost(name: str) -> LeaseLost:
-    return LeaseLost(f"lease {name!r} was changed by another owner")
 
 
 def _text(data: bytes) -> str:

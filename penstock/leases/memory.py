@@ -7,7 +7,7 @@ from itertools import count
 from threading import Lock
 
 from penstock.errors import LeaseLost, SettingsError
-from penstock.leases import Lease
+from penstock.leases import Lease, changed
 
 
 class MemoryStore:
@@ -65,4 +65,4 @@ class MemoryStore:
     def _verify(self, lease: Lease) -> None:
         row = self._rows.get(lease.name)
         if (row.revision if row else "") != lease.revision:
-            raise LeaseLost(f"lease {lease.name!r} was changed by another owner")
+            raise changed(lease.name)

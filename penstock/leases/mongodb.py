@@ -20,7 +20,7 @@ from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
 from penstock.errors import LeaseLost, SettingsError, Unavailable
-from penstock.leases import Lease
+from penstock.leases import Lease, changed
 from penstock.leases.encoding import number_of, properties_of, text_of
 
 _Json = dict[str, Any]
@@ -85,9 +85,9 @@ class MongoStore:
                     upsert=not lease.revision,
                 )
             except errors.DuplicateKeyError:
-                raise _lost(lease.name) from None
+                raise changed(lease.name) from None
         if lease.revision and found is None:
-            raise _lost(lease.name)
+            raise changed(lease.name)
         return replace(lease, revision=str(fresh["revision"]))
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
@@ -112,7 +112,7 @@ class MongoStore:
         return [
             replace(lease, revision=str(fresh[lease.name][1]["revision"]))
             if lease.name in written and fresh[lease.name][0] is lease
-            else _lost(lease.name)
+            else changed(lease.name)
             for lease in leases
         ]
 
@@ -122,7 +122,7 @@ class MongoStore:
             found = rows.delete_one({"_id": lease.name, "revision": number_of(lease.revision)})
             if found.deleted_count or (not lease.revision and self.get(lease.name) is None):
                 return
-        raise _lost(lease.name)
+        raise changed(lease.name)
 
     def close(self) -> None:
         """See LeaseStore."""
@@ -202,10 +202,6 @@ def _lease(document: _Json) -> Lease:
             f"the document {document.get('_id')!r} of the collection is no lease",
             hint="give the positions a collection of their own",
         ) from None
-
-
-def _lost(name: str) -> LeaseLost:
-    return LeaseLost(f"lease {name!r} was changed by another owner")
 
 
 @contextmanager

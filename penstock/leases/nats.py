@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from penstock.errors import LeaseLost, PenstockError, SettingsError
-from penstock.leases import Lease, encoding
+from penstock.leases import Lease, changed, encoding
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
@@ -67,7 +67,7 @@ class BucketStore:
             ]
             found = bucket.swap(changes) if changes else []
         return [
-            _lost(lease.name)
+            changed(lease.name)
             if isinstance(one, WrongRevision)
             else replace(lease, revision=str(one))
             for lease, one in zip(leases, found, strict=True)
@@ -81,11 +81,11 @@ class BucketStore:
             if found is None and not lease.revision:
                 return
             if found is None or str(found.revision) != lease.revision:
-                raise _lost(lease.name)
+                raise changed(lease.name)
             try:
                 bucket.delete(key, found.revision)
             except WrongRevision:
-                raise _lost(lease.name) from None
+                raise changed(lease.name) from None
 
     def close(self) -> None:
         """See LeaseStore."""
@@ -155,10 +155,6 @@ def _is_alive(connection: Connection) -> bool:
         connection.close()
         return False
     return True
-
-
-def _lost(name: str) -> LeaseLost:
-    return LeaseLost(f"lease {name!r} was changed by another owner")
 
 
 def _key(name: str) -> str:

@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from penstock.errors import LeaseLost
-from penstock.leases import Lease
+from penstock.leases import Lease, changed
 from penstock.leases.encoding import number_of, packed, unpacked
 
 # Statements, each with its values.
@@ -162,7 +162,7 @@ def _values(lease: Lease) -> Mapping[str, Any]:
 def _outcome(lease: Lease, rows: Sequence[Any]) -> Lease | LeaseLost:
     """What a swap did: its answer has the new revision, or no row."""
     if not rows:
-        return LeaseLost(f"lease {lease.name!r} was changed by another owner")
+        return changed(lease.name)
     return replace(lease, revision=str(rows[0][0]))
 
 
