@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Level"]
+__all__ = ["Finding", "Level", "finding"]
 
 Level = Literal["ok", "warning", "error"]
 
@@ -19,3 +19,8 @@ class Finding:
     subject: str
     message: str
     remedy: str = ""
+
+
+def finding(level: Level, subject: str, message: str, remedy: str = "") -> Finding:
+    """One finding, in a line."""
+    return Finding(level=level, subject=subject, message=message, remedy=remedy)

@@ -5,13 +5,14 @@ nearest known one; that message is made in `penstock.config`, which also reads f
 """
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr
 
-__all__ = ["Duration", "Secret", "Settings", "Size", "parse_duration", "parse_size"]
+__all__ = ["Duration", "Secret", "Settings", "Size", "Start", "parse_duration", "parse_size"]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -34,6 +35,17 @@ def parse_duration(value: Any) -> Any:
     return value
 
 
+def parse_start(value: Any) -> Any:
+    """Where reading starts: YAML reads a time by itself, and in an option a token is JSON; raises
+    ValueError."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise ValueError("a token is JSON") from None
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
 def parse_size(value: Any) -> Any:
     """`256KiB`, `1MiB` -> bytes as int; numbers are bytes; raises ValueError."""
     if isinstance(value, str):
@@ -48,6 +60,8 @@ def parse_size(value: Any) -> Any:
 Duration = Annotated[
     float, BeforeValidator(parse_duration), PlainSerializer(lambda s: f"{Decimal(repr(s)):f}s")
 ]
+# A word, a time or a token.
+Start = Annotated[str | dict[str, Any], BeforeValidator(parse_start)]
 # Bytes.
 Size = Annotated[int, BeforeValidator(parse_size)]
 # Prints as ***; `.get_secret_value()` reads it.

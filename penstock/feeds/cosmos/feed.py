@@ -24,10 +24,10 @@ from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure, t
 from penstock.feeds.cosmos.following import CosmosFollowing
 from penstock.feeds.cosmos.losses import loss
 from penstock.feeds.cosmos.marks import FeedMark, mark_of
-from penstock.feeds.cosmos.preflight import check, finding
+from penstock.feeds.cosmos.preflight import check
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.finding import Finding
+from penstock.finding import Finding, finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.cosmos.decoder import CosmosDecoder

@@ -6,7 +6,7 @@ from penstock.errors import PenstockError
 from penstock.feeds.cosmos.client import CosmosContainer
 from penstock.feeds.cosmos.failures import Refused, translating
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.finding import Finding
+from penstock.finding import Finding, finding
 
 _BACKUP = (
     "give the account continuous backup and enable the feature AllVersionsAndDeletesChangeFeed:"
@@ -20,11 +20,6 @@ def check(settings: CosmosSettings, client: Callable[[], CosmosContainer]) -> li
         return list(_check(settings, client()))
     except PenstockError as error:
         return [finding("error", "server", error.message, error.hint)]
-
-
-def finding(level: str, subject: str, message: str, remedy: str = "") -> Finding:
-    """One finding; `level` is ok, warning or error."""
-    return Finding(level=level, subject=subject, message=message, remedy=remedy)  # type: ignore[arg-type]
 
 
 def _check(settings: CosmosSettings, client: CosmosContainer) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from penstock.errors import Malformed
 from penstock.feeds import At
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.position import bookmarks_from_json
-from penstock.settings import Duration, Secret, Settings
+from penstock.settings import Duration, Secret, Settings, Start
 
 _WORDS: dict[str, At] = {"beginning": "beginning", "now": "now"}
 
@@ -33,7 +33,7 @@ class CosmosSettings(Settings):
     mode: Literal["latest_version", "all_versions_and_deletes"] = "latest_version"
     """`latest_version`: each item as it is now, no deletes. `all_versions_and_deletes`: every
     change, in the period of the account's continuous backup."""
-    start: str | dict[str, Any] = ""
+    start: Start = ""
     """Of a first start: `beginning` (in latest-version mode the default), `now`, a time with a
     zone (what was changed after it), or a token: an iterator's, or the SDK's continuation."""
     on_gap: PolicyWithoutSnapshots = "fail"
@@ -54,17 +54,6 @@ class CosmosSettings(Settings):
     """Seconds for making a connection."""
     timeout: Duration = Field(65.0, gt=0)
     """Seconds without one byte of an answer, after which a call counts as failed."""
-
-    @field_validator("start", mode="before")
-    @classmethod
-    def _is_read(cls, value: Any) -> Any:
-        """YAML reads a time by itself; in an option a token is JSON."""
-        if isinstance(value, str) and value.lstrip().startswith("{"):
-            try:
-                return orjson.loads(value)
-            except orjson.JSONDecodeError:
-                raise ValueError("a token is JSON") from None
-        return value.isoformat() if isinstance(value, datetime) else value
 
     @field_validator("start")
     @classmethod

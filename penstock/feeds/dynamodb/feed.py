@@ -27,10 +27,10 @@ from penstock.feeds.dynamodb.losses import (
     verify,
 )
 from penstock.feeds.dynamodb.native import native_reader
-from penstock.feeds.dynamodb.preflight import check, finding
+from penstock.feeds.dynamodb.preflight import check
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
-from penstock.finding import Finding
+from penstock.finding import Finding, finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
@@ -243,13 +243,11 @@ class DynamodbFeed:
         try:
             answered = self.follow(partition, bookmark).look_ahead()
         except PenstockError as error:
-            level, message, remedy = "error", error.message, error.hint
-        else:
-            level, message, remedy = "ok", f"{partition} has the changes after it", ""
-            if not answered:
-                level, message = "warning", f"{partition} was not read: calls are too many"
-                remedy = "check again soon"
-        return [finding(level, "saved position", message, remedy)]
+            return [finding("error", "saved position", error.message, error.hint)]
+        if not answered:
+            late = f"{partition} was not read: calls are too many"
+            return [finding("warning", "saved position", late, "check again soon")]
+        return [finding("ok", "saved position", f"{partition} has the changes after it")]
 
 
 def _check(token: Bookmarks) -> None:

@@ -9,7 +9,7 @@ from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import failure
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.finding import Finding
+from penstock.finding import Finding, finding
 
 _LACKS = {
     "KEYS_ONLY": "only the keys of an item: `before` and `after` are null",
@@ -37,11 +37,6 @@ def check(settings: DynamodbSettings, client: Callable[[], StreamsClient]) -> li
         return list(_check(settings, client()))
     except PenstockError as error:
         return [finding("error", "server", error.message, error.hint)]
-
-
-def finding(level: str, subject: str, message: str, remedy: str = "") -> Finding:
-    """One finding; `level` is ok, warning or error."""
-    return Finding(level=level, subject=subject, message=message, remedy=remedy)  # type: ignore[arg-type]
 
 
 def _check(settings: DynamodbSettings, client: StreamsClient) -> Iterator[Finding]:

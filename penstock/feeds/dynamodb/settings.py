@@ -4,14 +4,13 @@ import re
 from datetime import datetime
 from typing import Any, Literal
 
-import orjson
 from pydantic import Field, field_validator, model_validator
 
 from penstock.errors import Malformed
 from penstock.feeds import At
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.position import bookmarks_from_json
-from penstock.settings import Duration, Secret, Settings
+from penstock.settings import Duration, Secret, Settings, Start
 
 _ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
 _WORDS: dict[str, At] = {
@@ -42,7 +41,7 @@ class DynamodbSettings(Settings):
     """With `secret_key`; without both boto3's chain: environment, profile, role of the machine."""
     secret_key: Secret | None = None
     session_token: Secret | None = None
-    start: str | dict[str, Any] = "trim_horizon"
+    start: Start = "trim_horizon"
     """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`, a time
     with a zone, or a token."""
     on_gap: PolicyWithoutSnapshots = "fail"
@@ -69,17 +68,6 @@ class DynamodbSettings(Settings):
                 "not the ARN of a stream: arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL"
             )
         return value
-
-    @field_validator("start", mode="before")
-    @classmethod
-    def _is_read(cls, value: Any) -> Any:
-        """YAML reads a time by itself; in an option a token is JSON."""
-        if isinstance(value, str) and value.lstrip().startswith("{"):
-            try:
-                return orjson.loads(value)
-            except orjson.JSONDecodeError:
-                raise ValueError("a token is JSON") from None
-        return value.isoformat() if isinstance(value, datetime) else value
 
     @field_validator("start")
     @classmethod
