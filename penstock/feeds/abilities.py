@@ -33,12 +33,13 @@ class ChecksBookmarks(Protocol):
 
 @runtime_checkable
 class MovesBookmarks(Protocol):
-    """A feed whose settings choose what it reads, and whose places count what was chosen: after
-    another choice they are others."""
+    """A feed that may give changes other places when they are read again, so that a sink would
+    store them twice: its settings choose what is read, and places count what was chosen; or a
+    partition that was split can't be read any more, and its children have what came last in it."""
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-        """The bookmark to go on from where `saved` was made with another choice; None where it was
-        not. Everything up to `stored` is in the sink; None: the sink does not say. No I/O."""
+        """The bookmark to go on from instead of `saved`; None for `saved` itself. Everything up to
+        `stored` is in the sink; None: the sink does not say. Called at each start. No I/O."""
         ...
 
 

@@ -11,6 +11,7 @@ ids then drop.
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -188,6 +189,11 @@ class Epochs:
         with self._lock:
             for name, bookmark in found.ready.items():
                 self._durable.setdefault(name, bookmark)
+        if any(found.parents.values()):
+            # Parents that have ended, and the first bookmarks of their children, before a child is
+            # read: after a crash a feed may divide a parent in another way.
+            with suppress(Unavailable):
+                self.save()
         for name, bookmark in found.ready.items():
             self._partitions.open(name, bookmark)
         if found.forgotten:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import structlog
 
 from penstock.config import Backend
-from penstock.feeds import MovesBookmarks, Polled
+from penstock.feeds import Listing, MovesBookmarks, Polled
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
@@ -21,11 +21,14 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     """Logs where the backend goes on; a first start begins here, and stores where, before anything
     is read. May be called again. Raises Unavailable, SettingsError and what `Positions.load`
     does."""
-    records = _records(backend, sink)
+    feed, saved = backend.feed(), positions.load()
+    listing = feed.partitions(saved) if isinstance(sink, ReportsPositions) else Listing()
+    records = _records(backend, sink, listing)
     begun = {name: record for name, record in records.items() if record.begun}
-    if saved := positions.load():
+    if saved:
         _warn_of_repetition(backend, begun)
-        _move(backend, positions, saved, records)
+        if isinstance(feed, MovesBookmarks):
+            _move(backend, feed, positions, saved, records)
         return
     if begun:
         _warn_of_no_position(backend, begun)
@@ -33,21 +36,19 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
             name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()
         }
     else:
-        bookmarks = backend.feed().begin()
+        bookmarks = feed.begin()
     positions.begin(bookmarks)
 
 
 def _move(
     backend: Backend,
+    feed: MovesBookmarks,
     positions: Positions,
     saved: Bookmarks,
     records: Mapping[PartitionId, Record],
 ) -> None:
-    """After another choice of what is read, what the sink has is known by its last change and not
-    by counting: it is saved before anything is read."""
-    feed = backend.feed()
-    if not isinstance(feed, MovesBookmarks):
-        return
+    """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
+    beyond it is saved before anything is read."""
     nothing = Record()
     found = {
         name: moved
@@ -59,20 +60,19 @@ def _move(
     positions.save(found, force=True)
     for name, bookmark in found.items():
         log.info(
-            "other collections are followed than before",
+            "reading goes on at another bookmark than the saved one",
             backend=backend.name,
             partition=name,
             place=str(bookmark.place),
         )
 
 
-def _records(backend: Backend, sink: Sink) -> dict[PartitionId, Record]:
+def _records(backend: Backend, sink: Sink, listing: Listing) -> dict[PartitionId, Record]:
     if not isinstance(sink, ReportsPositions):
         return {}
-    feed = backend.feed()
-    partitions = [lineage.partition for lineage in feed.partitions()]
+    partitions = [lineage.partition for lineage in listing]
     found = dict(sink.records(backend.name, partitions))
-    if isinstance(feed, Polled) and not any(each.begun for each in found.values()):
+    if isinstance(backend.feed(), Polled) and not any(each.begun for each in found.values()):
         # Shards come and go: those of what the sink has may not be listed any more.
         last = sink.last(backend.name) if isinstance(sink, ReportsLast) else None
         found |= {} if last is None else dict([last])

@@ -226,6 +226,23 @@ def test_a_child_joins_while_the_epoch_is_open_and_not_before_its_parent_is_stor
         assert parts.positions.load()[P0].ended
 
 
+def test_the_end_of_a_parent_and_its_childs_beginning_are_saved_before_the_child_is_read() -> None:
+    with made(feed_of(partitions=2, chained=True), positions=saving()) as parts:
+        positions = parts.positions
+        assert isinstance(positions, Saving)
+        positions.is_open = False  # it is never time to save
+        epochs = parts.epochs()
+        epochs.plan(1)
+        draw = epochs.draw(0, 1)
+        drawn(draw, 100)
+        epochs.stored({P0: place(99)})
+        epochs.watch()
+        assert drawn(draw, 10)[0] == str(place(9, "p1"))
+        saved = positions.load()
+        assert saved[P0] == Bookmark(place(99), {}, ended=True)
+        assert saved[P1].place is None
+
+
 def test_a_partition_that_ends_without_a_change_has_its_children_read() -> None:
     class Empty(MemoryFeed):
         def follow(self, partition: PartitionId, *args: Any, **more: Any) -> Any:

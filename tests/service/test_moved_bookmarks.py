@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.config import Backend, parse_pipeline
+from penstock.demo.cosmos.server import CosmosServer
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
@@ -79,3 +82,48 @@ def test_a_sink_that_does_not_say_is_given_everything_after_the_saved_position(
     found = resumed(tmp_path, "orders", None)
     assert found.place == SAVED.place
     assert found.mark == {**(SAVED.mark or {}), "filter": {"collections": ["orders"]}}
+
+
+PLACES = [Place(f"{number:020}/a", 0) for number in range(3)]
+
+
+def cosmos_mark(etag: str, low: str = "", rid: str = "") -> dict[str, Any]:
+    return {"rid": rid, "range": [low, "FF"], "etag": etag}
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_moved"),
+    [
+        (Bookmark(PLACES[2], cosmos_mark("20") | {"within": True}), True),
+        (Bookmark(PLACES[1], cosmos_mark("20")), False),
+        (Bookmark(PLACES[0], cosmos_mark("20")), False),
+        (Bookmark(PLACES[2], cosmos_mark("20", low="7F")), False),
+        (Bookmark(PLACES[2], cosmos_mark("20", rid="another")), False),
+        (Bookmark(PLACES[2], {}), False),
+        (None, False),
+    ],
+    ids=["further", "the same", "behind", "another range", "another container", "no mark", "none"],
+)
+def test_a_key_range_goes_on_after_what_the_sink_has_of_it(
+    tmp_path: Path, stored: Bookmark | None, is_moved: bool
+) -> None:
+    """It may have been split since: its children would give what came after the saved position as
+    theirs."""
+    saved = Bookmark(PLACES[1], cosmos_mark("10"))
+    with CosmosServer() as server:
+        server.container("shop", "orders")
+        text = f"""
+            backends:
+              - {{type: cosmos, endpoint: "{server.url}", key: "{server.key}", database: shop,
+                   container: orders}}
+            sink: {{type: memory}}
+            state: {tmp_path}
+        """
+        pipeline = parse_pipeline(text, environment={})
+        backend = pipeline.backends[0]
+        sink: Any = SinkWith(stored)
+        positions = Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint)
+        positions.begin({PartitionId("0-FF"): saved})
+        resume(backend, positions, sink)
+        found = positions.load()
+    assert found == {"0-FF": stored if is_moved else saved}

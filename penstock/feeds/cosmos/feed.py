@@ -23,7 +23,7 @@ from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, con
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure, translating
 from penstock.feeds.cosmos.following import CosmosFollowing
 from penstock.feeds.cosmos.losses import loss
-from penstock.feeds.cosmos.marks import FeedMark, mark_of
+from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
 from penstock.feeds.cosmos.preflight import check
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
@@ -205,6 +205,10 @@ class CosmosFeed:
                 partition, after, refused, passed, identity.rid
             ),
         )
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """See `feeds.MovesBookmarks`."""
+        return moved(saved, stored)
 
     def _anew(
         self, key_range: KeyRange, identity: ContainerIdentity, *, is_after_gap: bool

@@ -105,3 +105,14 @@ def child_mark(parent: Bookmark, key_range: tuple[str, str]) -> dict[str, Any] |
     if parent.mark.get("within") and parent.place is not None:
         kept["done"] = str(parent.place)
     return {**kept, "range": list(key_range)}
+
+
+def moved(saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+    """`stored`, of the sink's last change, where that is further than `saved`. The range may have
+    been split since, and then its children give what came after its bookmark as theirs."""
+    if stored is None or stored.place is None or saved.ended or not stored.mark:
+        return None
+    mark, known = stored.mark, saved.mark or {}
+    if any(mark.get(name) != known.get(name) for name in ("rid", "range")):
+        return None
+    return None if saved.place is not None and stored.place <= saved.place else stored
