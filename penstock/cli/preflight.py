@@ -241,20 +241,17 @@ def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
         return
     from penstock.leases.mongodb import NAME, parts_of
 
-    _, database, name = parts_of(pipeline.positions)
+    _, database = parts_of(pipeline.positions)
     for backend in pipeline.backends:
         settings: Any = backend.settings
-        if backend.type != "mongodb" or settings.database not in ("*", database):
-            continue
-        message = f"{database}.{name} is in a database that backend {backend.name} follows"
-        if name == NAME:
-            message += ": it is left out of the stream, which reads each save in the oplog"
-        elif settings.takes(database, name):
-            message += ": each save becomes a change, which is saved"
-        else:
-            continue
-        remedy = "give positions a database of their own: mongodb://.../penstock"
-        yield Finding(level="warning", subject="positions", message=message, remedy=remedy)
+        if backend.type == "mongodb" and settings.database in ("*", database):
+            yield Finding(
+                level="warning",
+                subject="positions",
+                message=f"{database}.{NAME} is in a database that backend {backend.name} follows:"
+                " it is left out of the stream, which reads each save in the oplog",
+                remedy="give positions a database of their own: mongodb://.../penstock",
+            )
 
 
 def check_port(bind: str, port: int, pipeline: str) -> Finding:

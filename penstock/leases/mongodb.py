@@ -25,8 +25,8 @@ from penstock.leases.encoding import number_of, properties_of, text_of
 
 _Json = dict[str, Any]
 
-_HINT = "write mongodb://USER:PASSWORD@HOST:27017/DATABASE, or .../DATABASE?collection=NAME"
-# The collection, unless the URL names another.
+_HINT = "write mongodb://USER:PASSWORD@HOST:27017/DATABASE"
+# The collection: no feed follows one of this name, because each save would be a change.
 NAME = "penstock_lease"
 _PATIENCE: _Json = {
     "serverSelectionTimeoutMS": 5000,
@@ -41,7 +41,7 @@ _OPERATOR = {
     13: "give the role readWrite on the database of `positions`",
     18: "correct the user and password in `positions`",
     20: "positions need a replica set",
-    73: "correct the name of the database or of ?collection=",
+    73: "correct the name of the database",
     8000: "correct the user and password in `positions`",
 }
 
@@ -52,7 +52,7 @@ class MongoStore:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._server, self._database, self._name = parts_of(url)
+        self._server, self._database = parts_of(url)
         self._lock = RLock()
         self._open: tuple[int, MongoClient[_Json]] | None = None  # with the process that made it
 
@@ -60,7 +60,7 @@ class MongoStore:
         return MongoStore, (self._url,)
 
     def __repr__(self) -> str:
-        return f"MongoStore({self._database}.{self._name})"
+        return f"MongoStore({self._database}.{NAME})"
 
     def get(self, name: str) -> Lease | None:
         """See LeaseStore."""
@@ -135,7 +135,7 @@ class MongoStore:
     def _rows(self) -> Iterator[Collection[_Json]]:
         with _translated():
             yield self._client()[self._database].get_collection(
-                self._name,
+                NAME,
                 write_concern=WriteConcern("majority", j=True, wtimeout=10_000),
                 read_concern=ReadConcern("majority"),
                 # Whatever the URL prefers: an older row would read as one that was taken over.
@@ -149,20 +149,21 @@ class MongoStore:
             return self._open[1]
 
 
-def parts_of(url: str) -> tuple[str, str, str]:
-    """The URL for the driver, the database, and the collection; raises SettingsError."""
+def parts_of(url: str) -> tuple[str, str]:
+    """The URL for the driver, and the database; raises SettingsError."""
     try:
         parts = urlsplit(url)
     except ValueError:
         raise SettingsError("the positions URL can't be read", hint=_HINT) from None
-    options = [each for each in parts.query.split("&") if each]
-    named = [each.partition("=")[2] for each in options if each.startswith("collection=")]
     database = parts.path.strip("/")
-    if not parts.netloc.rpartition("@")[2] or not database or "" in named:
+    if not parts.netloc.rpartition("@")[2] or not database:
         raise SettingsError("the positions URL names no database of MongoDB", hint=_HINT)
-    query = "&".join(each for each in options if not each.startswith("collection="))
-    server = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
-    return server, database, named[-1] if named else NAME
+    if any(each.startswith("collection=") for each in parts.query.split("&")):
+        raise SettingsError(
+            f"positions in MongoDB are always in the collection {NAME}, which no feed follows",
+            hint="leave out `collection` and choose a DATABASE; rename a collection that is there",
+        )
+    return url, database
 
 
 def _all_written(rows: Collection[_Json], changes: List[UpdateOne]) -> bool:

@@ -14,7 +14,7 @@ from penstock.leases.open import open_store
 from tests.servers import Secantus
 
 
-@pytest.mark.parametrize("rest", ["h", "h/", "/p", "h/p?collection="])
+@pytest.mark.parametrize("rest", ["h", "h/", "/p"])
 def test_a_url_without_a_database_is_an_error_that_hides_the_password(rest: str) -> None:
     with pytest.raises(SettingsError) as caught:
         open_store(f"mongodb://me:s3cret@{rest}")
@@ -22,9 +22,16 @@ def test_a_url_without_a_database_is_an_error_that_hides_the_password(rest: str)
     assert "s3cret" not in str(caught.value)
 
 
-def test_options_go_to_the_driver_and_the_collection_stays_here() -> None:
-    store = MongoStore("mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&collection=places&tls=true")
-    assert repr(store) == "MongoStore(shop.places)"
+def test_no_other_collection_can_be_chosen_because_feeds_leave_this_one_out() -> None:
+    with pytest.raises(SettingsError, match="always in the collection penstock_lease") as caught:
+        MongoStore("mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&collection=places&tls=true")
+    assert "DATABASE" in caught.value.hint
+    assert "s3cret" not in str(caught.value)
+
+
+def test_options_go_to_the_driver() -> None:
+    store = MongoStore("mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&tls=true")
+    assert repr(store) == "MongoStore(shop.penstock_lease)"
     assert store._server == "mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&tls=true"
     with pytest.raises(SettingsError) as caught:
         MongoStore("mongodb://me:s3cret@h:port/shop").get("a")
@@ -45,18 +52,16 @@ def test_any_text_is_a_name(lease_mongo_url: str, name: str) -> None:
 
 
 @pytest.mark.live
-def test_two_stores_share_a_collection_and_another_is_apart(lease_mongo_url: str) -> None:
+def test_two_stores_share_a_collection(lease_mongo_url: str) -> None:
     one = MongoStore(lease_mongo_url)
     other: MongoStore = pickle.loads(pickle.dumps(one))
-    apart = MongoStore(f"{lease_mongo_url}?collection=other")
     first = one.put(Lease(name="a", owner="one"))
     assert other.get("a") == first
-    assert apart.get("a") is None
     second = other.put(replace(first, owner="other"))
     with pytest.raises(LeaseLost):
         one.put(replace(first, owner="one"))
     assert one.get("a") == second
-    for store in (one, other, apart):
+    for store in (one, other):
         store.close()
 
 
@@ -85,10 +90,10 @@ def test_four_stores_race_for_many_rows(lease_mongo_url: str) -> None:
 
 @pytest.mark.live
 def test_a_document_that_is_no_lease_is_an_error_with_the_remedy(lease_mongo_url: str) -> None:
-    store = MongoStore(f"{lease_mongo_url}?collection=c")
+    store = MongoStore(lease_mongo_url)
     client: MongoClient[dict[str, object]]
     with MongoClient(lease_mongo_url) as client:
-        client.get_default_database()["c"].insert_one({"_id": "x"})
+        client.get_default_database()["penstock_lease"].insert_one({"_id": "x"})
     with pytest.raises(SettingsError, match="no lease") as caught:
         store.list("")
     assert "own" in caught.value.hint
