@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pymongo import MongoClient, ReadPreference, UpdateOne, WriteConcern, errors
 from pymongo.collection import Collection
