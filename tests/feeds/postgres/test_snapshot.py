@@ -4,8 +4,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +19,15 @@ from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.position import Bookmark
 from tests.feeds.postgres.reading import Reader, Row
+from tests.servers import Postgres
 
 pytestmark = pytest.mark.live
 
 PATIENCE = 60.0  # a slot waits for all transactions of the server, and other tests have some
+
+
+# A slot that is being made waits for the transactions that run.
+_HELD_UP = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND backend_xmin IS NULL"
 
 
 @contextmanager
@@ -255,6 +260,85 @@ def test_the_first_commit_after_the_point_is_neither_lost_nor_doubled(reader_any
             if f"{row['cursor']}:{row['ordinal']}" < position
         }
         assert rows == before
+
+
+def test_commits_that_wait_for_a_paused_standby_are_neither_lost_nor_doubled(
+    server: Postgres,
+) -> None:
+    """While a commit waits for a synchronous standby, decoding sees it and snapshots do not. One
+    begins to wait before the snapshot is asked for, another while it is made."""
+    with ExitStack() as stack:
+        database = stack.enter_context(server.database())
+        database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (0)")
+        reader = Reader(database).prepare()
+        stack.callback(reader.close)
+        pool = stack.enter_context(ThreadPoolExecutor())
+
+        def standby(name: str) -> None:
+            server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+            server.execute("SELECT pg_reload_conf()")
+
+        def waiting(count: int) -> bool:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            return bool(server.execute(query) == [(count,)])
+
+        def commit(number: int) -> Future[Any]:
+            return pool.submit(database.execute, "INSERT INTO t VALUES (%s)", [number])
+
+        def take() -> tuple[str, set[int]]:
+            with snapshot_of(reader, "t") as snapshot:
+                return snapshot.position, {one["id"] for one in flat(rows_of(reader, snapshot))}
+
+        standby("paused")
+        stack.callback(standby, "")  # also where the test fails: the pool waits for commits
+        commits = [commit(1)]
+        until(lambda: waiting(1))
+        reader.until(lambda: any(row["after"] == {"id": 1} for row in reader.rows))
+        taking = pool.submit(take)
+        commits.append(commit(2))
+        until(lambda: waiting(2))
+        assert not taking.done()
+        standby("")
+        position, rows = taking.result(60)
+        for each in commits:
+            each.result(60)
+        database.execute("INSERT INTO t VALUES (3)")
+        reader.until(lambda: any(row["after"] == {"id": 3} for row in reader.rows))
+        before = {
+            row["after"]["id"]
+            for row in reader.rows
+            if f"{row['cursor']}:{row['ordinal']}" < position
+        }
+    assert rows == {0} | before
+    assert 1 in rows
+
+
+def test_a_transaction_of_300_000_rows_is_before_the_point_or_after_it(reader: Reader) -> None:
+    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.prepare()
+    insert = "INSERT INTO t SELECT n FROM generate_series(%s::int, %s::int) n"
+
+    def take() -> tuple[str, int]:
+        with snapshot_of(reader, "t") as snapshot:
+            reader.database.execute(insert, (300_001, 600_000))  # after the point
+            return snapshot.position, len(flat(rows_of(reader, snapshot, 100_000, 2**24)))
+
+    with psycopg.connect(reader.database.url) as connection, ThreadPoolExecutor() as pool:
+        connection.execute(insert, (1, 300_000))
+        taking = pool.submit(take)
+        until(lambda: bool(reader.database.execute(_HELD_UP)))
+        connection.commit()
+        position, rows = taking.result(120)
+    assert rows == 300_000
+    before = after = 0
+    deadline = time.monotonic() + 120
+    while before + after < 600_000:
+        assert time.monotonic() < deadline
+        for page in reader.following.read(0.5):
+            assert (str(page.first) < position) == (str(page.last) < position)
+            before += page.count if str(page.last) < position else 0
+            after += 0 if str(page.last) < position else page.count
+    assert (before, after) == (300_000, 300_000)
 
 
 def test_positions_are_of_the_history_that_changes_are_of(reader: Reader) -> None:
