@@ -190,11 +190,12 @@ class CosmosFeed:
             raise self._loss("container_gone", partition, bookmark.place) from error
         if mark is not None and mark.rid != identity.rid:
             raise self._loss("container_replaced", partition, bookmark.place)
+        cuts: Sequence[str] = ()
         if mark is None or passed - {"container_gone"}:
-            mark = self._anew(key_range, identity, is_after_gap=bool(passed))
+            mark, cuts = self._anew(key_range, identity, mark, is_after_gap=bool(passed))
             if bookmark.place is not None and not passed:
                 mark = mark.inside()  # a place alone: all before it is read again, and passed over
-        return CosmosFollowing(
+        following = CosmosFollowing(
             client,
             self.settings,
             key_range,
@@ -205,18 +206,28 @@ class CosmosFeed:
                 partition, after, refused, passed, identity.rid
             ),
         )
+        if cuts:
+            following.end(cuts)
+        return following
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         """See `feeds.MovesBookmarks`."""
         return moved(saved, stored)
 
     def _anew(
-        self, key_range: KeyRange, identity: ContainerIdentity, *, is_after_gap: bool
-    ) -> FeedMark:
-        """Where to begin without a continuation: at the beginning, where the mode has one."""
+        self,
+        key_range: KeyRange,
+        identity: ContainerIdentity,
+        known: FeedMark | None,
+        *,
+        is_after_gap: bool,
+    ) -> tuple[FeedMark, Sequence[str]]:
+        """Where to begin without a continuation: at the beginning, where the mode has one, or now.
+        A range that was split before the gap ends here, at these boundaries, with what is known:
+        each child finds what it has lost."""
         mark = FeedMark(rid=identity.rid, range=key_range)
         if not self.settings.every:
-            return mark
+            return mark, ()
         if not is_after_gap:
             raise SettingsError(
                 f"nothing is known of {key_range.name}, and all versions have no beginning",
@@ -224,9 +235,11 @@ class CosmosFeed:
             )
         with translating(f"Cosmos DB's container {self._name}"):
             answer = self._client.page(key_range, None, 1)
+        if known is not None and (cuts := key_range.cuts(answer.ranges)):
+            return known, cuts
         if answer.ranges != (key_range,) or not answer.etag:
             raise Unavailable(f"the service gave no continuation of {key_range.name} alone")
-        return mark.after(answer.etag)
+        return mark.after(answer.etag), ()
 
     def _loss(
         self, cause: str, partition: PartitionId, place: Place | None, said: str = ""

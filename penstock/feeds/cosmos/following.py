@@ -172,6 +172,11 @@ class CosmosFollowing:
                 f" {GONE:.0f} s, and the service lists no children of it"
             )
 
+    def end(self, cuts: Sequence[str]) -> None:
+        """The range was split at these boundaries before anything was read."""
+        self.begins = ""
+        self._ended(cuts)
+
     def _ended(self, cuts: Sequence[str]) -> None:
         """The page that showed it is not used: it is of one child, perhaps with foreign keys."""
         self._drained = True

@@ -535,11 +535,38 @@ def test_what_begins_anew_after_a_gap_needs_a_continuation_of_its_range(
     monkeypatch.setattr(orders, "feed", lambda *a, **k: replace(stock(*a, **k), etag=""))
     with pytest.raises(Unavailable, match="no continuation"):
         feed.follow(name, begun, despite=[gap])
-    monkeypatch.undo()
+
+
+def test_a_range_that_is_split_while_it_has_a_gap_ends_and_each_child_has_the_gap_too(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    feed = feed_of(server, mode=_EVERY, on_gap="continue")
+    name, begun = only(feed.begin())
+    put(orders, "one")
+    orders.retained = 1
+    with pytest.raises(HistoryLost) as raised:
+        feed.follow(name, begun).read(0.0)
     orders.split()
+    put(orders, "two")
     feed.partitions()
-    with pytest.raises(Unavailable, match="no continuation"):
-        feed.follow(name, begun, despite=[gap])
+    parent = feed.follow(name, begun, despite=[raised.value.gap])
+    assert parent.drained
+    assert parent.read(0.0) == []
+    ended = parent.bookmark(begun.place)
+    assert ended is not None
+    known: Bookmarks = {name: ended._replace(ended=True)}
+    ready = openings(feed.partitions(known), known, ()).ready
+    assert len(ready) == 2
+    found = []
+    for child, first in ready.items():
+        with pytest.raises(HistoryLost) as lost:
+            feed.follow(child, first).read(0.0)
+        assert lost.value.gap.cause == "retention"
+        following = feed.follow(child, first, despite=[lost.value.gap])
+        assert following.read(0.0) == []
+        found.append(following)
+    put(orders, "three")
+    assert [row for each in found for row in names(feed, list(each.read(2.0)))] == ['["a","three"]']
 
 
 @pytest.mark.parametrize("etag", ["", '"1"'])
