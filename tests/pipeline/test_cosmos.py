@@ -15,7 +15,9 @@ from penstock.demo.cosmos.server import CosmosServer
 from tests.pipeline.running import Run, count, eventually, messages, send, tree
 from tests.servers import Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = [
+    pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)
+]  # fmt: skip
 
 ITEMS = 600
 
