@@ -58,6 +58,7 @@ def connected(run: Run) -> bool:
     return all(each["connected"] for each in run.status()["backends"])
 
 
+@pytest.mark.thorough  # of a backend that may not log in
 def test_a_backend_whose_publication_is_dropped_fails_alone(
     databases: list[Database], nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -252,6 +252,7 @@ def has_long_epochs(nats: Nats, stream: str, run: Run) -> bool:
     return batches() == before
 
 
+@pytest.mark.thorough  # tests/reading has it without Spark
 @pytest.mark.timeout(1200)
 def test_epochs_follow_the_executors_that_come_and_go(
     cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any

@@ -255,6 +255,7 @@ def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, str
         assert "stream_replaced" in run.log
 
 
+@pytest.mark.thorough  # tests/dynamodb has it without Spark
 def test_each_start_begins_where_it_says(tmp_path: Path, nats: Nats, stream: str) -> None:
     """Four backends of one pipeline read the same table."""
     with StreamsServer() as server:

@@ -177,6 +177,7 @@ def confirmed(database: Database) -> str:
     return str(rows[0][0])
 
 
+@pytest.mark.thorough  # outages, a frozen server and chaos are tests of their own
 @pytest.mark.timeout(600)
 def test_servers_go_and_come_back(stream: str, tmp_path: Path) -> None:
     """NATS in order, killed, and frozen; PostgreSQL at once."""

@@ -205,6 +205,7 @@ def assert_told(run: Run, database: Database, nats: Nats, stream: str, note: str
     assert all(f":e{era:04}-" in each for each in anew)
 
 
+@pytest.mark.thorough  # tests/service has it without Spark
 @pytest.mark.timeout(300)
 def test_an_instance_with_an_older_store_of_its_own_says_so_and_loses_nothing(
     source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path

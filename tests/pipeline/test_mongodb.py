@@ -330,6 +330,7 @@ def test_one_of_two_servers_is_killed_and_comes_back(
         assert names(nats, stream) == {"one-0", "two-0", "one-1", "two-1"}
 
 
+@pytest.mark.thorough  # of test_alone.py, with MongoDB
 def test_one_of_two_backends_has_every_trouble_and_the_other_none(
     nats: Nats, stream: str, tmp_path: Path
 ) -> None:

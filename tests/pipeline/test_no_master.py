@@ -48,6 +48,7 @@ def test_a_start_with_a_wrong_master_ends_with_an_error(
     assert_told(run, said)
 
 
+@pytest.mark.thorough  # Spark tries for a minute
 @pytest.mark.timeout(900)
 def test_without_a_master_a_start_ends_and_a_service_that_ran_waits_until_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -122,6 +122,7 @@ def test_one_warm_standby_after_the_other_takes_over(
     assert_exact(truth, nats, stream, changes)
 
 
+@pytest.mark.thorough  # a standby takes over in the test before
 @pytest.mark.timeout(600)
 def test_two_take_over_from_each_other(
     database: Database, nats: Nats, stream: str, tmp_path: Path
