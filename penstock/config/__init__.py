@@ -18,6 +18,7 @@ from penstock.config.pipeline import (
     Transform,
 )
 from penstock.config.secrets import secrets_of
+from penstock.config.sharing import Sharing
 
 __all__ = [
     "Backend",
@@ -25,6 +26,7 @@ __all__ = [
     "Deployment",
     "Ops",
     "Pipeline",
+    "Sharing",
     "SinkChoice",
     "SnapshotSettings",
     "Spark",

@@ -19,10 +19,12 @@ from pydantic import (
 )
 
 from penstock.change import OnError
-from penstock.feeds import Feed, FeedPlugin
+from penstock.config.sharing import Sharing
+from penstock.feeds import Feed, FeedPlugin, Polled
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size, parse_duration
-from penstock.sinks import Sink, SinkPlugin
+from penstock.sinks import HasSubjects, Sink, SinkPlugin
+from penstock.sinks.subject import parse_template
 
 # Names become parts of event ids, subjects, file names and lease paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -236,6 +238,16 @@ class Pipeline(Deployment):
         BeforeValidator(lambda value: {"initial": True} if value == "initial" else value),
     ] = SnapshotSettings()
     spark: Spark = Spark()
+    # Hosts divide the partitions of each backend by leases; None: one instance runs, the others
+    # wait.
+    share: Literal["leases"] | None = None
+    leases: Sharing = Sharing()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether micro-batches stay open: no transform must see rows, and no interval is set."""
+        spark = self.spark
+        return not self.transform and spark.mode == "auto" and spark.trigger in (0, "realtime")
 
     def hash_partitions(self, backend: Backend) -> int:
         """How many its changes have."""
@@ -256,3 +268,47 @@ class Pipeline(Deployment):
                 " out, or use a duration as trigger"
             )
         return self
+
+    @model_validator(mode="after")
+    def _can_be_shared(self) -> "Pipeline":
+        if self.share is None:
+            if "leases" in self.model_fields_set:
+                raise ValueError("leases has no effect without share: leases")
+            return self
+        if not self.is_open:
+            raise ValueError(
+                "share: leases needs micro-batches that stay open: leave transform, spark.mode and"
+                " an interval as spark.trigger out"
+            )
+        if self.positions.startswith("memory:"):
+            raise ValueError(
+                "share: leases needs a positions store that all hosts reach: write positions:"
+                " postgresql://..., etcd://..., nats://... or mongodb://..."
+            )
+        for backend in self.backends:
+            if backend.type and not _anyone_may_read(backend.feed()):
+                raise ValueError(
+                    f"share: leases divides partitions that anyone may read, and backend"
+                    f" {backend.name} ({backend.type}) has one reader: leave share out, and one"
+                    " instance runs while the others wait"
+                )
+        self._require_tokens()
+        return self
+
+    def _require_tokens(self) -> None:
+        """Exactly once holds where one host writes under a subject: each partition has its own."""
+        sink = self.sink.settings
+        if not isinstance(sink, HasSubjects) or sink.delivery != "exactly-once":
+            return
+        needed = {"source_partition"} | ({"backend"} if len(self.backends) > 1 else set())
+        if missing := needed - parse_template(sink.subject).fixed:
+            names = " and ".join(f"{{{name}}}" for name in sorted(missing))
+            raise ValueError(
+                f"share: leases with delivery: exactly-once needs {names} in sink.subject, each in"
+                " a token of its own: two hosts must not write under one subject; or use delivery:"
+                " deduplicated"
+            )
+
+
+def _anyone_may_read(feed: Feed) -> bool:
+    return isinstance(feed, Polled) and feed.polled

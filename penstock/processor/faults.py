@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from penstock.errors import LeaseLost, PenstockError, Rejected, Unavailable
 from penstock.position import PartitionId
-from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Changes, PartitionContext
 from penstock.processor.settings import Processing
+from penstock.reading.host_leases import HostLeases
 
 # Seconds before the first further try of a batch, doubled for each, and the longest.
 FIRST, LONGEST = 0.5, 60.0

@@ -5,8 +5,8 @@ from contextlib import suppress
 from penstock.errors import LeaseLost, Unavailable
 from penstock.feeds import Feed, Gap, KnowsReader
 from penstock.position import Bookmark, PartitionId
-from penstock.processor.leases import HostLeases
 from penstock.reading.gap_log import GapLog
+from penstock.reading.host_leases import HostLeases
 
 
 class LeasedGaps:

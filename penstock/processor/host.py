@@ -8,20 +8,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import Unavailable
 from penstock.feeds import At, KnowsReader
 from penstock.position import PartitionId
-from penstock.processor.discovery import Discovery
-from penstock.processor.leases import Survey
 from penstock.processor.observer import CloseReason
 from penstock.processor.partition import OwnedPartition, PartitionWork
 from penstock.processor.turns import Taker, Turns
+from penstock.reading.discovery import Discovery
+from penstock.reading.host_leases import Survey
+from penstock.reading.rounds import Rounds
 
-# Seconds between two looks at what is asked for or lost; keep-alives of partitions whose observer
-# is busy come as often.
-LOOK = 1.0
-# Seconds after a call of the store that failed.
-RETRY = 2.0
 # Seconds that an observer is busy before its connection is kept by others.
 _BUSY = 5.0
 
@@ -42,7 +38,6 @@ class Host:
         self.owned: dict[PartitionId, OwnedPartition] = {}
         self.turns = Turns(work.clock)
         self.not_before: dict[PartitionId, float] = {}
-        self.error = ""  # of the store
         self.last = Survey({}, {})  # all leases, at the last look
         self.is_leaving = False
         # Of partitions that are not held any more: changes, batches, lost connections.
@@ -62,36 +57,25 @@ class Host:
             on_fatal=on_fatal,
         )
         self.turns.add(self.discovery)
-        now = work.clock()
-        self._renew_at = now + work.processing.renew / 2
-        self._acquire_at = now
+        self._rounds = Rounds(work.processing, work.clock, renew=self._renew, acquire=self._acquire)
+
+    @property
+    def error(self) -> str:
+        """Of the store, as long as it fails."""
+        return self._rounds.error
 
     def tick(self) -> float:
         """Renews, acquires, and lets go, what is due; seconds until the next call. One thread calls
         it. Raises nothing that passes."""
-        now, processing = self._work.clock(), self._work.processing
-        try:
-            if now >= self._renew_at:
-                self._renew_at = now + processing.renew
-                self._renew(now)
-            if now >= self._acquire_at and self.discovery.begun and not self.is_leaving:
-                self._acquire_at = now + processing.acquire
-                self._acquire()
-            self.error = ""
-        except PenstockError as error:
-            self._renew_at = min(self._renew_at, now + RETRY)
-            if not self.error:
-                log.warning("the leases cannot be kept; trying again: %s", error)
-            self.error = str(error)
+        acquires = self.discovery.begun and not self.is_leaving
+        self._rounds.tick(acquires=acquires)
         self._let_go()
-        self._keep_alive(now)
-        due = min(self._renew_at, self._acquire_at if self.discovery.begun else now + LOOK)
-        return max(0.0, min(due - self._work.clock(), LOOK))
+        self._keep_alive(self._work.clock())
+        return self._rounds.wait(acquires=acquires)
 
     def look_soon(self) -> None:
         """There are leases that may be ours: the next tick looks at all."""
-        with self._lock:
-            self._acquire_at = self._work.clock()
+        self._rounds.look_by(self._work.clock())
 
     @property
     def counts(self) -> Counter[str]:
@@ -127,7 +111,7 @@ class Host:
             self._past += part.counts
             if wait is not None:  # first: a partition that is in neither is taken at once
                 self.not_before[name] = self._work.clock() + wait
-                self._acquire_at = min(self._acquire_at, self.not_before[name])
+                self._rounds.look_by(self.not_before[name])
             if self.owned.get(name) is part:
                 del self.owned[name]
         self.left.set()
@@ -135,7 +119,8 @@ class Host:
             self.discovery.ended()
             self.turns.hurry(self.discovery)
 
-    def _renew(self, now: float) -> None:
+    def _renew(self) -> None:
+        now = self._work.clock()
         limit, leases = self._work.processing.read_timeout, self._work.leases
         for name, part in list(self.owned.items()):
             if (since := part.reading_since) is not None and now - since >= limit:
@@ -158,8 +143,8 @@ class Host:
             for name in [name for name, at in self.not_before.items() if at <= now]:
                 del self.not_before[name]
             waiting = [*self.not_before, *self.owned]
-            # One whose turn comes sooner than the next look.
-            self._acquire_at = min([self._acquire_at, *self.not_before.values()])
+            for at in self.not_before.values():  # its turn may come before the next look
+                self._rounds.look_by(at)
         self.last = leases.survey()
         for name, bookmark in leases.take(self.last, waiting).items():
             part = OwnedPartition(name, bookmark, self._work)

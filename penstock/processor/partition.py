@@ -14,10 +14,10 @@ from penstock.errors import LeaseLost, PenstockError, PositionLost, SettingsErro
 from penstock.feeds import Feed, Gap, HistoryLost, RecordReader
 from penstock.page import Decoder, Page
 from penstock.position import Bookmark, PartitionId
-from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.progress import AGAIN, PartitionProgress
 from penstock.processor.settings import Processing
+from penstock.reading.host_leases import HostLeases
 from penstock.reservoir.reader import GapRecorder, PartitionReader, Step
 
 # Seconds between two reads of a partition with a connection of its own that has nothing, while

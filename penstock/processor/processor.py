@@ -23,11 +23,11 @@ from penstock.processes import StopRequest, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
-from penstock.processor.leases import HostLeases
 from penstock.processor.observer import Observer
 from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
 from penstock.processor.store import EndingStore
+from penstock.reading.host_leases import HostLeases
 from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader

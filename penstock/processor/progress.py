@@ -8,8 +8,8 @@ from collections.abc import Callable
 from penstock.config import Checkpoint
 from penstock.errors import LeaseLost, Unavailable
 from penstock.position import Bookmark, PartitionId, Place
-from penstock.processor.leases import HostLeases
 from penstock.processor.settings import Processing
+from penstock.reading.host_leases import HostLeases
 from penstock.reservoir.reader import PartitionReader
 
 # Seconds: after a save that failed; between two looks whether an idle source has moved on.

@@ -21,7 +21,7 @@ from penstock.reading.assignments import AssignmentDraw, Assignments
 from penstock.reading.draw import Draw, OpenDraw
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
-from penstock.reading.roster import Roster
+from penstock.reading.roster import Openings
 from penstock.reservoir.reservoir import Reservoir
 
 # The first epochs are short: Spark's code for turning one over is loaded and partly compiled while
@@ -59,6 +59,14 @@ class Partitions(Protocol):
 
     def close(self, partition: PartitionId) -> None:
         """The partition is read no longer."""
+        ...
+
+
+class Membership(Protocol):
+    """Which partitions may be read, and from where: a roster, or the leases of this host."""
+
+    def look_up(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
+        """What is new; None: nothing, or it is not time to look. See `Roster.look_up`."""
         ...
 
 
@@ -110,7 +118,7 @@ class Epochs:
         self,
         partitions: Partitions,
         keeper: Keeper,
-        roster: Roster,
+        roster: Membership,
         lengths: Lengths,
         clock: Callable[[], float],
     ) -> None:
@@ -171,6 +179,10 @@ class Epochs:
             for name in self._keeper.lost:
                 self.revoke(name)
 
+    def finish(self) -> None:
+        """The last save of a stop: nothing is in flight. Raises as `save` does."""
+        self.save()
+
     def revoke(self, partition: PartitionId) -> None:
         """The partition is another instance's: nothing of it is read, delivered or saved here any
         more, apart from what a task has in its hands."""
@@ -217,7 +229,7 @@ class BufferedEpochs(Epochs):
     def __init__(
         self,
         reservoir: Reservoir,
-        roster: Roster,
+        roster: Membership,
         positions: Positions,
         lengths: Lengths,
         clock: Callable[[], float] = time.monotonic,
@@ -276,7 +288,7 @@ class AssignedEpochs(Epochs):
     def __init__(
         self,
         assignments: Assignments,
-        roster: Roster,
+        roster: Membership,
         positions: Positions,
         lengths: Lengths,
         clock: Callable[[], float] = time.monotonic,

@@ -1,10 +1,12 @@
 """Reading for open micro-batches: an offset is the number of an epoch, and tasks get tickets."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from penstock.feeds import Feed
+from penstock.handover.conversation import FoundGap
 from penstock.handover.options import SourceOptions
 from penstock.handover.run_folder import is_stopping
 from penstock.handover.ticket import Ticket
@@ -15,6 +17,9 @@ from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
+from penstock.reading.shared import SharedPositions
+from penstock.reading.shared_epochs import SharedEpochs
+from penstock.reading.sharing import SharedPartitions
 from penstock.reading.source_reports import ReaderStatus
 from penstock.reservoir.reservoir import Reservoir
 
@@ -41,16 +46,54 @@ def assigned(
     feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Report
 ) -> "OpenReading":
     """Tasks read the source by themselves: as many as may run at a time."""
-    assignments = Assignments(options.buffer)
-    lengths = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
+    assignments, lengths = _spread(options)
     epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths)
+    lost = partial(_record, gaps)
+    return _assigned(feed, options, assignments, epochs, report=report, lost=lost)
+
+
+def shared(
+    feed: Feed, options: SourceOptions, positions: SharedPositions, gaps: GapLog, report: Report
+) -> "OpenReading":
+    """As `assigned`, of the partitions whose leases are this host's."""
+    partitions = SharedPartitions(feed, positions, options.leases)
+    assignments, lengths = _spread(options)
+    epochs = SharedEpochs(assignments, partitions, positions, lengths)
+
+    def lost(found: FoundGap) -> None:
+        partitions.require(found.partition)
+        _record(gaps, found)
+
+    reading = _assigned(feed, options, assignments, epochs, report=report, lost=lost)
+    reading.sharing = partitions.status
+    return reading
+
+
+def _record(gaps: GapLog, found: FoundGap) -> None:
+    gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
+
+
+def _spread(options: SourceOptions) -> tuple[Assignments, Lengths]:
+    groups = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
+    return Assignments(options.buffer), groups
+
+
+def _assigned(
+    feed: Feed,
+    options: SourceOptions,
+    assignments: Assignments,
+    epochs: AssignedEpochs,
+    *,
+    report: Report,
+    lost: Callable[[FoundGap], None],
+) -> "OpenReading":
     reading = OpenReading(
         options,
         assignments,
         epochs,
         report,
         marked=epochs.stored,
-        lost=lambda found: gaps.lost(found.partition, found.gap, found.bookmark, to=found.to),
+        lost=lost,
         status=assignments.report_rows,
     )
     reading.feed, reading.buffer = pickle.dumps(feed), options.buffer
@@ -59,7 +102,8 @@ def assigned(
 
 class OpenReading:
     """A `source.Reading`, made by `buffered` or `assigned`. `feed` and `buffer` are for tasks that
-    read: the pickled feed, and the bytes that all of them may buffer."""
+    read: the pickled feed, and the bytes that all of them may buffer. `sharing` gives the status of
+    the leases, where hosts share the feed."""
 
     def __init__(
         self,
@@ -71,6 +115,7 @@ class OpenReading:
     ) -> None:
         self.reader = reader
         self.feed, self.buffer = b"", 0
+        self.sharing: Callable[[], Mapping[str, Any]] = dict
         self.stop_reading: Callable[[float], object] = lambda _: None
         self._epochs = epochs
 
@@ -119,7 +164,7 @@ class OpenReading:
 
     def save(self, start: Json) -> None:
         """See `Reading`: what tasks reported goes further than `start`."""
-        self._epochs.save()
+        self._epochs.finish()
 
     def stop(self, timeout: float) -> None:
         """See `Reading`."""

@@ -14,7 +14,7 @@ from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions, bookmark_text, read_bookmark
 
-# Nothing is saved by time: the caller says when.
+# Nothing is saved by time, unless it is asked for: the caller says when.
 _NEVER = float("inf")
 
 
@@ -27,11 +27,12 @@ class SharedPositions(Positions):
         prefix: str,
         owner: str,
         *,
+        interval: float = _NEVER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.prefix = prefix
         super().__init__(
-            store, prefix, interval=_NEVER, event_count=1, clock=clock, owner=owner, shared=True
+            store, prefix, interval=interval, event_count=1, clock=clock, owner=owner, shared=True
         )
 
     @property

@@ -7,16 +7,19 @@ not hold up the others.
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
 from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import LeaseLost, PenstockError, Unavailable
+from penstock.leases.open import open_store
 from penstock.ops.board import Board
 from penstock.ops.poisoned import post_tables
 from penstock.reading.positions import Positions
-from penstock.service.resuming import resume
+from penstock.reading.shared import SharedPositions
+from penstock.service.resuming import resume, shared_start
 from penstock.sinks import SetsAside, Sink
 
 # Seconds between two tries of a backend that the operator must mend.
@@ -64,7 +67,7 @@ class Beginnings:
         sink = pipeline.sink.sink()
 
         def share() -> None:
-            for positions in stored:
+            for positions in stored if pipeline.share is None else ():
                 positions.claim()
             sink.prepare()
             if isinstance(sink, SetsAside):
@@ -81,9 +84,9 @@ class Beginnings:
         """Where one backend goes on. After a stored position nothing is made at the source: that
         would be a silent hole."""
 
-        def begin() -> None:
-            resume(backend, positions, sink)
-
+        begin: Callable[[], None] = partial(resume, backend, positions, sink)
+        if isinstance(positions, SharedPositions):
+            begin = shared_start(backend, positions, sink, self._pipeline.leases)
         if self._persist(begin, [backend.name], fails=False):
             self.begun.add(backend.name)
 
@@ -124,6 +127,9 @@ class Beginnings:
 
     def _positions(self, backend: Backend) -> Positions:
         pipeline = self._pipeline
+        if pipeline.share is not None:
+            store, prefix = open_store(pipeline.positions), f"{pipeline.name}/{backend.name}"
+            return SharedPositions(store, prefix, self._instance)
         return Positions.of(
             pipeline.positions,
             pipeline.name,

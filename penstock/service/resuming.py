@@ -4,14 +4,17 @@ Only a first start may create what is missing at the source: creating it again a
 would be a silent gap. If the sink has changes, or ever had, it is no first start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
-from penstock.config import Backend
-from penstock.feeds import Listing, MovesBookmarks, Polled
+from penstock.config import Backend, Sharing
+from penstock.errors import Unavailable
+from penstock.feeds import Feed, Listing, MovesBookmarks, Polled
+from penstock.leases.first_start import FirstStart
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
+from penstock.reading.shared import SharedPositions
 from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
 
 log = structlog.get_logger("penstock")
@@ -30,14 +33,44 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
         if isinstance(feed, MovesBookmarks):
             _move(backend, feed, positions, saved, records)
         return
-    if begun:
-        _warn_of_no_position(backend, begun)
-        bookmarks: Bookmarks = {
-            name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()
-        }
-    else:
-        bookmarks = feed.begin()
-    positions.begin(bookmarks)
+    positions.begin(_first(backend, feed, begun))
+
+
+def shared_start(
+    backend: Backend, positions: SharedPositions, sink: Sink, sharing: Sharing
+) -> Callable[[], None]:
+    """The same where hosts share the feed: one of them begins, once. Call what is returned until it
+    raises nothing; it raises Unavailable while another host begins, and as `resume` does."""
+
+    def begin() -> Bookmarks:
+        feed = backend.feed()
+        listing = feed.partitions() if isinstance(sink, ReportsPositions) else Listing()
+        records = _records(backend, sink, listing)
+        return _first(backend, feed, {name: each for name, each in records.items() if each.begun})
+
+    start = FirstStart(
+        positions.rows.store,
+        positions.prefix,
+        positions.rows.owner,
+        begin=begin,
+        make=positions.plant,
+        term=sharing.expire,
+        every=sharing.acquire,
+    )
+
+    def attempt() -> None:
+        if not start.attempt():
+            raise Unavailable(f"another host makes the first start of {backend.name}")
+
+    return attempt
+
+
+def _first(backend: Backend, feed: Feed, begun: Mapping[PartitionId, Record]) -> Bookmarks:
+    """Where a start without a stored position begins."""
+    if not begun:
+        return feed.begin()
+    _warn_of_no_position(backend, begun)
+    return {name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()}
 
 
 def _move(
@@ -90,7 +123,7 @@ def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> N
             )
 
 
-def _warn_of_no_position(backend: Backend, begun: dict[PartitionId, Record]) -> None:
+def _warn_of_no_position(backend: Backend, begun: Mapping[PartitionId, Record]) -> None:
     for partition, record in begun.items():
         if record.bookmark is not None:
             log.warning(

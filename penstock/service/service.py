@@ -26,6 +26,7 @@ from penstock.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
 from penstock.service.ownership import Ownership
+from penstock.service.shared_run import SharedRun
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
@@ -39,6 +40,8 @@ TICK = 0.2
 AGAIN = 1.0
 # How long an instance that takes over waits for the ops port of the one before.
 PORT_PATIENCE = 10.0
+
+_OVERTAKEN = "another host has taken a partition over; starting again"
 
 log = structlog.get_logger("penstock")
 
@@ -74,7 +77,11 @@ class Service:
             ownership = _ownership(pipeline, board)
             stack.callback(ownership.release)
             write_owner(run, ownership.instance)
-            standby = Standby(pipeline, ownership, self._stop)
+            standby = (
+                Standby(pipeline, ownership, self._stop)
+                if self._is_alone
+                else SharedRun(pipeline, ownership, board, self._stop)
+            )
             stack.callback(standby.release)
             ops = stack.enter_context(
                 Operations(
@@ -117,7 +124,12 @@ class Service:
         return 0
 
     def _own(
-        self, engine: Engine, supervision: Supervision, board: Board, run: Path, leases: Standby
+        self,
+        engine: Engine,
+        supervision: Supervision,
+        board: Board,
+        run: Path,
+        leases: Standby | SharedRun,
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
         with self._ending_with_spark():
@@ -132,8 +144,14 @@ class Service:
                     (run / STOP).touch()
                     supervision.drain()
             except LeaseLost as error:
-                log.warning("another instance has taken over", error=str(error))
+                event = "another instance has taken over"
+                log.warning(event if self._is_alone else _OVERTAKEN, error=str(error))
                 supervision.hand_over()
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether one instance runs the pipeline, and the others wait."""
+        return self._pipeline.share is None
 
     @contextmanager
     def _ending_with_spark(self) -> Iterator[None]:

@@ -34,10 +34,7 @@ _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 def mode(pipeline: Pipeline) -> Mode:
     """How changes go through Spark: as tickets in micro-batches that stay open, unless a transform
     must see rows, or the trigger is an interval."""
-    spark = pipeline.spark
-    if pipeline.transform or spark.mode == "rows" or spark.trigger not in (0, "realtime"):
-        return "rows"
-    return "realtime"
+    return "realtime" if pipeline.is_open else "rows"
 
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
@@ -117,12 +114,20 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "positions": pipeline.positions,
         "checkpoint.interval": f"{pipeline.checkpoint.interval}s",
         "checkpoint.event_count": str(pipeline.checkpoint.event_count),
+        **_sharing(pipeline),
         "runtime": str(run),
         "on_error": backend.on_error,
         **({} if backend.max_gap is None else {"max_gap": f"{backend.max_gap}s"}),
         "hash_partitions": str(pipeline.hash_partitions(backend)),
         **_schemas(pipeline, backend),
     }
+
+
+def _sharing(pipeline: Pipeline) -> dict[str, str]:
+    if pipeline.share is None:
+        return {}
+    leases = options_from_settings(pipeline.leases)
+    return {"share": pipeline.share} | {f"leases.{name}": each for name, each in leases.items()}
 
 
 def _schemas(pipeline: Pipeline, backend: Backend) -> dict[str, str]:

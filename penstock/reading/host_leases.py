@@ -12,12 +12,12 @@ from threading import Lock
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from penstock.config import Sharing
 from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease
 from penstock.leases.balance import balance
 from penstock.leases.holder import LeaseHolder, users_own
 from penstock.position import Bookmark, PartitionId
-from penstock.processor.settings import Processing
 from penstock.reading.shared import SharedPositions
 
 # Of a lease's properties: the batch that fails, and how often it has, over all hosts.
@@ -43,14 +43,14 @@ class HostLeases:
         self,
         positions: SharedPositions,
         host: str,
-        processing: Processing,
+        sharing: Sharing,
         *,
         clock: Callable[[], float] = time.monotonic,
         knows_reader: bool = False,
     ) -> None:
         self.positions = positions
         self.host = host
-        self._processing = processing
+        self._sharing = sharing
         # Where the source knows who reads: our name there; and whose lease had expired when we took
         # it, by partition, until its connection was ended.
         self.readers: dict[PartitionId, str] = {}
@@ -58,8 +58,8 @@ class HostLeases:
         self._holder = LeaseHolder(
             positions.rows,
             clock=clock,
-            every=max(processing.renew, processing.acquire),  # `free` comes each `acquire`
-            term=processing.expire,
+            every=max(sharing.renew, sharing.acquire),  # `free` comes each `acquire`
+            term=sharing.expire,
             properties=lambda: {READERS: dict(self.readers)} if knows_reader else {},
         )
         self._clock = clock
@@ -86,7 +86,7 @@ class HostLeases:
             for row in kept
             if row.properties.get("asked_by")
         }
-        limit = now - 2 * self._processing.acquire
+        limit = now - 2 * self._sharing.acquire
         return frozenset(row.name for row in kept if self._given.get(_version(row), now) <= limit)
 
     def take(
@@ -94,7 +94,7 @@ class HostLeases:
     ) -> Mapping[PartitionId, Bookmark]:
         """Takes what is ours to take, and asks for what is to be stolen; what was taken. Our own
         leases of before are taken in any case. `not_now`: those that must wait here."""
-        limits = self._processing
+        limits = self._sharing
         names = {row.name: name for name, row in survey.rows.items()}
         others = [row for row in survey.vacant.values() if row.owner not in ("", self.host)]
         expired = {row.name for row in others} | survey.late
@@ -138,6 +138,11 @@ class HostLeases:
     def renew(self) -> None:
         """Renews all leases that are held."""
         self._holder.renew()
+
+    @property
+    def held(self) -> list[PartitionId]:
+        """Partitions that we hold."""
+        return [self.positions.partition(name) for name in self._holder.held]
 
     @property
     def asked(self) -> Mapping[PartitionId, str]:

@@ -1,4 +1,4 @@
-"""The first start of a processor, and partitions that come later: a row in the store for each.
+"""The first start of hosts that share a feed, and partitions that come later: a row for each.
 
 One host at a time looks regularly: the one that holds the first of all leases. Whoever has read a
 partition to its end looks for its children.
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.backoff import delays
+from penstock.config import Sharing
 from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.feeds import At, Feed
 from penstock.leases.first_start import FirstStart
-from penstock.processor.leases import HostLeases
-from penstock.processor.settings import Processing
+from penstock.reading.host_leases import HostLeases
 from penstock.reading.roster import LOOKUP, Openings, Roster
 from penstock.reservoir.reader import BLOCKED
 
@@ -22,7 +22,7 @@ AGAIN = 1.0
 
 class Discovery:
     """Takes turns as a partition does. `begun`: there are leases. `error`: why nothing is found, ""
-    while it is. `on_found` is called after rows were made; `on_fatal` with what keeps the processor
+    while it is. `on_found` is called after rows were made; `on_fatal` with what keeps this host
     from beginning and the operator must change."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Discovery:
         feed: Feed,
         leases: HostLeases,
         at: At,
-        processing: Processing,
+        sharing: Sharing,
         *,
         clock: Callable[[], float],
         on_found: Callable[[], None],
@@ -47,8 +47,8 @@ class Discovery:
             begin=lambda: feed.begin(at),
             make=leases.positions.plant,
             clock=clock,
-            term=processing.expire,
-            every=processing.acquire,
+            term=sharing.expire,
+            every=sharing.acquire,
         )
         self._on_found = on_found
         self._on_fatal = on_fatal

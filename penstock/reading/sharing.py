@@ -1,0 +1,166 @@
+"""The partitions of one feed that this host has the leases of, while hosts divide them.
+
+The leases are renewed in the process that plans and saves, so that they live exactly as long as it
+does: what is frozen or killed renews nothing. Two threads, from `start` on: one keeps the leases,
+one looks for new partitions, because a source may take long to answer.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from penstock.config import Sharing
+from penstock.errors import Unavailable
+from penstock.feeds import Feed
+from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.reading.discovery import Discovery
+from penstock.reading.host_leases import HostLeases, Survey
+from penstock.reading.roster import Openings
+from penstock.reading.rounds import Rounds
+from penstock.reading.shared import SharedPositions
+
+log = logging.getLogger("penstock")
+
+
+class SharedPartitions:
+    """Which partitions are this host's, in the place of a roster. `clock` is monotonic seconds.
+
+    A partition that was given up comes back only after `renew_epoch`: a task may still have some of
+    it in its hands. `asked`: those of ours that other hosts ask for.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        positions: SharedPositions,
+        sharing: Sharing,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.asked: frozenset[PartitionId] = frozenset()
+        self._leases = HostLeases(positions, positions.rows.owner, sharing, clock=clock)
+        self._rounds = Rounds(sharing, clock, renew=self._renew, acquire=self._acquire)
+        self._discovery = Discovery(
+            feed,
+            self._leases,
+            None,
+            sharing,
+            clock=clock,
+            on_found=lambda: self._rounds.look_by(clock()),
+            on_fatal=lambda error: log.error("the partitions cannot be shared: %s", error),
+        )
+        self._last = Survey({}, {})  # all leases, at the last look
+        self._lock = threading.Lock()  # of the two that follow
+        self._taken: dict[PartitionId, Bookmark] = {}  # and not opened yet
+        self._given_up: set[PartitionId] = set()
+        self._threads: list[threading.Thread] = []
+        self._over = threading.Event()
+        self._has_ended = threading.Event()  # a partition of ours, since the last look
+
+    def start(self) -> None:
+        """Takes leases from now on; idempotent."""
+        if self._threads or self._over.is_set():
+            return
+        for run in (self._keep, self._discover):
+            self._threads.append(threading.Thread(target=run, name="leases", daemon=True))
+            self._threads[-1].start()
+
+    def tick(self) -> float:
+        """Renews and acquires what is due; seconds until the next call. One thread calls it."""
+        self._rounds.tick(acquires=self._acquires)
+        return self._rounds.wait(acquires=self._acquires)
+
+    def discover(self) -> float:
+        """Makes rows for partitions that have none; seconds until the next call."""
+        self._has_ended.clear()
+        return self._discovery.turn(0.0)
+
+    def look_up(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
+        """What was taken since the last call, and may be read."""
+        with self._lock:
+            ready, self._taken = self._taken, {}
+        return Openings(ready, set(), []) if ready else None
+
+    def doubtful(self, partitions: Collection[PartitionId]) -> list[PartitionId]:
+        """Which of these another host may have by now: not renewed within their term, or lost."""
+        return [name for name in partitions if not self._leases.holds(name)]
+
+    def give_up(self, partition: PartitionId) -> None:
+        """It is not ours any more; writes nothing."""
+        with self._lock:
+            self._given_up.add(partition)
+            self._taken.pop(partition, None)
+        self._leases.forget([partition])
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether something was given up since the epoch was planned."""
+        return bool(self._given_up)
+
+    def renew_epoch(self) -> None:
+        """No task has anything in its hands: what was given up may be taken again."""
+        with self._lock:
+            self._given_up.clear()
+
+    def release(self, partitions: Collection[PartitionId]) -> None:
+        """Gives leases back: what is saved of these partitions is all that is done here."""
+        self.asked -= set(partitions)
+        self._leases.release(partitions)
+
+    def ended(self, partitions: Collection[PartitionId]) -> None:
+        """These have ended, and that is saved: their children are looked for."""
+        self.release(partitions)
+        self._discovery.ended()
+        self._has_ended.set()
+
+    def leave(self) -> None:
+        """Gives all leases back, and takes no more. Call it when nothing is in flight."""
+        self._over.set()
+        self._has_ended.set()
+        for thread in self._threads:
+            thread.join(1.0)
+        names = self._leases.held
+        self._leases.release(names)
+        if names:
+            log.info("gave %d partitions back to the other hosts", len(names))
+
+    def require(self, partition: PartitionId) -> None:
+        """Raises Unavailable unless the partition is certainly ours."""
+        if not self._leases.holds(partition):
+            raise Unavailable(f"the lease of {partition} may be another host's")
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page, beside that of the partitions that are ours."""
+        error = self._rounds.error or self._discovery.error
+        return {
+            "host": self._leases.host,
+            "leases": len(self._last.rows),
+            "unowned": len(self._last.vacant),
+            **({"last_error": error} if error else {}),
+        }
+
+    @property
+    def _acquires(self) -> bool:
+        return self._discovery.begun and not self._over.is_set()
+
+    def _renew(self) -> None:
+        self._leases.renew()
+        self.asked = frozenset(self._leases.asked)
+
+    def _acquire(self) -> None:
+        self._last = self._leases.survey()
+        with self._lock:
+            waiting = set(self._given_up)
+        taken = self._leases.take(self._last, waiting)
+        with self._lock:
+            self._taken |= taken
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            self._over.wait(self.tick())
+
+    def _discover(self) -> None:
+        while not self._over.is_set():
+            self._has_ended.wait(self.discover())
