@@ -40,11 +40,14 @@ class Rounds:
     def tick(self, *, acquires: bool) -> None:
         """Does what is due; with `acquires` false, leases are only renewed. One thread calls it."""
         now, sharing = self._clock(), self._sharing
+        renews, looks = now >= self._renew_at, now >= self._acquire_at and acquires
+        if not (renews or looks):
+            return
         try:
-            if now >= self._renew_at:
+            if renews:
                 self._renew_at = now + sharing.renew
                 self._renew()
-            if now >= self._acquire_at and acquires:
+            if looks:
                 with self._lock:
                     self._acquire_at = now + sharing.acquire
                 self._acquire()

@@ -1,5 +1,6 @@
 """The pipeline file: what is read, and what is said about mistakes."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -306,3 +307,54 @@ def test_a_share_of_the_window_is_between_0_and_1(share: str) -> None:
     """
     with pytest.raises(SettingsError, match=r"ops\.at_risk"):
         parse_pipeline(text, environment={})
+
+
+SHARED: dict[str, Any] = {
+    "backends": [{"name": "a", "type": "memory", "polled": True}],
+    "sink": {
+        "type": "jetstream", "url": "nats://h", "stream": "S", "subject": "s.{source_partition}.x",
+        "delivery": "exactly-once",
+    },
+    "share": "leases",
+}  # fmt: skip
+POSTGRES: dict[str, Any] = {
+    "type": "postgres", "connection": "postgresql://h/d", "slot": "s", "publication": "p",
+}  # fmt: skip
+
+
+def test_hosts_may_share_a_feed_that_anyone_may_read() -> None:
+    found = parse_pipeline(json.dumps(SHARED), environment={})
+    assert (found.share, found.leases.expire) == ("leases", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"backends": [POSTGRES]}, r"default \(postgres\) has one reader: leave share out"),
+        ({"backends": [{"type": "memory"}]}, "has one reader"),
+        ({"transform": [{"sql": "SELECT * FROM changes"}]}, "stay open: leave transform"),
+        ({"spark": {"mode": "rows"}}, "stay open"),
+        ({"spark": {"trigger": "1s"}}, "stay open"),
+        ({"positions": "memory:"}, "a positions store that all hosts reach"),
+        (
+            {"sink": {**SHARED["sink"], "subject": "s.{collection}-{source_partition}"}},
+            r"needs \{source_partition\} in sink.subject",
+        ),
+        (
+            {"backends": [{"name": n, "type": "memory", "polled": True} for n in "ab"]},
+            r"needs \{backend\} in sink.subject",
+        ),
+        ({"share": None, "leases": {"renew": "1s"}}, "no effect without share: leases"),
+        ({"leases": {"expire": "20s"}}, "at least twice as long"),
+        ({"leases": {"renw": "1s"}}, "did you mean 'renew'"),
+        ({"share": "all"}, "leases"),
+    ],
+)
+def test_a_pipeline_that_hosts_cannot_share_says_why(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        parse_pipeline(json.dumps({**SHARED, **changed}), environment={})
+
+
+def test_without_exactly_once_hosts_may_share_any_subject() -> None:
+    sink = {**SHARED["sink"], "subject": "s.{collection}", "delivery": "deduplicated"}
+    assert parse_pipeline(json.dumps({**SHARED, "sink": sink}), environment={}).share
