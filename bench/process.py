@@ -2,10 +2,14 @@
 
 The first table is CPU a change in batches of 100, of the memory feed alone and of the Processor
 over it, whose observer does nothing; the difference is the Processor's own. The second table is
-two processes with 200 partitions, a store in a file, and the records of every change.
+two processes with 200 partitions, a store in a file, and the records of every change. The third
+(`--rebalance`) is how long processes take to have about equal shares again after one joined, was
+killed, or was frozen, in parts of what they may take: `acquire` and `expire` together.
 """
 
 import multiprocessing
+import os
+import signal
 import tempfile
 import threading
 import time
@@ -20,6 +24,7 @@ from rich.table import Table
 from penstock import Changes, Observer, PartitionContext, Processor
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases.memory import MemoryStore
+from penstock.leases.sqlite import SqliteStore
 from penstock.position import PartitionId
 
 BATCH = 100
@@ -103,20 +108,85 @@ def shared(partitions: int, changes: int, processes: int = 2) -> tuple[float, fl
     return total / seconds, sum(cpu for _, cpu in answers) * 1e6 / total
 
 
+# A tenth of the defaults.
+RENEW, ACQUIRE, EXPIRE = 1.7, 1.3, 6.0
+
+
+def _member(store: str, partitions: int) -> None:
+    """A process that processes until it is ended."""
+    settings = {"partitions": partitions, "changes": 1_000_000, "page": BATCH, "polled": True}
+    Processor(
+        "memory", settings | {"latency": 0.05}, leases=store, name="bench", observer=Nothing,
+        renew=RENEW, acquire=ACQUIRE, expire=EXPIRE,
+    ).run()  # fmt: skip
+
+
+def _balanced(store: SqliteStore, partitions: int, hosts: list[Any]) -> float:
+    """Seconds until only these processes have leases, and all of them about as many."""
+    begun, pids = time.monotonic(), {each.pid for each in hosts}
+    share = partitions // len(hosts)
+    while True:
+        rows = store.list("bench/")
+        counts = Counter(row.properties.get("pid") for row in rows if row.owner)
+        fair = all(share <= count <= share + 1 for count in counts.values())
+        if len(rows) == counts.total() == partitions and counts.keys() == pids and fair:
+            return time.monotonic() - begun
+        if time.monotonic() - begun > 20 * (ACQUIRE + EXPIRE):
+            raise SystemExit(f"not balanced: {counts}")
+        time.sleep(0.02)
+
+
+def rebalanced(partitions: int) -> dict[str, float]:
+    """What happened to the third of three processes -> seconds until the shares are equal."""
+    fork = multiprocessing.get_context("fork")
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-rebalance-") as folder:
+        url = f"sqlite:///{folder}/leases.db"
+        store = SqliteStore.of_url(url)
+        hosts: list[Any] = []
+
+        def start(count: int) -> None:
+            for _ in range(count):
+                hosts.append(fork.Process(target=_member, args=(url, partitions)))
+                hosts[-1].start()
+
+        try:
+            start(2)
+            _balanced(store, partitions, hosts)
+            start(1)
+            found["joined"] = _balanced(store, partitions, hosts)
+            hosts.pop().kill()
+            found["killed on the same machine"] = _balanced(store, partitions, hosts)
+            start(1)
+            _balanced(store, partitions, hosts)
+            frozen = hosts.pop()
+            os.kill(frozen.pid, signal.SIGSTOP)
+            found["frozen, as if another machine had died"] = _balanced(store, partitions, hosts)
+            frozen.kill()
+        finally:
+            for each in hosts:
+                each.kill()
+    return found
+
+
 @click.command()
 @click.option("--changes", default=200_000, show_default=True, help="Of the first table.")
 @click.option("--partitions", default=200, show_default=True, help="Of the second.")
 @click.option("--each", default=1000, show_default=True, help="Changes of each partition.")
 @click.option("--runs", default=3, show_default=True, help="The least CPU counts.")
-def main(changes: int, partitions: int, each: int, runs: int) -> None:
-    """Prints both tables."""
+@click.option("--rebalance", is_flag=True, help="Only the third table.")
+def main(changes: int, partitions: int, each: int, runs: int, rebalance: bool) -> None:
+    """Prints the first two tables, or the third."""
+    console = Console(width=100)
+    if rebalance:
+        console.print(_rebalance(60))
+        return
     alone = min(read_alone(changes) for _ in range(runs)) * 1e6 / changes
     ours = min(processed(changes) for _ in range(runs)) * 1e6 / changes
     table = Table(title=f"us of CPU a change, batches of {BATCH}, one partition")
     for name in ("the feed alone", "through the Processor", "the Processor's own"):
         table.add_column(name, justify="right")
     table.add_row(*(f"{value:.2f}" for value in (alone, ours, ours - alone)))
-    console = Console(width=100)
     console.print(table)
     rate, cpu = shared(partitions, each)
     second = Table(title=f"{partitions} partitions on 2 processes, {each} changes each")
@@ -124,6 +194,17 @@ def main(changes: int, partitions: int, each: int, runs: int) -> None:
     second.add_column("us of CPU a change", justify="right")
     second.add_row(f"{rate:,.0f}", f"{cpu:.1f}")
     console.print(second)
+
+
+def _rebalance(partitions: int) -> Table:
+    bound = ACQUIRE + EXPIRE
+    title = f"{partitions} partitions, 3 processes, acquire + expire = {bound:.1f} s"
+    table = Table(title=title)
+    for name in ("the third", "seconds", "of acquire + expire"):
+        table.add_column(name, justify="right")
+    for what, seconds in rebalanced(partitions).items():
+        table.add_row(what, f"{seconds:.1f}", f"{seconds / bound:.2f}")
+    return table
 
 
 if __name__ == "__main__":
