@@ -66,6 +66,7 @@ def shared(
 
     reading = _assigned(feed, options, assignments, epochs, report=report, lost=lost)
     reading.sharing = partitions.status
+    reading.stop_reading = lambda _: partitions.stop()
     return reading
 
 

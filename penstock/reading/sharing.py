@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from penstock.config import Sharing
-from penstock.errors import Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Feed
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.discovery import Discovery
@@ -56,16 +56,24 @@ class SharedPartitions:
         self._taken: dict[PartitionId, Bookmark] = {}  # and not opened yet
         self._given_up: set[PartitionId] = set()
         self._threads: list[threading.Thread] = []
+        self._failure: PenstockError | None = None
         self._over = threading.Event()
         self._has_ended = threading.Event()  # a partition of ours, since the last look
 
     def start(self) -> None:
         """Takes leases from now on; idempotent."""
-        if self._threads or self._over.is_set():
-            return
-        for run in (self._keep, self._discover):
-            self._threads.append(threading.Thread(target=run, name="leases", daemon=True))
-            self._threads[-1].start()
+        with self._lock:
+            if self._threads or self._over.is_set():
+                return
+            for run in (self._keep, self._discover):
+                thread = threading.Thread(target=self._run, args=(run,), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def stop(self) -> None:
+        """Renews no more, and takes no more: what is held expires."""
+        self._over.set()
+        self._has_ended.set()
 
     def tick(self) -> float:
         """Renews and acquires what is due; seconds until the next call. One thread calls it."""
@@ -78,7 +86,9 @@ class SharedPartitions:
         return self._discovery.turn(0.0)
 
     def look_up(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
-        """What was taken since the last call, and may be read."""
+        """What was taken since the last call, and may be read. Raises what a thread ended with."""
+        if self._failure is not None:
+            raise self._failure
         with self._lock:
             ready, self._taken = self._taken, {}
         return Openings(ready, set(), []) if ready else None
@@ -117,14 +127,10 @@ class SharedPartitions:
 
     def leave(self) -> None:
         """Gives all leases back, and takes no more. Call it when nothing is in flight."""
-        self._over.set()
-        self._has_ended.set()
+        self.stop()
         for thread in self._threads:
             thread.join(1.0)
-        names = self._leases.held
-        self._leases.release(names)
-        if names:
-            log.info("gave %d partitions back to the other hosts", len(names))
+        self._leases.release(self._leases.held)
 
     def require(self, partition: PartitionId) -> None:
         """Raises Unavailable unless the partition is certainly ours."""
@@ -156,6 +162,12 @@ class SharedPartitions:
         taken = self._leases.take(self._last, waiting)
         with self._lock:
             self._taken |= taken
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # a defect: the query ends, and with it this process
+            self._failure = PenstockError.of(error, "sharing the partitions")
 
     def _keep(self) -> None:
         while not self._over.is_set():

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.config import Sharing
-from penstock.errors import Unavailable
+from penstock.errors import Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.assignments import Assignments
 from penstock.reading.epochs import Lengths
+from penstock.reading.host_leases import HostLeases
 from penstock.reading.positions import read_bookmark
 from penstock.reading.shared import SharedPositions
 from penstock.reading.shared_epochs import SharedEpochs
@@ -257,20 +258,62 @@ def test_the_status_says_how_many_leases_there_are_and_that_the_store_is_away() 
     assert a.shared.status()["last_error"] == "the store is away"
 
 
+class Threads:
+    """The partitions of one host, with short intervals and the machine's clock."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        sharing = Sharing(renew=0.05, acquire=0.05, expire=60.0)
+        positions = SharedPositions(self.store, PREFIX, "a")
+        self.shared = SharedPartitions(feed_of(polled=True, partitions=3), positions, sharing)
+        self.ready: dict[PartitionId, Bookmark] = {}
+        self.shared.start()
+
+    def take(self) -> int:
+        """What is ready by now; how many."""
+        found = self.shared.look_up({}, ())
+        self.ready |= found.ready if found else {}
+        return len(self.ready)
+
+    @property
+    def owners(self) -> set[str]:
+        return {each.owner for each in self.store.list(f"{PREFIX}/")}
+
+
 def test_threads_keep_the_leases_until_they_are_given_back() -> None:
-    store = MemoryStore()
-    sharing = Sharing(renew=0.05, acquire=0.05, expire=60.0)
-    positions = SharedPositions(store, PREFIX, "a")
-    shared = SharedPartitions(feed_of(polled=True, partitions=3), positions, sharing)
-    shared.start()
+    threads = Threads()
     try:
-        found: dict[PartitionId, Bookmark] = {}
-        until(lambda: found.update(_ready(shared)) or len(found) == 3)
+        until(lambda: threads.take() == 3)
     finally:
-        shared.leave()
-    assert {each.owner for each in store.list(f"{PREFIX}/")} == {""}
+        threads.shared.leave()
+    assert threads.owners == {""}
 
 
-def _ready(shared: SharedPartitions) -> dict[PartitionId, Bookmark]:
-    found = shared.look_up({}, ())
-    return found.ready if found else {}
+def test_after_a_stop_that_was_not_in_order_leases_expire() -> None:
+    """Tasks may still have changes of these partitions in their hands."""
+    threads = Threads()
+    try:
+        until(lambda: threads.take() == 3)
+    finally:
+        threads.shared.stop()
+    assert threads.owners == {"a"}
+
+
+def test_a_defect_in_a_thread_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: HostLeases) -> None:
+        raise ValueError("of all things")
+
+    monkeypatch.setattr(HostLeases, "survey", broken)
+    threads = Threads()
+
+    def raises() -> bool:
+        try:
+            threads.take()
+        except Malformed as error:
+            return "sharing the partitions failed: ValueError: of all things" in str(error)
+        return False
+
+    try:
+        until(raises)
+    finally:
+        threads.shared.stop()
