@@ -11,7 +11,14 @@ import pytest
 from penstock.feeds.memory import MemoryFeedSettings, place_of
 from penstock.leases.sqlite import SqliteStore
 from penstock.position import PartitionId
-from tests.pipeline.running import Run, eventually, messages, running
+from tests.pipeline.running import (
+    Run,
+    assert_none_is_left,
+    eventually,
+    messages,
+    running,
+    tree,
+)
 from tests.pipeline.test_two_instances import published
 from tests.servers import Nats
 
@@ -84,8 +91,10 @@ def test_hosts_divide_a_feed_and_what_a_killed_one_had_goes_on_once(
         for run in (first, second):
             before = published(run)
             eventually(lambda r=run, b=before: published(r) > b, seconds=SOON, run=run)
-        before = stored(nats, stream)
+        killed = tree(first)
         first.kill()
+        assert_none_is_left(killed)  # its tasks go on for a moment, and publish what they have
+        before = stored(nats, stream)
         eventually(lambda: has(second) == PARTITIONS, seconds=SOON, run=second)
         eventually(lambda: is_beyond(stored(nats, stream), before), seconds=SOON, run=second)
         assert second.stop() == 0
