@@ -101,18 +101,23 @@ class ListsTables(Protocol):
 
 
 @runtime_checkable
-class AnnouncesSchemas(Protocol):
+class ListsSchemas(Protocol):
+    """A feed that knows the schemas of its tables or collections."""
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """Those of all that are followed, as they are now. Does I/O; raises Unavailable,
+        SettingsError."""
+        ...
+
+
+@runtime_checkable
+class AnnouncesSchemas(ListsSchemas, Protocol):
     """A feed whose source announces the schema of a table before its changes."""
 
     def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
         """From now on followings call `record`, in the thread that reads, for each schema that the
         source announces, and return pages with changes of it only afterwards. What it raises, their
         `read` raises. A pickled copy calls nothing."""
-        ...
-
-    def schemas(self) -> Sequence[TableSchema]:
-        """Those of all followed tables, as they are now. Does I/O; raises Unavailable,
-        SettingsError."""
         ...
 
 

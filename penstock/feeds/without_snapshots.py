@@ -8,8 +8,8 @@ from pydantic import BeforeValidator
 def _refuse(value: Any) -> Any:
     if value == "resnapshot":
         raise ValueError(
-            "`resnapshot` needs snapshots, which only PostgreSQL has; write `fail`, or `continue`"
-            " and load the data anew"
+            "`resnapshot` needs snapshots, which this source does not have; write `fail`, or"
+            " `continue` and load the data anew"
         )
     return value
 

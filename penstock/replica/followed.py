@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from penstock.errors import SettingsError
 from penstock.position import Place
+from penstock.replica.documents import is_renamed_to, row_change
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
 from penstock.replica.targets import AlterColumns, Encoder, Step
@@ -64,8 +65,10 @@ class Followed:
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
-        if not self._is_same(message):
+        change = self._row_change(message)
+        if change is None:
             return
+        body = change
         if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
             self.problem = "a row that a later chunk may have replaced moved to another key"
             return
@@ -73,6 +76,16 @@ class Followed:
             self._plan = TablePlan(self.table, self._encoders(self.table))
         self._plan.add(body)
         self.changes += 1
+
+    def _row_change(self, message: Message) -> Mapping[str, Any] | None:
+        """The change of a row; None: of none, or the table has a problem now."""
+        table, body = self.table, message.body
+        if not table.document:
+            return body if self._is_same(message) else None
+        if is_renamed_to(table, body):
+            self.problem = "another collection was renamed to it"
+            return None
+        return row_change(table, body)
 
     def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
         """The table, and the steps to there, for each of the columns that it had meanwhile."""
