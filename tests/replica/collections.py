@@ -25,13 +25,19 @@ class CollectionWorld(World):
     """`start` what publishes; `replica` makes a consumer."""
 
     def __init__(
-        self, shop: Shop, nats: Nats, folder: Path, snapshot: Any = None, **sink: Any
+        self,
+        shop: Shop,
+        nats: Nats,
+        folder: Path,
+        snapshot: Any = None,
+        source: Any = None,
+        **sink: Any,
     ) -> None:
         self.shop, self.nats, self.folder, self.slot = shop, nats, folder, PARTITION
         document = {
             "name": "shop", "state": str(folder / "state"),
             "backends": [{"name": "default", "type": "mongodb", "connection": shop.url,
-                          "database": shop.name}],
+                          "database": shop.name, **(source or {})}],
             "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM, **sink},
             "snapshot": snapshot or {},
         }  # fmt: skip

@@ -82,6 +82,24 @@ def test_documents_of_all_types_then_their_changes(
     assert documents(target, "things")['"1"']["v"]["n"] == "text"
 
 
+def test_each_collection_is_taken_once_by_itself(
+    collections_of: Callable[..., CollectionWorld], tmp_path: Path
+) -> None:
+    """`start: snapshot`, and a mirror that finds nobody to ask."""
+    world = collections_of(source={"start": "snapshot"})
+    world.shop.db.things.insert_many([{"_id": n} for n in range(5)])
+    world.start()
+    subject = "init.meta.things"
+    until(lambda: world.api.stream("INIT") is not None)
+    until(lambda: world.api.last("INIT", subject) is not None)
+    world.shop.db.things.insert_one({"_id": "later"})
+    world.published()
+    world.stop_service()
+    target = f"sqlite:///{tmp_path}/m.db"
+    world.mirror(target, tables=["things"])
+    world.same(target, "things")
+
+
 def test_an_update_of_a_document_that_is_gone_waits_for_its_deletion(
     collections_of: Callable[..., CollectionWorld], tmp_path: Path
 ) -> None:
