@@ -4,6 +4,7 @@ A document's own columns are unknown until it comes. Keys are those of changes, 
 type: `"1"` and `1` are two keys.
 """
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,4 +59,10 @@ def _row(table: MirrorTable, key: Mapping[str, Any], document: Any) -> Row:
 def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # MongoDB compares them equal
-    return orjson.dumps(value).decode()
+    return orjson.dumps(value, default=_base64).decode()
+
+
+def _base64(value: Any) -> str:
+    if isinstance(value, bytes):  # a key of DynamoDB in MessagePack
+        return base64.b64encode(value).decode()
+    raise TypeError
