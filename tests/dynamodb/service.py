@@ -10,8 +10,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from zlib import crc32
 from typing import Any
+from zlib import crc32
 
 from tests.dynamodb.streams import Refused, Shard, Stream
 

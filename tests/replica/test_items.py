@@ -1,4 +1,4 @@
-"""A mirror of a DynamoDB table, on DynamoDB Local: a snapshot while items change, then the changes."""
+"""A mirror of a table of DynamoDB Local: a snapshot while items change, then the changes."""
 
 import random
 import threading
