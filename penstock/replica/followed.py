@@ -18,6 +18,9 @@ from penstock.tail.message import Message
 Dropped = Literal["drop", "keep"]
 _REPLAYED = "Penstock-Replayed"  # a dead letter, after later changes
 _VERSION = "Penstock-Table-Schema"
+_POSITION = "Penstock-Position"
+# Of documents: streams of messages whose last places are kept. Shards of DynamoDB come and go.
+_STREAMS = 4000
 
 
 class Followed:
@@ -59,9 +62,13 @@ class Followed:
                 hint="use another sink.layout: penstock, debezium or cloudevents",
             )
         place = Place.parse(position)
-        if place.cursor < table.cursor or place <= self._places.get(message.subject, _FIRST):
+        stream = self._stream(message)
+        if place.cursor < table.cursor or place <= self._places.get(stream, _FIRST):
             return
-        self._places[message.subject] = place
+        self._places.pop(stream, None)
+        self._places[stream] = place  # the last of them
+        if table.document and len(self._places) > _STREAMS:
+            del self._places[next(iter(self._places))]
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
@@ -76,6 +83,13 @@ class Followed:
             self._plan = TablePlan(self.table, self._encoders(self.table))
         self._plan.add(body)
         self.changes += 1
+
+    def _stream(self, message: Message) -> str:
+        """Among which messages places have an order: of documents, those of one partition."""
+        if not self.table.document:
+            return message.subject
+        partition = message.headers.get(_POSITION, "").split(" ")[1:2]
+        return " ".join([message.subject, *partition])
 
     def _row_change(self, message: Message) -> Mapping[str, Any] | None:
         """The change of a row; None: of none, or the table has a problem now."""
