@@ -19,7 +19,8 @@ class TableSchema:
     they were when this was made, and may be newer than the version. `position` is the place of the
     source's log at which the schema was announced, where that is known, and `relation_id` what
     changes of the table have as theirs. `suspended`: why the changes of the table are not stored;
-    "" for one that is followed, None where it is not known.
+    "" for one that is followed, None where it is not known. `is_of_documents`: rows are whole
+    documents, and only the columns of their key are known.
     """
 
     schema: str
@@ -30,6 +31,7 @@ class TableSchema:
     position: str | None = None
     relation_id: int | None = None
     suspended: str | None = None
+    is_of_documents: bool = False
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""
@@ -40,6 +42,7 @@ class TableSchema:
             "version": self.version,
             "position": self.position,
             "suspended": self.suspended or None,
+            "documents": self.is_of_documents,
             "pipeline": pipeline,
             "timestamp": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "columns": list(self.columns),

@@ -101,18 +101,23 @@ class ListsTables(Protocol):
 
 
 @runtime_checkable
-class AnnouncesSchemas(Protocol):
+class ListsSchemas(Protocol):
+    """A feed that knows the schemas of its tables or collections."""
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """Those of all that are followed, as they are now. Does I/O; raises Unavailable,
+        SettingsError."""
+        ...
+
+
+@runtime_checkable
+class AnnouncesSchemas(ListsSchemas, Protocol):
     """A feed whose source announces the schema of a table before its changes."""
 
     def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
         """From now on followings call `record`, in the thread that reads, for each schema that the
         source announces, and return pages with changes of it only afterwards. What it raises, their
         `read` raises. A pickled copy calls nothing."""
-        ...
-
-    def schemas(self) -> Sequence[TableSchema]:
-        """Those of all followed tables, as they are now. Does I/O; raises Unavailable,
-        SettingsError."""
         ...
 
 
@@ -145,13 +150,15 @@ class TableSnapshot(Protocol):
 
     @property
     def position(self) -> str:
-        """A place, as text: a change is contained if and only if its place is before it."""
+        """A place, as text: a change is contained if its place is before it; only then, where it
+        `is_exact`."""
         ...
 
     @property
     def is_exact(self) -> bool:
         """Whether the rows are those at the point. Else they are of it or later: changes after it
-        may be in them already, and are applied once more."""
+        may be in them already, and are applied once more. So rows have a key, and a change has the
+        whole row, or deletes it: then the last change of each leaves it as it is at the source."""
         ...
 
     @property
@@ -185,7 +192,10 @@ class TableSnapshot(Protocol):
 
 @runtime_checkable
 class TakesSnapshots(Protocol):
-    """A feed that can give a table's rows as they are at a point of its log."""
+    """A feed that can give a table's rows as they are at a point of its log, or from one on.
+
+    Consumers apply changes from where the sink's stream ended before `snapshot` was called: a
+    change that was published by then is contained."""
 
     def snapshot(
         self,

@@ -21,6 +21,7 @@ from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
 from penstock.replica.catalog import Catalog, PublishedTable
 from penstock.replica.chunks import body_of, differs, loaded
+from penstock.replica.documents import chunk_rows
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
 from penstock.replica.targets import LoadedChunk, Target, encoders
@@ -127,7 +128,8 @@ class Bootstrap:
             self._read_again(f"chunk {chunk.chunk} was published again, with other rows")
         elif known is None:
             assert self._coder is not None
-            self._target.load(self.table, chunk, self._coder.rows(body["data"]))
+            rows = chunk_rows(self.table, body) if self.table.document else body["data"]
+            self._target.load(self.table, chunk, self._coder.rows(rows))
             self._chunks[chunk.chunk] = chunk
             self.progress.chunks += 1
             self.progress.rows += chunk.rows

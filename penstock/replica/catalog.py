@@ -14,7 +14,7 @@ from penstock.nats.connection import Connection
 from penstock.replica.mirrored import MirrorTable
 
 BUCKET = "schemas"
-_HINT = "the pipeline makes it when it starts, if its source is PostgreSQL; is it another account?"
+_HINT = "the pipeline makes it when it starts, if its source has snapshots; is it another account?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class PublishedTable:
         it outside `public`, and the backend where there are several."""
         table, schema = self.document["table"], self.document["schema"]
         backend = self.name[0] if len(self.name) > 1 and self.name[0] != schema else ""
-        parts = [backend, "" if schema == "public" else schema, table]
+        is_alone = schema not in self.name if self.document.get("documents") else schema == "public"
+        parts = [backend, "" if is_alone else schema, table]
         return MirrorTable(
             name=self.key, backend=backend, schema=schema, table=table,
             target="_".join(part for part in parts if part),

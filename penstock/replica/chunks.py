@@ -64,4 +64,5 @@ def _tabular(payload: bytes) -> Mapping[str, Any]:
     table = pa.ipc.open_stream(payload).read_all()
     given = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
     load: Any = ormsgpack.unpackb if given.get("images") == "msgpack" else orjson.loads
-    return {**given, "data": [load(one) for one in table["data"].to_pylist()]}
+    images = {name: [load(one) for one in table[name].to_pylist()] for name in table.column_names}
+    return {**given, **images}

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from penstock.errors import SettingsError
 from penstock.position import Place
+from penstock.replica.documents import is_renamed_to, row_change
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
 from penstock.replica.targets import AlterColumns, Encoder, Step
@@ -17,6 +18,9 @@ from penstock.tail.message import Message
 Dropped = Literal["drop", "keep"]
 _REPLAYED = "Penstock-Replayed"  # a dead letter, after later changes
 _VERSION = "Penstock-Table-Schema"
+_POSITION = "Penstock-Position"
+# Of documents: streams of messages whose last places are kept. Shards of DynamoDB come and go.
+_STREAMS = 4000
 
 
 class Followed:
@@ -58,14 +62,20 @@ class Followed:
                 hint="use another sink.layout: penstock, debezium or cloudevents",
             )
         place = Place.parse(position)
-        if place.cursor < table.cursor or place <= self._places.get(message.subject, _FIRST):
+        stream = self._stream(message)
+        if place.cursor < table.cursor or place <= self._places.get(stream, _FIRST):
             return
-        self._places[message.subject] = place
+        self._places.pop(stream, None)
+        self._places[stream] = place  # the last of them
+        if table.document and len(self._places) > _STREAMS:
+            del self._places[next(iter(self._places))]
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
-        if not self._is_same(message):
+        change = self._row_change(message)
+        if change is None:
             return
+        body = change
         if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
             self.problem = "a row that a later chunk may have replaced moved to another key"
             return
@@ -73,6 +83,23 @@ class Followed:
             self._plan = TablePlan(self.table, self._encoders(self.table))
         self._plan.add(body)
         self.changes += 1
+
+    def _stream(self, message: Message) -> str:
+        """Among which messages places have an order: of documents, those of one partition."""
+        if not self.table.document:
+            return message.subject
+        partition = message.headers.get(_POSITION, "").split(" ")[1:2]
+        return " ".join([message.subject, *partition])
+
+    def _row_change(self, message: Message) -> Mapping[str, Any] | None:
+        """The change of a row; None: of none, or the table has a problem now."""
+        table, body = self.table, message.body
+        if not table.document:
+            return body if self._is_same(message) else None
+        if is_renamed_to(table, body):
+            self.problem = "another collection was renamed to it"
+            return None
+        return row_change(table, body)
 
     def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
         """The table, and the steps to there, for each of the columns that it had meanwhile."""

@@ -1,6 +1,6 @@
 """A table of a replica: what it is called, its columns, and how far it is. Plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
@@ -34,8 +34,9 @@ class MirrorTable:
     Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
     `settled` are in some of them, as chunks are of several points in the log. Those of messages up
     to `sequence` are applied, of the stream that was made at `created`. `places`: the last change
-    under each subject, which a writer that repeats itself sends again. `kept`: columns that the
-    source does not have any more.
+    under each subject (and of each partition), which a writer that repeats itself sends again.
+    `kept`: columns that the source does not have any more. `document`: the column that has whole
+    documents, where the source has these; then those of the key are JSON text.
     """
 
     name: str
@@ -46,6 +47,7 @@ class MirrorTable:
     columns: tuple[MirrorColumn, ...] = ()
     key: tuple[str, ...] = ()
     kept: tuple[MirrorColumn, ...] = ()
+    document: str = ""
     version: str = ""
     relation_id: int | None = None
     state: State = "loading"
@@ -77,9 +79,17 @@ class MirrorTable:
     def with_schema(self, document: Mapping[str, Any]) -> "MirrorTable":
         """The same table with the columns of a document of the bucket `schemas`."""
         columns = tuple(MirrorColumn.of(one) for one in document["columns"])
-        return replace(
-            self,
-            columns=columns,
-            key=tuple(one["name"] for one in document["columns"] if one["key"]),
-            version=document["version"],
-        )
+        key = tuple(one["name"] for one in document["columns"] if one["key"])
+        whole = _beside(key) if document.get("documents") else ""
+        if whole:
+            columns = tuple(MirrorColumn(name=name, data_type="text") for name in key)
+            columns += (MirrorColumn(name=whole, data_type="json"),)
+        return replace(self, columns=columns, key=key, document=whole, version=document["version"])
+
+
+def _beside(key: Sequence[str]) -> str:
+    """What the column with the documents is called."""
+    name = "document"
+    while name in key:
+        name += "_"
+    return name

@@ -163,7 +163,13 @@ def _hex(value: Any) -> str:
 
 
 def _json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    return orjson.dumps(value, default=_base64, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _base64(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError
 
 
 def _text(value: Any) -> Any:

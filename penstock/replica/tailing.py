@@ -11,6 +11,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.replica.bootstrap import Loading
 from penstock.replica.catalog import Catalog
+from penstock.replica.documents import is_renamed_to
 from penstock.replica.followed import Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import Target, encoders
@@ -123,8 +124,7 @@ class LiveTables(Closes):
             if sequence > self.sequence + 1:
                 self._lost(self.sequence + 1, sequence)
             self.sequence = sequence
-            followed = self._of(message)
-            if followed is not None:
+            for followed in self._those(message):
                 followed.add(message)
                 touched[followed.table.name] = followed
         self._store(list(touched.values()))
@@ -140,6 +140,14 @@ class LiveTables(Closes):
         self._target.apply(work, self.sequence)
         for each in self._live.values():
             each.reached(self.sequence)
+
+    def _those(self, message: Message) -> list[Followed]:
+        """Whose rows a message may change."""
+        found = self._of(message)
+        if message.operation != "RENAME":
+            return [] if found is None else [found]
+        others = [each for each in self._live.values() if is_renamed_to(each.table, message.body)]
+        return [found, *others] if found is not None else others
 
     def _of(self, message: Message) -> Followed | None:
         body = message.body

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from penstock.config import Pipeline
 from penstock.errors import SettingsError
-from penstock.feeds import AnnouncesSchemas, Feed, TakesSnapshots
+from penstock.feeds import Feed, ListsSchemas, TakesSnapshots
 from penstock.table_schema import TableName, TableSchema
 
 
@@ -59,7 +59,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
 def tables_of(source: SnapshotSource) -> list[Known]:
     """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
     feed = source.feed
-    found = feed.schemas() if isinstance(feed, AnnouncesSchemas) else ()
+    found = feed.schemas() if isinstance(feed, ListsSchemas) else ()
     return [Known(source=source, schema=schema) for schema in found]
 
 
@@ -76,5 +76,6 @@ def resolve(name: TableName, tables: Sequence[Known]) -> Known:
     names = ", ".join(sorted(".".join(table.name) for table in tables)) or "none"
     raise SettingsError(
         f"no followed table is called {text}",
-        hint=f"there are: {names}; others have to be added to the publication, and to `tables`",
+        hint=f"there are: {names}; others have to be followed first (the publication, `tables`,"
+        " `collections`)",
     )

@@ -28,7 +28,8 @@ def images_for(encoding: Encoding) -> Images:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkForm:
-    """What all chunks of a snapshot have in common."""
+    """What all chunks of a snapshot have in common. `is_keyed`: rows are whole documents, in which
+    a key has not all of its type, so that chunks have keys, too."""
 
     table: str
     schema: str
@@ -36,14 +37,29 @@ class ChunkForm:
     lsn: str
     position: str
     encoding: Encoding
+    is_keyed: bool = False
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What chunks have of a batch of changes."""
+        columns = {"data": batch.column("after")}
+        if self.is_keyed:
+            columns["keys"] = batch.column("key")
+        return pa.RecordBatch.from_pydict(columns)
+
+    @property
+    def nothing(self) -> pa.RecordBatch:
+        """No rows."""
+        empty = pa.array([], pa.binary())
+        names = ["data", "keys"] if self.is_keyed else ["data"]
+        return pa.RecordBatch.from_arrays([empty] * len(names), names=names)
 
     @property
     def content_type(self) -> bytes:
         """The header `Content-Type` of its chunks."""
         return ARROW if self.encoding == "arrow" else dialect(self.encoding).content_type
 
-    def body(self, rows: Any, chunk: int) -> bytes:
-        """The body of a chunk; `rows` is a column of images."""
+    def body(self, rows: pa.RecordBatch, chunk: int) -> bytes:
+        """The body of a chunk; `rows` has columns of images."""
         shared: dict[str, Any] = {
             "table": self.table,
             "schema": self.schema,
@@ -56,22 +72,26 @@ class ChunkForm:
         if self.encoding == "arrow":
             return _arrow(rows, shared)
         say = dialect(self.encoding)
-        parts = [say.start(len(shared) + 1)]
+        parts = [say.start(len(shared) + rows.num_columns)]
         for number, (name, value) in enumerate(shared.items()):
             parts += [say.name(name, first=not number), say.value(value)]
-        parts += [say.name("data"), say.list_start(len(rows)), _joined(rows, say.separator)]
-        return b"".join([*parts, say.list_end, say.end])
+        for name, images in zip(rows.schema.names, rows.columns, strict=True):
+            parts += [say.name(name), say.list_start(len(images)), _joined(images, say.separator)]
+            parts.append(say.list_end)
+        return b"".join([*parts, say.end])
 
 
-def cut(rows: Any, *, most: int, size: int) -> Iterator[Any]:
-    """Slices of a column of images: at most `most` rows, and bodies of at most `size` bytes. A row
+def cut(rows: pa.RecordBatch, *, most: int, size: int) -> Iterator[pa.RecordBatch]:
+    """Slices of columns of images: at most `most` rows, and bodies of at most `size` bytes. A row
     that is larger is alone."""
-    ends = _ends(rows)
-    totals = (ends - ends[0]).astype(np.int64) + _MARGIN * np.arange(len(rows) + 1)
+    count = rows.num_rows
+    totals = _MARGIN * rows.num_columns * np.arange(count + 1)
+    for ends in map(_ends, rows.columns):
+        totals = totals + (ends - ends[0]).astype(np.int64)
     start, room = 0, size - _AROUND
-    while start < len(rows):
+    while start < count:
         fits = int(np.searchsorted(totals, totals[start] + room, side="right")) - 1
-        stop = max(min(fits, start + most, len(rows)), start + 1)
+        stop = max(min(fits, start + most, count), start + 1)
         yield rows.slice(start, stop - start)
         start = stop
 
@@ -93,11 +113,10 @@ def _ends(rows: Any) -> Any:
     return np.frombuffer(rows.buffers()[1], np.int32, len(rows) + 1, 4 * rows.offset)
 
 
-def _arrow(rows: Any, shared: dict[str, Any]) -> bytes:
-    """An IPC stream with the column `data`; what its rows share is in the schema's metadata."""
+def _arrow(rows: pa.RecordBatch, shared: dict[str, Any]) -> bytes:
+    """An IPC stream with these columns; what its rows share is in the schema's metadata."""
     about = {name: str(value) for name, value in shared.items()} | {"images": "msgpack"}
-    schema = pa.schema([pa.field("data", pa.binary())]).with_metadata(about)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays([rows], schema=schema))
+    with pa.ipc.new_stream(sink, rows.schema.with_metadata(about)) as stream:
+        stream.write_batch(rows.replace_schema_metadata(about))
     return sink.getvalue().to_pybytes()

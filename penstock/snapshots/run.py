@@ -297,7 +297,7 @@ class SnapshotRun:
                     # Of several chunks: what is left at the end of a page is a small one.
                     for page in pages(part.range, _PAGE * rows, _PAGE * size):
                         for batch in decoder.decode(page):
-                            yield from cut(batch.column("after"), most=rows, size=size)
+                            yield from cut(writer.form.rows(batch), most=rows, size=size)
 
                 while not (self._is_over() or self._is_old()):
                     part = self._work.take()
@@ -318,6 +318,7 @@ class SnapshotRun:
             form=ChunkForm(
                 table=schema.table, schema=schema.schema, snapshot_id=self.job.snapshot_id,
                 lsn=taken.lsn, position=taken.position, encoding=self._sink.encoding,
+                is_keyed=schema.is_of_documents,
             ),
         )  # fmt: skip
 

@@ -24,7 +24,6 @@ from penstock.snapshots.work import (
 from penstock.table_schema import TableName
 
 COMPRESSION = "Content-Encoding"
-_EMPTY = pa.array([], pa.binary())
 _LEVEL = 1  # more costs twice the time and gains a tenth
 VERSION = b"1"  # of the bodies' format
 
@@ -45,7 +44,7 @@ class ChunkWriter:
     is_over: Callable[[], bool]
     wrote: Callable[[int, int], None]
 
-    def write(self, part: SnapshotPart, slices: Iterable[Any]) -> bool:
+    def write(self, part: SnapshotPart, slices: Iterable[pa.RecordBatch]) -> bool:
         """Stores the rows of a part, each slice as a chunk; whether it came to their end."""
         reading = PartReading()
         try:
@@ -65,7 +64,8 @@ class ChunkWriter:
     def fill(self) -> None:
         """Chunks without rows for numbers that no chunk has: what was read again may need less."""
         while self.work.holes:
-            self.work.add(self._chunk(NOTHING, PartReading(), _EMPTY, is_last=True))
+            chunk = self._chunk(NOTHING, PartReading(), self.form.nothing, is_last=True)
+            self.work.add(chunk)
 
     def _abandon(self, reading: PartReading) -> None:
         self.work.abandon(reading)
@@ -73,7 +73,7 @@ class ChunkWriter:
             self.wrote(-chunk["rows"], -chunk["bytes"])
 
     def _chunk(
-        self, part: SnapshotPart, reading: PartReading, rows: Any, *, is_last: bool
+        self, part: SnapshotPart, reading: PartReading, rows: pa.RecordBatch, *, is_last: bool
     ) -> ChunkInfo:
         (number, was_used), form = self.work.number(reading), self.form
         body = form.body(rows, number)
@@ -92,7 +92,7 @@ class ChunkWriter:
             "Penstock-Table-Schema": self.schema_version.encode(),
             "Content-Type": form.content_type,
             HEADER: header_of(
-                part, reading, rows=len(rows), place=(form.lsn, form.position), is_last=is_last
+                part, reading, rows=rows.num_rows, place=(form.lsn, form.position), is_last=is_last
             ),
         }
         if self.compression != "none":
@@ -103,9 +103,9 @@ class ChunkWriter:
             identity += f"-{secrets.token_hex(4)}"
         subject = f"{PREFIX}.snap.{table}.{snapshot_id}.{number}"
         sequence = self.stream.publish(subject, body, headers, identity)
-        self.wrote(len(rows), len(body))
+        self.wrote(rows.num_rows, len(body))
         return {
-            "chunk": number, "sequence": sequence, "rows": len(rows), "bytes": len(body),
+            "chunk": number, "sequence": sequence, "rows": rows.num_rows, "bytes": len(body),
             "crc32": zlib.crc32(body), "lsn": form.lsn, "position": form.position,
         }  # fmt: skip
 

@@ -29,7 +29,6 @@ from tests.dynamodb.service import StreamsService
 from tests.dynamodb.streams import Refused
 
 _accounts = itertools.count()
-_TARGET = "DynamoDBStreams_20120810."
 
 
 class StreamsServer(StreamsService):
@@ -104,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        operation = self.headers.get("X-Amz-Target", "").removeprefix(_TARGET)
+        operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         try:
             self._send(200, self.streams.answer(operation, json.loads(body)))
         except Refused as refused:

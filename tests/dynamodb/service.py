@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from tests.dynamodb.streams import Refused, Shard, Stream
 
@@ -57,6 +58,9 @@ class StreamsService:
         """Whether pages of DescribeStream overlap by one shard."""
         self.before: Callable[[str, dict[str, Any]], None] = lambda operation, request: None
         """Called before each answer, with `lock` held: a script that reacts."""
+        # Of the table, for Scan; what DescribeTable says of their number; and what a call uses.
+        self.items: dict[str, dict[str, Any]] = {}
+        self.item_count, self.units_of_a_scan = 0, 1.0
         self._failures: list[_Failure] = []
         self.stopped_at: float | None = None
         """The time of day at which the server's clock stands still, but for `advance`."""
@@ -122,8 +126,38 @@ class StreamsService:
                 "ListStreams": self._list,
                 "DescribeStream": self._describe,
                 "GetShardIterator": self._iterator,
+                "DescribeTable": self._describe_table,
+                "Scan": self._scan,
             }[operation](request)
             return json.dumps(found).encode()
+
+    def _describe_table(self, request: dict[str, Any]) -> dict[str, Any]:
+        """botocore's service model (dynamodb, 2012-08-10), as far as penstock reads it."""
+        name = request["TableName"]
+        found = max((each for each in self.streams.values() if each.table == name),
+                    key=lambda each: each.label)  # fmt: skip
+        enabled = {"StreamEnabled": True, "StreamViewType": found.view}
+        table = {
+            "TableName": name,
+            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+            "ItemCount": self.item_count, "TableSizeBytes": 0, "LatestStreamArn": found.arn,
+            **({"StreamSpecification": enabled} if found.status == "ENABLED" else {}),
+        }  # fmt: skip
+        return {"Table": table}
+
+    def _scan(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Items of a segment, by a hash of the key: `LastEvaluatedKey` where there may be more."""
+        last = request.get("ExclusiveStartKey", {}).get("id", {}).get("S", "")
+        found = [
+            {"id": {"S": key}, **item}
+            for key, item in sorted(self.items.items())
+            if key > last and crc32(key.encode()) % request["TotalSegments"] == request["Segment"]
+        ]
+        page = found[: request["Limit"]]
+        more = {"LastEvaluatedKey": {"id": page[-1]["id"]}} if len(page) == request["Limit"] else {}
+        used = {"TableName": request["TableName"], "CapacityUnits": self.units_of_a_scan}
+        return {"Items": page, "Count": len(page), "ConsumedCapacity": used, **more}
 
     def _limit(self, operation: str, shard: str) -> None:
         most = self.limits.get(operation)

@@ -429,19 +429,22 @@ def test_a_feed_says_its_policy_for_gaps(feed: Feed) -> None:
 def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
     kind: type[Settings]
     given: dict[str, str] = {}
-    if isinstance(feed, TakesSnapshots):
+    if isinstance(feed, MongoFeed):
+        kind, given = MongoSettings, {"connection": "mongodb://h", "database": "d"}
+    elif isinstance(feed, PostgresFeed):
+        kind = PostgresSettings
         given = {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
-        made = PostgresSettings.model_validate({**given, "on_gap": "resnapshot"})
-        assert made.on_gap == "resnapshot"
-        return
-    if isinstance(feed, DynamodbFeed):
+    elif isinstance(feed, DynamodbFeed):
         kind, given = DynamodbSettings, {"table": "t"}
     elif isinstance(feed, CosmosFeed):
         kind, given = CosmosSettings, {"endpoint": "http://h", "database": "d", "container": "c"}
-    elif isinstance(feed, MongoFeed):
-        kind, given = MongoSettings, {"connection": "mongodb://h", "database": "d"}
     else:
         kind = MemoryFeedSettings
+    if isinstance(feed, MongoFeed | PostgresFeed):
+        assert isinstance(feed, TakesSnapshots)
+        made = kind.model_validate({**given, "on_gap": "resnapshot"})
+        assert made.on_gap == "resnapshot"  # type: ignore[attr-defined]
+        return
     with pytest.raises(ValueError, match="snapshots"):
         kind.model_validate({**given, "on_gap": "resnapshot"})
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import Malformed, SettingsError
 from penstock.replica.chunks import body_of, differs, loaded
 from penstock.replica.targets import LoadedChunk
-from penstock.snapshots.chunks import ChunkForm
+from penstock.snapshots.chunks import ChunkForm, cut
 
 ROWS = [{"id": 1, "raw": b"\x00"}, {"id": 2, "raw": None}]
 FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1",
@@ -25,7 +25,8 @@ def test_rows_come_back(encoding: str, compression: str) -> None:
     rows = [{**row, "raw": None} for row in ROWS] if encoding == "json" else ROWS
     form = ChunkForm(encoding=encoding, **FORM)
     images = pa.array(map(dump, rows), pa.binary())
-    body = form.body(images.cast(pa.string()) if encoding == "json" else images, 4)
+    images = images.cast(pa.string()) if encoding == "json" else images
+    body = form.body(form.rows(pa.RecordBatch.from_pydict({"after": images})), 4)
     headers = {"Content-Type": form.content_type.decode()}
     if compression == "zstd":
         body = pa.Codec("zstd").compress(body, asbytes=True)
@@ -33,6 +34,23 @@ def test_rows_come_back(encoding: str, compression: str) -> None:
     found = body_of(headers, body)
     assert found["data"] == rows
     assert loaded(found, body) == LoadedChunk(4, 2, zlib.crc32(body))
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
+def test_rows_that_are_documents_have_keys(encoding: str) -> None:
+    dump: Any = ormsgpack.packb if encoding != "json" else orjson.dumps
+    rows, keys = [{"_id": "1"}, {"_id": 1}], [{"_id": "1"}, {"_id": 1}]
+    form = ChunkForm(encoding=encoding, is_keyed=True, **FORM)
+    kind = pa.string() if encoding == "json" else pa.binary()
+    batch = {name: pa.array(map(dump, some), pa.binary()).cast(kind)
+             for name, some in (("after", rows), ("key", keys))}  # fmt: skip
+    both = form.rows(pa.RecordBatch.from_pydict(batch))
+    for slices in (cut(both, most=1, size=4096), cut(both, most=9, size=1), [form.nothing]):
+        found = [body_of({"Content-Type": form.content_type.decode()}, form.body(one, 0))
+                 for one in slices]  # fmt: skip
+        assert [row for body in found for row in body["data"]] in (rows, [])
+        assert [key for body in found for key in body["keys"]] in (keys, [])
+        assert len(found) == (2 if found[0]["data"] else 1)
 
 
 def test_what_cannot_be_read_is_an_error() -> None:

@@ -60,6 +60,42 @@ def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapsho
     assert rows(found) == [(2,), (3,)]
 
 
+DOCUMENTS = {
+    "version": "v1", "documents": True,
+    "columns": [{"name": "id", "data_type": "S", "key": True, "is_nullable": False}],
+}  # fmt: skip
+
+
+def item(key: str, shard: str, number: int) -> Message:
+    """Of a table of DynamoDB, whose shards have no common order."""
+    place = f"{number:040}:0"
+    headers = {"Penstock-Position": f"default {shard} {place}"}
+    known = {"key": {"id": key}, "data": {"id": key, "n": number}, "relation_id": None}
+    return message(0, place, headers=headers, schema_version=None, **known)
+
+
+def test_a_change_that_comes_again_is_one_of_its_own_shard() -> None:
+    table = replace(TABLE, cursor="0" * 40, relation_id=None).with_schema(DOCUMENTS)
+    found = followed(table)
+    for key, shard, number in (
+        ("a", "1", 500), ("b", "2", 400), ("a", "1", 500), ("c", "1", 499), ("d", "2", 401),
+    ):  # fmt: skip
+        found.add(item(key, shard, number))
+    assert sorted(rows(found)) == [
+        (f'"{key}"', {"id": key, "n": number})
+        for key, number in (("a", 500), ("b", 400), ("d", 401))
+    ]
+
+
+def test_places_of_shards_that_have_ended_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.replica.followed._STREAMS", 3)
+    found = followed(replace(TABLE, cursor="", relation_id=None).with_schema(DOCUMENTS))
+    for shard in ("1", "2", "3", "1", "4", "5"):
+        found.add(item("a", shard, found.changes))
+    found.work()
+    assert [name.rpartition(" ")[2] for name in found.table.places] == ["1", "4", "5"]
+
+
 def test_messages_that_were_applied_and_changes_that_come_twice_are_passed_over() -> None:
     found = followed(replace(TABLE, key=()))
     found.add(message(1, "00000000/00000020:0", sequence=3))

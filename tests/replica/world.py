@@ -22,6 +22,7 @@ import pytest
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.errors import Unavailable
+from penstock.feeds import AnnouncesSchemas
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
@@ -58,6 +59,7 @@ class World:
         self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
         self.feed: Any = self.pipeline.backends[0].feed()
         self.settings: Any = self.pipeline.sink.settings
+        self.first = Bookmark()
         self.service: Snapshots | None = None
         self.pump: Pump | None = None
         self.connection = Connection(NatsSettings.model_validate({"url": nats.url}))
@@ -158,7 +160,8 @@ class Pump(threading.Thread):
 
     def _run(self) -> None:
         feed, sink = self.world.feed, JetStreamSink(self.world.settings)
-        feed.announce_schemas(Announced(SchemaBucket(self.world.settings, "shop")))
+        if isinstance(feed, AnnouncesSchemas):
+            feed.announce_schemas(Announced(SchemaBucket(self.world.settings, "shop")))
         decoder = feed.decoder(sink.images)
         with closing(self._following()) as following:
             while not self._over.is_set():
@@ -172,7 +175,7 @@ class Pump(threading.Thread):
         """Goes on after the last change in the stream, once the slot is free."""
         deadline = time.monotonic() + 60
         last = JetStreamSink(self.world.settings).records("default", [self.world.slot])
-        bookmark = last[self.world.slot].bookmark or Bookmark()
+        bookmark = last[self.world.slot].bookmark or self.world.first
         while True:
             try:
                 return self.world.feed.follow(self.world.slot, bookmark)
@@ -183,8 +186,8 @@ class Pump(threading.Thread):
 
     def _notice(self, batches: Sequence[Any]) -> None:
         for batch in batches:
-            for row in batch.select(["operation", "after"]).to_pylist():
-                if row["operation"] == "MESSAGE":
+            for row in batch.select(["operation", "collection", "after"]).to_pylist():
+                if row["operation"] == "MESSAGE" or row["collection"] == "marks":
                     with self._arrived:
                         self._marks |= _texts(row["after"])
                         self._arrived.notify_all()

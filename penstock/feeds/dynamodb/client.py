@@ -39,28 +39,28 @@ _making = threading.Lock()  # sessions are not thread-safe
 
 
 class _BytesParser:
-    """Passes the body of a GetRecords answer on as it is."""
+    """Passes the body of a call's answer on as it is."""
 
-    def __init__(self, stock: Any) -> None:
-        self._stock = stock
+    def __init__(self, stock: Any, shape: str) -> None:
+        self._stock, self._shape = stock, shape
 
     def parse(self, response: dict[str, Any], shape: Any) -> Any:
         """As a parser of botocore."""
-        if response["status_code"] >= 300 or getattr(shape, "name", "") != "GetRecordsOutput":
+        if response["status_code"] >= 300 or getattr(shape, "name", "") != self._shape:
             return self._stock.parse(response, shape)
         metadata = {"HTTPStatusCode": response["status_code"], "HTTPHeaders": response["headers"]}
         return {"Body": response["body"], "ResponseMetadata": metadata}
 
 
 class _BytesParserFactory:
-    def __init__(self) -> None:
-        self._stock = ResponseParserFactory()
+    def __init__(self, shape: str) -> None:
+        self._stock, self._shape = ResponseParserFactory(), shape
 
     def set_parser_defaults(self, **given: Any) -> None:
         self._stock.set_parser_defaults(**given)
 
     def create_parser(self, protocol_name: str) -> Any:
-        return _BytesParser(self._stock.create_parser(protocol_name))
+        return _BytesParser(self._stock.create_parser(protocol_name), self._shape)
 
 
 class DescribedStream:
@@ -216,11 +216,13 @@ def _account_of(*_: int | str | None) -> Account:
     return Account()
 
 
-def connect(settings: DynamodbSettings, service: str, attempts: int = 4) -> Any:
+def connect(
+    settings: DynamodbSettings, service: str, attempts: int = 4, raw: str = "GetRecordsOutput"
+) -> Any:
     """A client of boto3 with the login of the settings, which makes a failed call so many times.
-    Raises botocore's errors."""
+    Answers of the shape `raw` have their bytes as `Body`. Raises botocore's errors."""
     session = botocore.session.Session(profile=settings.profile)
-    session.register_component("response_parser_factory", _BytesParserFactory())
+    session.register_component("response_parser_factory", _BytesParserFactory(raw))
     keys = {
         name: secret.get_secret_value()
         for name, secret in (

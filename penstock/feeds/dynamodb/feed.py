@@ -6,7 +6,7 @@ written in between is a gap.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -29,10 +29,12 @@ from penstock.feeds.dynamodb.losses import (
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.preflight import check
 from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, describe_table
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
 from penstock.finding import Finding, finding
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.table_schema import TableSchema
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import sequence_number
 
@@ -222,6 +224,23 @@ class DynamodbFeed:
     def record_reader(self, on_error: OnError = "stop") -> RecordReader:
         """See `feeds.GivesRecords`."""
         return native_reader(on_error)
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """See `feeds.ListsSchemas`."""
+        return [describe_table(self.settings).schema]
+
+    def snapshot(
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        *,
+        patience: float,
+        is_stopped: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> DynamodbSnapshot:
+        """See `feeds.TakesSnapshots`: of the one table."""
+        return DynamodbSnapshot(self.settings, known)
 
     def collection(self, name: str) -> DynamodbTable:
         """See `feeds.ReadsCollections`: the one table."""

@@ -17,6 +17,7 @@ _WORDS: dict[str, At] = {
     "trim_horizon": "beginning",
     "beginning": "beginning",
     "latest": "now",
+    "snapshot": "now",
     "now": "now",
 }
 
@@ -42,8 +43,9 @@ class DynamodbSettings(Settings):
     secret_key: Secret | None = None
     session_token: Secret | None = None
     start: Start = "trim_horizon"
-    """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`, a time
-    with a zone, or a token."""
+    """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`,
+    `snapshot` (latest, and once a snapshot of the table's items), a time with a zone, or a
+    token."""
     on_gap: PolicyWithoutSnapshots = "fail"
     """When changes are lost (trimmed after 24 hours, the stream was disabled and enabled): stop
     this backend and say so, or go on after the gap and say so."""
@@ -55,6 +57,9 @@ class DynamodbSettings(Settings):
     """Most reads a second and shard. AWS allows five, from all readers together."""
     poll: Duration = Field(1.0, gt=0)
     """Seconds between two reads of a shard that has nothing new."""
+    scan_units: float = Field(500.0, ge=1)
+    """Read capacity units a second that each connection of a snapshot uses at most: 500 are 2 MB of
+    items."""
     connect_timeout: Duration = Field(10.0, gt=0)
     """Seconds for making a connection."""
     timeout: Duration = Field(30.0, gt=0)
@@ -108,7 +113,7 @@ def _start(value: str | dict[str, Any]) -> At:
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        raise ValueError("write trim_horizon, latest, a time or a token") from None
+        raise ValueError("write trim_horizon, latest, snapshot, a time or a token") from None
     if time.tzinfo is None:
         raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
     return time

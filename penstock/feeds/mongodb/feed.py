@@ -31,10 +31,12 @@ from penstock.feeds.mongodb.losses import Losses
 from penstock.feeds.mongodb.oplog import asking, collections, oldest, operation_time
 from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
 from penstock.finding import Finding, Level
 from penstock.page import Decoder
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.table_schema import TableSchema
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import history_of, mark_of
@@ -234,6 +236,24 @@ class MongoFeed:
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.ListsTables`: (database, collection)."""
         return collections(self._settings)
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """See `feeds.ListsSchemas`."""
+        return schemas_of(self._settings)
+
+    def snapshot(
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        *,
+        patience: float,
+        is_stopped: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> MongoSnapshot:
+        """See `feeds.TakesSnapshots`: of a collection."""
+        where = schema, table
+        return MongoSnapshot(self._settings, PARTITION, where, known, patience=patience)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""

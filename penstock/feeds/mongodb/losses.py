@@ -51,7 +51,7 @@ class Losses:
     ) -> HistoryLost:
         """The gap after a bookmark, found despite `gaps`."""
         gap = gap_of(cause, bookmark.place, self.settings.on_gap, detail)
-        if gap.policy == "continue":
+        if gap.policy != "fail":
             where = self.after((*gaps, gap), bookmark)[1]
             gap = replace(gap, detail=f"{detail}; it goes on {where}")
         return HistoryLost(gap, hint=HINTS[cause])

@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.settings import Duration, Secret, Settings, Size
 
 # In place of a database's name.
@@ -17,6 +16,7 @@ ALL = "*"
 # The collection of positions, in any database, unless they are given another.
 POSITIONS = "penstock_lease"
 
+_WORDS = ("now", "snapshot", "beginning")  # of `start`
 _TENANT = re.compile(r"none|database|collection_prefix|field:[^.]+(\.[^.]+)*")
 _TOKEN = re.compile(r"[0-9A-Fa-f]{16,}")
 _DATABASE = re.compile(r"[^/\\. \"$*\0]{1,63}")
@@ -71,16 +71,18 @@ class MongoSettings(Settings):
     """What updates, replaces and deletes have as `before`: nothing, or the pre-image, which the
     collection must keep."""
     start: str = "now"
-    """Where a first start begins: `now`, `beginning` (as far back as the oplog goes), a time with a
-    zone, or the `_data` of a resume token."""
+    """Where a first start begins: `now`, `snapshot` (now, and once for each collection a snapshot
+    of its documents), `beginning` (as far back as the oplog goes), a time with a zone, or the
+    `_data` of a resume token."""
     tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, `collection_prefix` (the collection's
     name up to its first underscore) or `field:PATH` of the document."""
     flatten: bool = False
     """Nested documents become dotted columns (`address.city`) of the images."""
-    on_gap: PolicyWithoutSnapshots = "fail"
+    on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
     """When changes are lost (the oplog rolled over, it is another cluster): stop this backend and
-    report it, or continue at the oldest entry of the oplog and report it."""
+    report it, or continue at the oldest entry of the oplog and report it; `resnapshot` then takes a
+    snapshot of each collection anew."""
     page_size: Size = Field(512 * 2**10, ge=1)
     """Bytes after which a page is cut."""
     page_rows: int = Field(2_000, ge=1)
@@ -122,7 +124,7 @@ class MongoSettings(Settings):
     @field_validator("start", mode="before")
     @classmethod
     def _is_a_beginning(cls, value: Any) -> Any:
-        if value in ("now", "beginning") or (isinstance(value, str) and _TOKEN.fullmatch(value)):
+        if value in _WORDS or (isinstance(value, str) and _TOKEN.fullmatch(value)):
             return value
         try:
             moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
@@ -130,8 +132,8 @@ class MongoSettings(Settings):
             moment = None
         if moment is None or moment.tzinfo is None:
             raise ValueError(
-                "write now, beginning, a time with a zone such as 2026-11-22T10:00:00Z, or the"
-                " _data of a resume token"
+                "write now, snapshot, beginning, a time with a zone such as 2026-11-22T10:00:00Z,"
+                " or the _data of a resume token"
             )
         return moment.astimezone(UTC).isoformat()
 
@@ -160,9 +162,23 @@ class MongoSettings(Settings):
             return name in self.collections
         return name not in self.exclude_collections
 
+    @model_validator(mode="after")
+    def _can_be_gone_on_with(self) -> "MongoSettings":
+        if "snapshot" in (self.start, self.on_gap.removeprefix("re")):
+            self.refuse_deltas()
+        return self
+
+    def refuse_deltas(self) -> None:
+        """Raises ValueError where an update may come without its document."""
+        if self.full_document in ("off", "when_available"):
+            raise ValueError(
+                f"with full_document: {self.full_document} an update may have no document, and a"
+                " snapshot could not be gone on with: write update_lookup, or required"
+            )
+
     @property
     def begins_at(self) -> datetime | str:
         """`start`, with a time as one."""
-        text = self.start
-        is_time = text not in ("now", "beginning") and not _TOKEN.fullmatch(text)
+        text = "now" if self.start == "snapshot" else self.start
+        is_time = text not in _WORDS and not _TOKEN.fullmatch(text)
         return datetime.fromisoformat(text) if is_time else text

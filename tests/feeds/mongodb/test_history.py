@@ -119,7 +119,7 @@ def test_a_live_cursor_that_lost_nothing_goes_on(server: ScriptedMongod, reading
     assert not live.gaps
 
 
-@pytest.mark.parametrize("policy", ["fail", "continue"])
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
 def test_a_start_before_the_oplog_is_lost_history(
     server: ScriptedMongod, reading: Read, policy: str
 ) -> None:
@@ -130,8 +130,9 @@ def test_a_start_before_the_oplog_is_lost_history(
     start = datetime.fromtimestamp(0x6B000000, UTC).isoformat()
     feed = feed_of(server, start=start, on_gap=policy)
     begun = reading(feed)
-    if policy == "continue":
+    if policy != "fail":
         assert begun.read(1) == ["2"]
+        assert {gap.policy for gap in begun.gaps} == {policy}
     else:
         assert isinstance(begun.step(), PositionLost)
     assert begun.causes == ["oplog_rolled_over"]

@@ -1,0 +1,223 @@
+"""A table's items, read by Scan while it is written to.
+
+A stream has no place for all of its shards, and none is needed: consumers begin where the stream of
+changes ended before the Scan, and each of its reads is consistent, so that it has all that was
+written before it. A change that was published before is in the items; all others follow. Applied in
+their order over items that may be newer they end with the same items.
+"""
+
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Self
+
+from penstock.backoff import delays
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds.dynamodb.client import connect
+from penstock.feeds.dynamodb.failures import translating
+from penstock.feeds.dynamodb.items import FIRST, ScanAnswer, page_of, read_scan
+from penstock.feeds.dynamodb.preflight import how_to_enable
+from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.page import Page
+from penstock.position import Bookmarks
+from penstock.table_schema import TableSchema
+
+_LOOK = 0.1  # seconds between two looks whether it is stopped
+_PATIENCE = 300.0  # seconds for which a read that failed is made again
+_MOST_SEGMENTS = 10_000
+_WITH_ITEMS = ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
+
+# `segment` of `of`. The service cuts by the hash of the partition key, so items stay in theirs.
+Segment = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTable:
+    """What DescribeTable says; `items` and `size` (bytes) are some hours old. `view`: of the
+    stream, "" where it is disabled."""
+
+    schema: TableSchema
+    keys: tuple[str, ...]
+    items: int
+    size: int
+    view: str
+    stream: str
+
+
+class ReadPace:
+    """Bounds the read capacity units of one connection. `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        units: float,
+        is_stopped: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._units, self._is_stopped = units, is_stopped
+        self._clock, self._sleep = clock, sleep
+        self._next = clock()
+
+    def used(self, units: float) -> None:
+        """A read has used so many: the next waits until they were paid for."""
+        self._next = max(self._next, self._clock()) + units / self._units
+
+    def wait(self, seconds: float = 0.0) -> None:
+        """Until the next read may be made, in `seconds` at the earliest. Raises Unavailable once it
+        is stopped."""
+        until = max(self._next, self._clock() + seconds)
+        while not self._is_stopped():
+            left = until - self._clock()
+            if left <= 0:
+                return
+            self._sleep(min(left, _LOOK))
+        raise Unavailable("reading a table: it was ended")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamodbRowSource:
+    """A `feeds.RowSource`."""
+
+    settings: DynamodbSettings
+    keys: tuple[str, ...]
+
+    @contextmanager
+    def opened(
+        self, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[Callable[[Segment, int, int], Iterator[Page]]]:
+        """See `feeds.RowSource`. A page has at most 1 MB, as an answer has."""
+        table = self.settings.table_name
+        with translating(f"reading {table}"):
+            client = connect(self.settings, "dynamodb", attempts=1, raw="ScanOutput")
+        pace = ReadPace(self.settings.scan_units, is_stopped)
+
+        def pages(part: Segment, rows: int, size: int) -> Iterator[Page]:
+            more: dict[str, Any] = {}
+            while True:
+                answer = self._read(client, pace, part, Limit=rows, **more)
+                if answer.items:
+                    yield page_of(answer.items, table, self.keys, time.time_ns() // 1000)
+                if answer.last is None:
+                    return
+                more = {"ExclusiveStartKey": _sendable(answer.last)}
+
+        yield pages
+
+    def _read(self, client: Any, pace: ReadPace, part: Segment, **more: Any) -> ScanAnswer:
+        """One answer; where the service is away, or refuses because reads are too many, it is asked
+        again for a while."""
+        waits, delay, deadline = delays(limit=10.0), 0.0, time.monotonic() + _PATIENCE
+        while True:
+            pace.wait(delay)
+            try:
+                with translating(f"reading {self.settings.table_name}"):
+                    body = client.scan(
+                        TableName=self.settings.table_name,
+                        ConsistentRead=True,
+                        Segment=part["segment"],
+                        TotalSegments=part["of"],
+                        ReturnConsumedCapacity="TOTAL",
+                        **more,
+                    )["Body"]
+            except Unavailable:
+                delay = next(waits)
+                if time.monotonic() + delay > deadline:
+                    raise
+                continue
+            answer = read_scan(body)
+            pace.used(answer.consumed.CapacityUnits)
+            return answer
+
+
+class DynamodbSnapshot:
+    """A `feeds.TableSnapshot`. Nothing is kept at the service for it."""
+
+    lsn = "0"
+    position = str(FIRST)
+    is_exact = False
+    mark = "segments"
+
+    def __init__(self, settings: DynamodbSettings, known: Bookmarks) -> None:
+        self._settings, self._known = settings, known
+
+    def __enter__(self) -> Self:
+        settings = self._settings
+        if not self._known:
+            raise Unavailable(
+                "no position is saved yet, from which changes after the snapshot would come",
+                hint="start the pipeline first",
+            )
+        self._table = found = describe_table(settings)
+        name = settings.table_name
+        if found.view not in _WITH_ITEMS:
+            what = f"the view type {found.view}" if found.view else "no enabled stream"
+            raise SettingsError(
+                f"{name} has {what}: changes after a snapshot would come without their items",
+                hint=how_to_enable(name),
+            )
+        if settings.stream and settings.stream != found.stream:
+            raise SettingsError(
+                f"{name} has another stream than the one that is followed",
+                hint="write `table` in place of `stream`",
+            )
+        self.schema = found.schema
+        self.source = DynamodbRowSource(settings=settings, keys=found.keys)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def written_since(self, ranges: Sequence[Segment], mark: str) -> Sequence[Segment] | None:
+        """See `feeds.TableSnapshot`: what was written since, the changes have whole."""
+        return () if mark == self.mark else None
+
+    def plan(self, rows: int, size: int) -> Sequence[Segment]:
+        """See `feeds.TableSnapshot`."""
+        table = self._table
+        wanted = max(-(-table.size // size), -(-table.items // rows), 1)
+        count = min(wanted, _MOST_SEGMENTS)
+        return [{"segment": number, "of": count} for number in range(count)]
+
+    def verify(self, known: Bookmarks) -> None:
+        """See `feeds.TableSnapshot`: a gap begins a run anew by itself, and there is no position
+        to compare."""
+
+
+def _sendable(key: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A key of an answer's JSON, as boto3 takes it: it encodes bytes by itself."""
+    return {
+        name: {kind: b64decode(text) if kind == "B" else text for kind, text in value.items()}
+        for name, value in key.items()
+    }
+
+
+def describe_table(settings: DynamodbSettings) -> DescribedTable:
+    """Raises Unavailable, SettingsError."""
+    name = settings.table_name
+    with translating(f"describing {name}"):
+        client = connect(settings, "dynamodb")
+        found = client.describe_table(TableName=name)["Table"]
+    kinds = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
+    keys = tuple(one["AttributeName"] for one in found["KeySchema"])
+    columns = tuple(
+        {"name": key, "position": number, "data_type": kinds[key], "is_nullable": False,
+         "column_default": None, "key": True}
+        for number, key in enumerate(keys, 1)
+    )  # fmt: skip
+    version = blake2b(repr([(key, kinds[key]) for key in keys]).encode(), digest_size=8)
+    stream = found.get("StreamSpecification") or {}
+    return DescribedTable(
+        schema=TableSchema(
+            schema="", table=name, name=(name,), version=version.hexdigest(), columns=columns,
+            is_of_documents=True,
+        ),
+        keys=keys,
+        items=int(found.get("ItemCount") or 0),
+        size=int(found.get("TableSizeBytes") or 0),
+        view=str(stream.get("StreamViewType") or "") if stream.get("StreamEnabled") else "",
+        stream=str(found.get("LatestStreamArn") or ""),
+    )  # fmt: skip

@@ -1,0 +1,272 @@
+"""A collection's documents, read while it is written to, after a place of the change stream.
+
+MongoDB can't read a large collection as of one moment (`snapshot` reads end after five minutes,
+`minSnapshotHistoryWindowInSeconds`). So the place comes first: a cluster time that the primary has
+reached. Every read waits for that time (`afterClusterTime`): a change from before it is in the
+documents, and the stream gives each later one. Applied in their order over documents that may be
+newer they end with the same documents.
+"""
+
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Self
+
+import bson
+from bson.timestamp import Timestamp
+from pymongo import ReadPreference
+from pymongo.read_concern import ReadConcern
+
+from penstock.errors import SettingsError, Unavailable
+from penstock.feeds.mongodb.connect import RAW, Client, address, connect
+from penstock.feeds.mongodb.failures import translating
+from penstock.feeds.mongodb.history import era_of_bookmark
+from penstock.feeds.mongodb.oplog import collections
+from penstock.feeds.mongodb.rows import DocumentPages
+from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.page import Page
+from penstock.position import START, Bookmarks, PartitionId, Place
+from penstock.table_schema import TableSchema
+from penstock.wire.changestream.events import cursor_of
+
+_BATCH = 1000  # documents that the server is asked for at a time, at most
+_SAMPLED = 20  # documents of the sample to a range, about
+_LEAST, _MOST = 200, 50_000  # documents of a sample
+_SHARE = 25  # less than a document in twenty: else the server reads them all ($sample)
+_CONFIRMING = 10.0  # seconds for the primary to prove that it is
+_MAJORITY = ReadConcern("majority")
+
+# `after` (inclusive) and `to` (exclusive): `{"_id": ...}` as base64 of BSON.
+IdRange = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A cluster time, and the document `$clusterTime` that lets a server accept it."""
+
+    time: int
+    gossip: Mapping[str, Any] | None
+
+    @contextmanager
+    def session(self, client: Client) -> Iterator[Any]:
+        """Whose reads wait until their server has everything up to this time."""
+        with client.start_session(causal_consistency=True) as session:
+            if self.gossip:
+                session.advance_cluster_time(self.gossip)
+            session.advance_operation_time(Timestamp(self.time >> 32, self.time & 0xFFFFFFFF))
+            yield session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MongoRowSource:
+    """A `feeds.RowSource`."""
+
+    settings: MongoSettings
+    pin: Pin
+    rows: DocumentPages
+
+    @contextmanager
+    def opened(
+        self, is_stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[Callable[[IdRange, int, int], Iterator[Page]]]:
+        """See `feeds.RowSource`."""
+        what = f"reading documents of {self.rows.database}.{self.rows.collection}"
+        with closing(connect(self.settings)) as client, self.pin.session(client) as session:
+
+            def batches(part: IdRange, most: int) -> Generator[bytes, None, None]:
+                # Bounds of the index: `$gt` finds only values of its bound's own type.
+                bounds = {
+                    name: _value(part[key])
+                    for name, key in (("min", "after"), ("max", "to"))
+                    if key in part
+                }
+                found = _of(client, self.rows).find_raw_batches(
+                    hint=[("_id", 1)], batch_size=min(most, _BATCH), session=session, **bounds
+                )
+                with translating(what), closing(found):
+                    for batch in found:
+                        if is_stopped():
+                            raise Unavailable(f"{what}: it was ended")
+                        yield batch
+
+            def pages(part: IdRange, rows: int, size: int) -> Iterator[Page]:
+                with closing(batches(part, rows)) as found:
+                    yield from self.rows.pages(found, rows, size)
+
+            yield pages
+
+
+class MongoSnapshot:
+    """A `feeds.TableSnapshot`. Nothing is kept at the server for it."""
+
+    def __init__(
+        self,
+        settings: MongoSettings,
+        partition: PartitionId,
+        collection: tuple[str, str],
+        known: Bookmarks,
+        *,
+        patience: float,
+    ) -> None:
+        self._settings, self._partition, self._patience = settings, partition, patience
+        self._database, self._collection = collection
+        self._known = known
+        self._era = self._era_of(known)
+
+    def __enter__(self) -> Self:
+        settings, name = self._settings, (self._database, self._collection)
+        try:
+            settings.refuse_deltas()
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        if self._partition not in self._known:
+            raise Unavailable(
+                "no position is saved yet, from which changes after the snapshot would come",
+                hint="start the pipeline first",
+            )
+        found = {(one.schema, one.table): one for one in schemas_of(settings)}
+        if name not in found:
+            raise SettingsError(
+                f"there is no collection {'.'.join(name)}",
+                hint="name one that is followed; a view and a time series have no changes",
+            )
+        self.schema: TableSchema = found[name]
+        self._client = connect(settings)
+        try:
+            pin = self._pinned()
+        except BaseException:
+            self._client.close()
+            raise
+        self.lsn = cursor_of(pin.time)
+        place = Place(self._era + self.lsn, 0)
+        self.position = str(place)
+        rows = DocumentPages(
+            partition=self._partition, place=place, time=pin.time, database=self._database,
+            collection=self._collection, taken_at=round(time.time() * 1_000_000),
+        )  # fmt: skip
+        self.source = MongoRowSource(settings=settings, pin=pin, rows=rows)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def _pinned(self) -> Pin:
+        """A linearizable read proves, by a write to a majority, that the primary is the one of now:
+        no change that was published already has a later time."""
+        with translating(f"asking the primary of {address(self._settings)}"):
+            reply = self._client[self._database].command(
+                "find",
+                self._collection,
+                limit=1,
+                projection={"_id": 1},
+                readConcern={"level": "linearizable"},
+                maxTimeMS=max(1, round(min(self._patience, _CONFIRMING) * 1000)),
+                codec_options=RAW,
+                read_preference=ReadPreference.PRIMARY,
+            )
+        gossip = reply.get("$clusterTime")
+        times = [reply.get("operationTime"), gossip and gossip["clusterTime"]]
+        known = [one.time << 32 | one.inc for one in times if isinstance(one, Timestamp)]
+        if not known:
+            raise SettingsError(
+                f"{address(self._settings)} has no cluster time",
+                hint="snapshots need a replica set or a sharded cluster",
+            )
+        return Pin(time=max(known), gossip=bson.decode(gossip.raw) if gossip else None)
+
+    @property
+    def is_exact(self) -> bool:
+        """See `feeds.TableSnapshot`."""
+        return False
+
+    @property
+    def mark(self) -> str:
+        """See `feeds.TableSnapshot`: an `_id` never changes."""
+        return f"by-id {self._era}"
+
+    def written_since(self, ranges: Sequence[IdRange], mark: str) -> Sequence[IdRange] | None:
+        """See `feeds.TableSnapshot`: what was written since, the changes have whole."""
+        return () if mark == self.mark else None
+
+    def plan(self, rows: int, size: int) -> Sequence[IdRange]:
+        """See `feeds.TableSnapshot`: by a sample, whose order and sizes are the server's."""
+        with (
+            translating(f"cutting {self._database}.{self._collection} into ranges"),
+            self.source.pin.session(self._client) as session,
+        ):
+            collection = _of(self._client, self.source.rows)
+            count = collection.estimated_document_count()
+            wanted = min(max(_SAMPLED * count // rows, _LEAST), _MOST, count // _SHARE)
+            if wanted < 1:
+                return [{}]
+            stages: list[dict[str, Any]] = [
+                {"$sample": {"size": wanted}},
+                {"$project": {"size": {"$bsonSize": "$$ROOT"}}},
+                {"$sort": {"_id": 1}},
+            ]
+            sample = list(collection.aggregate(stages, session=session, allowDiskUse=True))
+        found = [(_text(one), int(one["size"])) for one in sample]
+        return list(id_ranges(found, count=count, rows=rows, size=size))
+
+    def verify(self, known: Bookmarks) -> None:
+        """See `feeds.TableSnapshot`."""
+        if self._era_of(known) != self._era:
+            raise Unavailable(
+                "changes go on in another history since the snapshot began",
+                hint="ask for another snapshot",
+            )
+
+    def _era_of(self, known: Bookmarks) -> str:
+        saved = known.get(self._partition, START)
+        return era_of_bookmark(saved.place, saved.mark)
+
+
+def schemas_of(settings: MongoSettings) -> Sequence[TableSchema]:
+    """Of all followed collections: a document has an `_id`, and what else is up to it."""
+    found = collections(settings)
+    names = [name for _, name in found]
+    version = blake2b(b"documents by _id", digest_size=8).hexdigest()
+    column = {
+        "name": "_id", "position": 1, "data_type": "bson", "is_nullable": False,
+        "column_default": None, "key": True,
+    }  # fmt: skip
+    return [
+        TableSchema(
+            schema=database, table=name, version=version, columns=(column,), is_of_documents=True,
+            name=(name,) if names.count(name) == 1 else (database, name),
+        )
+        for database, name in found
+    ]  # fmt: skip
+
+
+def id_ranges(
+    sample: Sequence[tuple[str, int]], *, count: int, rows: int, size: int
+) -> Iterator[IdRange]:
+    """Ranges of `count` documents at values of a sorted sample (with the documents' sizes): of
+    about `rows` documents or `size` bytes each. Pure."""
+    mean = max(1.0, sum(one for _, one in sample) / max(1, len(sample)))
+    step = max(1, round(min(rows, size / mean) * len(sample) / max(1, count)))
+    before = ""
+    for bound, _ in sample[step::step]:
+        if bound == before:  # a random walk may find a document twice
+            continue
+        yield {"after": before, "to": bound} if before else {"to": bound}
+        before = bound
+    yield {"after": before} if before else {}
+
+
+def _of(client: Client, rows: DocumentPages) -> Any:
+    return client[rows.database].get_collection(
+        rows.collection, codec_options=RAW, read_concern=_MAJORITY
+    )
+
+
+def _text(document: Any) -> str:
+    return b64encode(bson.encode({"_id": document["_id"]})).decode()
+
+
+def _value(text: str) -> Any:
+    return bson.decode(b64decode(text), RAW)

@@ -1,0 +1,165 @@
+"""A mirror of a table of DynamoDB Local: a snapshot while items change, then the changes."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.config import parse_pipeline
+from penstock.errors import Unavailable
+from penstock.nats.connection import Connection
+from penstock.nats.settings import NatsSettings
+from penstock.reading.positions import Positions
+from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.schemas import SchemaBucket
+from tests.dynamodb.local import DynamodbLocal, Table
+from tests.replica.world import STREAM, World, sqlite_rows, until
+from tests.servers import Nats
+from tests.snapshots.gate import Gate
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[DynamodbLocal]:
+    try:
+        server = DynamodbLocal()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+class ItemWorld(World):
+    """A pipeline without Spark over the one shard of a table."""
+
+    def __init__(self, table: Table, nats: Nats, folder: Path, **snapshot: Any) -> None:
+        self.table, self.nats, self.folder = table, nats, folder
+        document = {
+            "name": "shop", "state": str(folder / "state"),
+            "backends": [{"name": "default", "type": "dynamodb", "reads": 1000, "poll": 0.02,
+                          "start": "latest", **table.given}],
+            "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM, "encoding": "json"},
+            "snapshot": snapshot,
+        }  # fmt: skip
+        (folder / "state").mkdir(exist_ok=True)
+        self.pipeline = parse_pipeline(orjson.dumps(document).decode())
+        self.feed = self.pipeline.backends[0].feed()
+        self.settings = self.pipeline.sink.settings
+        self.service = self.pump = None
+        self.marks = 0
+        self.connection = Connection(NatsSettings.model_validate({"url": nats.url}))
+
+    def start(self) -> "ItemWorld":
+        begin, pipeline = self.feed.begin(), self.pipeline
+        (self.slot,) = [name for name, bookmark in begin.items() if not bookmark.ended]
+        self.first = begin[self.slot]
+        positions = Positions.of(
+            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
+        )
+        positions.begin(begin)
+        JetStreamSink(self.settings).prepare()
+        SchemaBucket(self.settings, "shop").put(*self.feed.schemas())
+        self.connection.open()
+        self.start_service()
+        self.start_pump()
+        return self
+
+    def published(self) -> None:
+        """An item of which the stream's last message is."""
+        self.marks += 1
+        self.table.put("mark", n={"N": str(self.marks)})
+        wanted = f'"n":{self.marks}'.encode()
+        until(lambda: wanted in self._last())
+
+    def _last(self) -> bytes:
+        stream = self.api.stream(STREAM)
+        last = stream["state"]["last_seq"] if stream else 0
+        found = self.api.next(STREAM, ">", last) if last else None
+        return found.payload if found else b""
+
+    def same(self, target: str) -> None:
+        """Asserts that the mirror has the table's items."""
+        with closing(iter(self.feed.collection("users").rows(None))) as rows:
+            mine = {f'"{identity}"': _as_json(item) for identity, item in rows}
+        theirs = {row["id"]: orjson.loads(row["document"]) for row in sqlite_rows(target, "users")}
+        assert theirs.keys() == mine.keys()
+        assert theirs == mine
+
+
+def _as_json(item: Any) -> Any:
+    return orjson.loads(orjson.dumps(item, default=lambda raw: raw.hex()))
+
+
+@pytest.fixture
+def world_of_items(
+    local: DynamodbLocal, own_nats: Callable[..., Nats], tmp_path: Path
+) -> Iterator[Callable[..., ItemWorld]]:
+    made: list[ItemWorld] = []
+
+    def make(**snapshot: Any) -> ItemWorld:
+        made.append(ItemWorld(Table(local.url), own_nats(), tmp_path, **snapshot))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_writes_while_it_is_read_converge(
+    world_of_items: Callable[..., ItemWorld], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, target = world_of_items(chunk_rows=50), f"sqlite:///{tmp_path}/m.db"
+    world.table.fill(1000)
+    world.start()
+    gate, over, counted = Gate(monkeypatch, "init.snap.", 6), threading.Event(), [0]
+
+    def write() -> None:
+        rng = random.Random(7)
+        while not over.is_set():
+            key = f"r{rng.randrange(1100)}"
+            if rng.random() < 0.3:
+                world.table.delete(key)
+            else:
+                world.table.put(key, v={"N": str(counted[0])})
+            counted[0] += 1
+
+    writer = threading.Thread(target=write)
+    replica = world.replica(target, tables=["users"])
+    with replica:
+        running = threading.Thread(target=lambda: replica.run(is_stopped=over.is_set), daemon=True)
+        writer.start()
+        running.start()
+        try:
+            gate.reached()
+            before = counted[0]
+            until(lambda: counted[0] > before + 30)
+            gate.open()
+            until(lambda: replica.status.snapshots == 1 and replica.status.changes > 30)
+        finally:
+            gate.open()
+            over.set()
+        writer.join(60)
+        running.join(60)
+        assert not running.is_alive()
+    world.mirror(target, tables=["users"])
+    world.same(target)
+
+
+def test_items_then_their_changes(world_of_items: Callable[..., ItemWorld], tmp_path: Path) -> None:
+    world, target = world_of_items(), f"sqlite:///{tmp_path}/m.db"
+    world.table.put("a", n={"N": "1.50"}, m={"M": {"l": {"L": [{"NULL": True}]}}})
+    world.table.put("b", n={"N": "2"})
+    world.start()
+    world.mirror(target, tables=["users"])
+    world.same(target)
+    world.table.put("a", n={"N": "3"})
+    world.table.delete("b")
+    world.table.put("document", document={"S": "x"})
+    world.mirror(target, tables=["users"])
+    world.same(target)
