@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
+    WHOLE_TABLE,
     AnnouncesSchemas,
     BoundsDocuments,
     ChecksBookmarks,
@@ -27,6 +28,8 @@ from penstock.feeds.abilities import (
     Polled,
     ReadsCollections,
     RecordReader,
+    RowSelection,
+    SelectsRows,
     TableSnapshot,
     TakesSnapshots,
 )
@@ -36,6 +39,7 @@ from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Pla
 from penstock.settings import Settings
 
 __all__ = [
+    "WHOLE_TABLE",
     "AnnouncesSchemas",
     "At",
     "BoundsDocuments",
@@ -62,6 +66,8 @@ __all__ = [
     "Polled",
     "ReadsCollections",
     "RecordReader",
+    "RowSelection",
+    "SelectsRows",
     "TableSnapshot",
     "TakesSnapshots",
 ]

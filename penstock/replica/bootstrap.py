@@ -20,7 +20,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
 from penstock.replica.catalog import Catalog, PublishedTable
-from penstock.replica.chunks import body_of, differs, loaded
+from penstock.replica.chunks import body_of, differs, is_partial, loaded
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
 from penstock.replica.targets import LoadedChunk, Target, encoders
@@ -136,7 +136,7 @@ class Bootstrap:
         meta = body_of(message.headers, message.payload)
         if meta["snapshot_id"] != self.table.snapshot_id:
             # The service began again, under another id, what it had not finished.
-            if meta["snapshot_id"] > self.table.snapshot_id:
+            if meta["snapshot_id"] > self.table.snapshot_id and not is_partial(meta):
                 self._follow(meta["snapshot_id"])
             return None
         self._prepare(meta["schema_version"])
@@ -212,16 +212,31 @@ class Bootstrap:
     def _stored(self) -> str | None:
         """The last snapshot of the table, if the changes after it are there still."""
         api = JetStream(self._connection)
-        message = api.last(self._init, f"init.meta.{self._token}")
-        if message is None:
+        meta = self._last_meta(api)
+        if meta is None:
             return None
-        meta = body_of(message.headers, message.payload)
         stream = api.stream(meta["stream"])
         if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
             return None
         if _is_older(meta, stream):
             return None
         return str(meta["snapshot_id"])
+
+    def _last_meta(self, api: JetStream) -> Mapping[str, Any] | None:
+        """Of a whole table: others may ask for parts of it."""
+        subject, found = f"init.meta.{self._token}", None
+        message = api.last(self._init, subject)
+        if message is None:
+            return None
+        last = body_of(message.headers, message.payload)
+        if not is_partial(last):
+            return last
+        sequence = 0
+        while message := api.next(self._init, subject, sequence + 1):
+            sequence = message.sequence
+            meta = body_of(message.headers, message.payload)
+            found = found if is_partial(meta) else meta
+        return found
 
     def _follow(self, snapshot_id: str) -> None:
         if snapshot_id == self.table.snapshot_id:
