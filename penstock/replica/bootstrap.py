@@ -20,7 +20,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
 from penstock.replica.catalog import Catalog, PublishedTable
-from penstock.replica.chunks import body_of, differs, is_partial, loaded
+from penstock.replica.chunks import body_of, differs, loaded
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
 from penstock.replica.targets import LoadedChunk, Target, encoders
@@ -136,7 +136,7 @@ class Bootstrap:
         meta = body_of(message.headers, message.payload)
         if meta["snapshot_id"] != self.table.snapshot_id:
             # The service began again, under another id, what it had not finished.
-            if meta["snapshot_id"] > self.table.snapshot_id and not is_partial(meta):
+            if meta["snapshot_id"] > self.table.snapshot_id and not _is_partial(meta):
                 self._follow(meta["snapshot_id"])
             return None
         self._prepare(meta["schema_version"])
@@ -229,13 +229,13 @@ class Bootstrap:
         if message is None:
             return None
         last = body_of(message.headers, message.payload)
-        if not is_partial(last):
+        if not _is_partial(last):
             return last
         sequence = 0
         while message := api.next(self._init, subject, sequence + 1):
             sequence = message.sequence
             meta = body_of(message.headers, message.payload)
-            found = found if is_partial(meta) else meta
+            found = found if _is_partial(meta) else meta
         return found
 
     def _follow(self, snapshot_id: str) -> None:
@@ -267,6 +267,11 @@ class Bootstrap:
             raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
         self.table = replace(self.table, snapshot_id="")
         self._request()
+
+
+def _is_partial(meta: Mapping[str, Any]) -> bool:
+    """Whether the rows of a snapshot are not the table: some rows, or some columns."""
+    return bool(meta.get("partial") or meta.get("where"))
 
 
 def _is_older(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:

@@ -38,11 +38,6 @@ def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
     return found
 
 
-def is_partial(meta: Mapping[str, Any]) -> bool:
-    """Whether the rows of a snapshot are not the table: some rows, or some columns."""
-    return bool(meta.get("partial") or meta.get("where"))
-
-
 def loaded(body: Mapping[str, Any], payload: bytes) -> LoadedChunk:
     """What is to be remembered of a chunk."""
     return LoadedChunk(int(body["chunk"]), len(body["data"]), zlib.crc32(payload))
