@@ -588,6 +588,15 @@ def test_the_command_takes_snapshots_and_lists_them(
     (record,) = [orjson.loads(line) for line in listed.output.splitlines()]
     assert (record["state"], record["rows"]) == ("done", 1000)
     assert record["snapshot_id"] in CliRunner().invoke(main, ["snapshot", file]).output
+    options = ["--columns", "id, v", "--chunk-rows", "400", "--chunk-bytes", "64KiB"]
+    assert CliRunner().invoke(main, ["snapshot", file, table, *options]).exit_code == 0
+    taken = desk.records.all()[-1]
+    assert (taken.state, taken.rows, taken.chunks) == ("done", 1000, 3)
+    assert taken.options == {"chunk_rows": 400, "chunk_bytes": 65536}  # those are all columns
+    failed = CliRunner().invoke(main, ["snapshot", file, table, "--where", "id < 3"])
+    assert failed.exit_code == 2 and "snapshot.where" in failed.output
+    failed = CliRunner().invoke(main, ["snapshot", file, table, "--chunk-bytes", "1B"])
+    assert failed.exit_code == 2 and "chunk_bytes" in failed.output
     failed = CliRunner().invoke(main, ["snapshot", file, "absent"])
     assert failed.exit_code == 2 and "no followed table is called absent" in failed.output
     failed = CliRunner().invoke(main, ["snapshot", file, "cancel", record["snapshot_id"]])
