@@ -239,15 +239,18 @@ def test_only_equal_requests_share_a_run(database: Database, desk_of: Callable[.
     assert [desk.ended(one).rows for one in first] == [1001, 3, 1001, 1001]
 
 
-@pytest.mark.parametrize(
-    ("where", "error"),
-    [("id <", "syntax error"), ("nmae = 1", 'column "nmae" does not exist'),
-     ("true) UNION SELECT 1, 'x' WHERE (true", "parenthesis"), ("1 / (id - 5) > 0", "zero"),
-     ("nextval('numbers') > 0", "read-only")],
-)  # fmt: skip
+REFUSED = {
+    "id <": "syntax error",
+    "nmae = 1": 'column "nmae" does not exist',
+    "true) UNION SELECT 1, 'x' WHERE (true": "parenthesis",
+    "1 / (id - 5) > 0": "zero",
+    "nextval('numbers') > 0": "read-only",
+}
+
+
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
 def test_a_condition_that_the_source_refuses_ends_the_run(
-    where: str, error: str, key: str, database: Database, desk_of: Callable[..., Desk]
+    key: str, database: Database, desk_of: Callable[..., Desk]
 ) -> None:
     table = f"t_{database.name}"
     database.execute(
@@ -256,11 +259,12 @@ def test_a_condition_that_the_source_refuses_ends_the_run(
     )
     desk = desk_of(where=True)
     desk.start()
-    record = desk.ended(desk.ask(f"request.{table}", where=where)["snapshot_id"])
-    assert record.state == "failed"
-    assert error in record.error and "where" in record.hint, record
-    assert desk.last(f"init.error.{table}")["error"] == record.error
-    assert desk.chunks(table, record.snapshot_id) == []
+    for where, error in REFUSED.items():
+        record = desk.ended(desk.ask(f"request.{table}", where=where)["snapshot_id"])
+        assert record.state == "failed"
+        assert error in record.error and "where" in record.hint, record
+        assert desk.last(f"init.error.{table}")["error"] == record.error
+        assert desk.chunks(table, record.snapshot_id) == []
     assert desk.ended(desk.accepted(table)).rows == 10
 
 
