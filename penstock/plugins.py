@@ -3,7 +3,8 @@
 import re
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, entry_points
+from importlib import import_module
+from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
 from typing import Any
 
 from penstock.errors import SettingsError
@@ -32,14 +33,26 @@ def plugin(kind: str, name: str) -> Any:
     raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=hint)
 
 
+def driver(module: str) -> Any:
+    """A module that only some installations have; raises SettingsError that names the extra."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise _missing(
+            error, distribution("penstock"), f"this needs the module {module!r}"
+        ) from None
+
+
 def _load(point: EntryPoint, name: str) -> Any:
     try:
         return point.load()
     except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{name!r} needs the module {error.name!r}, which is not installed",
-            hint=f"pip install '{_needed(str(error.name), point.dist)}'",
-        ) from error
+        raise _missing(error, point.dist, f"{name!r} needs the module {error.name!r}") from error
+
+
+def _missing(error: ModuleNotFoundError, package: Distribution | None, what: str) -> SettingsError:
+    hint = f"pip install '{_needed(str(error.name), package)}'"
+    return SettingsError(f"{what}, which is not installed", hint=hint)
 
 
 def _needed(module: str, package: Distribution | None) -> str:

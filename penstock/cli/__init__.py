@@ -33,6 +33,10 @@ _COMMANDS = {
         "Show and replay what could not be published.",
     ),
     "tables": ("penstock.cli.tables:command", "Show tables, and resume suspended ones."),
+    "dictionaries": (
+        "penstock.cli.dictionaries:command",
+        "Train and show what single changes are compressed with.",
+    ),
     "class-archive": (
         "penstock.cli.class_archive:command",
         "Make the archive of Spark's classes, which halves the cost of a start.",

@@ -1,7 +1,7 @@
 """`penstock snapshot`: asks the running service for snapshots, and watches them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.nats.services import asked
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import escape
 from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.options import SnapshotOptions
 from penstock.snapshots.records import Records, RunRecord, is_id
 
 _EVERY = 0.3  # seconds
@@ -30,10 +31,15 @@ _TIMEOUT = 90.0  # seconds for an answer
 @click.argument("words", metavar="[list | cancel ID | TABLE...]", nargs=-1)
 @click.option("--no-wait", is_flag=True, help="Return when the snapshots are accepted.")
 @click.option("--json", "as_json", is_flag=True, help="JSON, one line for each snapshot.")
+@click.option("--where", metavar="SQL", help="Only rows that meet a condition.")
+@click.option("--columns", metavar="NAME,...", help="Only these columns, the key among them.")
+@click.option("--chunk-rows", type=click.IntRange(min=1), help="Most rows of a chunk.")
+@click.option("--chunk-bytes", metavar="SIZE", help="Most bytes of a chunk, such as 256KiB.")
 @state_option
 def command(
-    *, file: Path, words: Sequence[str], no_wait: bool, as_json: bool, state: Path | None
-) -> None:
+    *, file: Path, words: Sequence[str], no_wait: bool, as_json: bool, state: Path | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Take snapshots of tables of the running pipeline in FILE.
 
     \b
@@ -42,8 +48,12 @@ def command(
     penstock snapshot FILE cancel ID
 
     A TABLE is `table`, `schema.table` or `backend.schema.table`. Its rows become chunks in the
-    stream INIT, and a meta that says from where on changes are to be applied.
+    stream INIT, and a meta that says from where on changes are to be applied. With --where or
+    --columns they are a part of it, which a mirror does not take for the table.
     """
+    wanted = {name: value for name, value in options.items() if value is not None}
+    if "columns" in wanted:
+        wanted["columns"] = [name.strip() for name in wanted["columns"].split(",")]
     overrides = {"state": str(state)} if state else {}
     pipeline = load_pipeline(file, overrides=overrides)
     if not isinstance(pipeline.sink.settings, JetStreamSettings):
@@ -58,16 +68,17 @@ def command(
             case ("cancel", snapshot_id):
                 _cancel(stream, pipeline, snapshot_id)
             case _:
-                ids = [_request(stream, pipeline, table) for table in words]
+                SnapshotOptions.read(wanted)
+                ids = [_request(stream, pipeline, table, wanted) for table in words]
                 if not no_wait:
                     _watch(stream, pipeline, ids, shown=not as_json)
                 records = Records(stream.connection, pipeline.name)
                 _report([record for one in ids if (record := records.get(one))], as_json=as_json)
 
 
-def _request(stream: InitStream, pipeline: Pipeline, table: str) -> str:
+def _request(stream: InitStream, pipeline: Pipeline, table: str, options: Mapping[str, Any]) -> str:
     subject = "snapshot.request." + ".".join(map(escape, table.split(".")))
-    return str(_asked(stream, pipeline, subject)["snapshot_id"])
+    return str(_asked(stream, pipeline, subject, options)["snapshot_id"])
 
 
 def _cancel(stream: InitStream, pipeline: Pipeline, snapshot_id: str) -> None:
@@ -79,11 +90,12 @@ def _cancel(stream: InitStream, pipeline: Pipeline, snapshot_id: str) -> None:
     click.echo(f"{snapshot_id} is being cancelled")
 
 
-def _asked(stream: InitStream, pipeline: Pipeline, subject: str) -> Any:
+def _asked(
+    stream: InitStream, pipeline: Pipeline, subject: str, options: Mapping[str, Any] | None = None
+) -> Any:
+    payload = orjson.dumps({"pipeline": pipeline.name, **(options or {})})
     try:
-        answer = asked(
-            stream.connection, subject, orjson.dumps({"pipeline": pipeline.name}), _TIMEOUT
-        )
+        answer = asked(stream.connection, subject, payload, _TIMEOUT)
     except Unavailable as error:
         raise Unavailable(
             f"{error.message}", hint=f"is the pipeline {pipeline.name} running? start it first"

@@ -172,6 +172,7 @@ class SnapshotSettings(Settings):
     # Of one message; whichever is reached first.
     chunk_rows: int = Field(default=10_000, ge=1)
     chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
+    where: bool = False  # whether requests may bring a condition, which is SQL
     compression: Literal["none", "zstd"] = "none"  # of chunks
     # Bytes of chunks a second, of all tables together; None: as fast as it goes.
     rate: Size | None = Field(default=None, ge=1)

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
+    WHOLE_TABLE,
     AnnouncesSchemas,
     BoundsDocuments,
     ChecksBookmarks,
@@ -28,6 +29,8 @@ from penstock.feeds.abilities import (
     Polled,
     ReadsCollections,
     RecordReader,
+    RowSelection,
+    SelectsRows,
     TableSnapshot,
     TakesSnapshots,
 )
@@ -37,6 +40,7 @@ from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Pla
 from penstock.settings import Settings
 
 __all__ = [
+    "WHOLE_TABLE",
     "AnnouncesSchemas",
     "At",
     "BoundsDocuments",
@@ -64,6 +68,8 @@ __all__ = [
     "Polled",
     "ReadsCollections",
     "RecordReader",
+    "RowSelection",
+    "SelectsRows",
     "TableSnapshot",
     "TakesSnapshots",
 ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from penstock.change import OnError
@@ -212,6 +213,33 @@ class TakesSnapshots(Protocol):
         and then with which, and with "" at the end. Entering it raises Unavailable, and
         SettingsError for a table that can't be read; it and `plan` raise Unavailable soon after
         `is_stopped` returns True."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSelection:
+    """A part of a table. `where`: a condition in the source's own language, "" for all rows.
+    `columns`: those that rows have, in the table's order; empty for all."""
+
+    where: str = ""
+    columns: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the table."""
+        return self == WHOLE_TABLE
+
+
+WHOLE_TABLE = RowSelection()
+
+
+@runtime_checkable
+class SelectsRows(Protocol):
+    """A feed that can give a part of a table's rows as well."""
+
+    def selecting(self, selection: RowSelection) -> TakesSnapshots:
+        """The same feed, whose snapshots are of this part of tables. Entering one raises
+        SettingsError for a condition or a column that the source refuses. No I/O."""
         ...
 
 

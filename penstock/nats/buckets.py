@@ -126,11 +126,11 @@ class Bucket:
         entries = map(self._entry, found)
         return [entry for entry in entries if entry.value is not None]
 
-    def scan(self) -> Iterator[KeyValue]:
-        """As `entries`, of a few keys: a question for each, and no consumer, which users with
+    def scan(self, keys: str = ">") -> Iterator[KeyValue]:
+        """As `entries`, of few keys: a question for each, and no consumer, which users with
         narrow permissions may not make."""
         sequence = 0
-        while found := self._api.next(self.stream, self._subject(">"), sequence + 1):
+        while found := self._api.next(self.stream, self._subject(keys), sequence + 1):
             sequence, entry = found.sequence, self._entry(found)
             if entry.value is not None:
                 yield entry

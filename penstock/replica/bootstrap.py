@@ -138,7 +138,7 @@ class Bootstrap:
         meta = body_of(message.headers, message.payload)
         if meta["snapshot_id"] != self.table.snapshot_id:
             # The service began again, under another id, what it had not finished.
-            if meta["snapshot_id"] > self.table.snapshot_id:
+            if meta["snapshot_id"] > self.table.snapshot_id and not _is_partial(meta):
                 self._follow(meta["snapshot_id"])
             return None
         self._prepare(meta["schema_version"])
@@ -214,16 +214,31 @@ class Bootstrap:
     def _stored(self) -> str | None:
         """The last snapshot of the table, if the changes after it are there still."""
         api = JetStream(self._connection)
-        message = api.last(self._init, f"init.meta.{self._token}")
-        if message is None:
+        meta = self._last_meta(api)
+        if meta is None:
             return None
-        meta = body_of(message.headers, message.payload)
         stream = api.stream(meta["stream"])
         if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
             return None
         if _is_older(meta, stream):
             return None
         return str(meta["snapshot_id"])
+
+    def _last_meta(self, api: JetStream) -> Mapping[str, Any] | None:
+        """Of a whole table: others may ask for parts of it."""
+        subject, found = f"init.meta.{self._token}", None
+        message = api.last(self._init, subject)
+        if message is None:
+            return None
+        last = body_of(message.headers, message.payload)
+        if not _is_partial(last):
+            return last
+        sequence = 0
+        while message := api.next(self._init, subject, sequence + 1):
+            sequence = message.sequence
+            meta = body_of(message.headers, message.payload)
+            found = found if _is_partial(meta) else meta
+        return found
 
     def _follow(self, snapshot_id: str) -> None:
         if snapshot_id == self.table.snapshot_id:
@@ -254,6 +269,11 @@ class Bootstrap:
             raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
         self.table = replace(self.table, snapshot_id="")
         self._request()
+
+
+def _is_partial(meta: Mapping[str, Any]) -> bool:
+    """Whether the rows of a snapshot are not the table: some rows, or some columns."""
+    return bool(meta.get("partial") or meta.get("where"))
 
 
 def _is_older(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:

@@ -45,6 +45,7 @@ def outdated(
     """The tables that are to be asked for now, because they have no snapshot from after the gap,
     nor one that runs or failed just now; and whether all have one (of no table that is not known).
     Pure."""
+    records = [one for one in records if not one.is_partial]
     done = {
         one.name
         for one in records

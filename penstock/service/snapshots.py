@@ -29,6 +29,7 @@ from penstock.sinks.subject import unescape
 from penstock.snapshots.catalog import Known, sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.options import SnapshotOptions
 from penstock.table_schema import TableName
 
 SUBJECTS = "snapshot.>"
@@ -144,10 +145,11 @@ class Snapshots(Closes):
         try:
             verb, name = _asked_for(message.subject)
             options = _options(message.payload)
-            if options.get("pipeline", self._pipeline.name) != self._pipeline.name:
+            if options.pop("pipeline", self._pipeline.name) != self._pipeline.name:
                 return None
             if verb == "request":
-                return orjson.dumps(answer(self._requested(desk, tables, name)))
+                wanted = SnapshotOptions.read(options)
+                return orjson.dumps(answer(self._requested(desk, tables, name, wanted)))
             if verb == "cancel":
                 return orjson.dumps(answer(desk.cancel(".".join(name))))
         except PenstockError as error:
@@ -159,9 +161,11 @@ class Snapshots(Closes):
         return None
 
     @staticmethod
-    def _requested(desk: Desk, tables: FollowedTables, name: tuple[str, ...]) -> Any:
+    def _requested(
+        desk: Desk, tables: FollowedTables, name: tuple[str, ...], options: SnapshotOptions
+    ) -> Any:
         try:
-            return desk.request(name, tables.all)
+            return desk.request(name, tables.all, options)
         except SettingsError:
             tables.look()  # it may be new
             if tables.unknown:
@@ -169,7 +173,7 @@ class Snapshots(Closes):
                     f"the tables of {', '.join(tables.unknown)} are not known now",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
-            return desk.request(name, tables.all)
+            return desk.request(name, tables.all, options)
 
     def _mend(self, desk: Desk, tables: list[Known]) -> None:
         self._resnapshots.look(tables, desk.records.all, lambda name: desk.take_again(name, tables))
@@ -211,15 +215,15 @@ def _asked_for(subject: bytes) -> tuple[str, TableName]:
     return verb.decode(errors="replace"), name
 
 
-def _options(payload: bytes) -> Mapping[str, Any]:
+def _options(payload: bytes) -> dict[str, Any]:
     """Of a request: nothing, or a map in JSON. Raises SettingsError."""
     try:
         found = orjson.loads(payload) if payload.strip() else {}
     except orjson.JSONDecodeError:
         found = None
-    if not isinstance(found, dict) or found.keys() - {"pipeline"}:
+    if not isinstance(found, dict):
         raise SettingsError(
-            "a request has options that are not known",
+            "the options of a request are no map in JSON",
             hint='send nothing, or {"pipeline": NAME} where several pipelines share an account',
         )
     return found

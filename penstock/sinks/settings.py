@@ -54,6 +54,7 @@ class SinkSettings(Settings):
     encoding: Encoding = "msgpack"
     layout: str = "penstock"  # a plug-in
     messages: Packing = "change"  # what a message is: a change, or several of one route
+    compression: Literal["none", "zstd"] = "none"  # of bodies that become smaller by it
     batch: BatchSettings = BatchSettings()
     pressure: PressureSettings = PressureSettings()
     breaker: BreakerSettings = BreakerSettings()

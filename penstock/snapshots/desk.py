@@ -22,6 +22,7 @@ from penstock.snapshots.catalog import Known, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
 from penstock.snapshots.job import Cancelled, Job, RunProgress
+from penstock.snapshots.options import USUAL, SnapshotOptions
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
@@ -64,10 +65,14 @@ class Desk:
         """Over the connection of now."""
         return Records(self._stream.connection, self._pipeline.name)
 
-    def request(self, name: TableName, tables: list[Known]) -> RunRecord:
-        """The run of a table: the one that goes on, or a new one. Raises SettingsError for a table
-        that is not followed, Unavailable."""
+    def request(
+        self, name: TableName, tables: list[Known], options: SnapshotOptions = USUAL
+    ) -> RunRecord:
+        """The run of a table: the one that goes on with the same options, or a new one. Raises
+        SettingsError for a table that is not followed, and for options that it does not take;
+        Unavailable."""
         table = resolve(name, tables)
+        options = options.of(table, self._pipeline.snapshot)
         if table.schema.suspended:
             raise SettingsError(
                 f"{'.'.join(table.name)} is suspended: {table.schema.suspended}; changes after a"
@@ -75,9 +80,10 @@ class Desk:
                 hint="remove the cause, and: penstock tables resume FILE TABLE",
             )
         for record, run, future in self._runs.values():
-            if record.name == table.name and not run.is_cancelled and not future.done():
+            is_same = (record.name, record.options) == (table.name, options.given)
+            if is_same and not run.is_cancelled and not future.done():
                 return self._present(record.snapshot_id)
-        return self._start(table)
+        return self._start(table, options)
 
     def cancel(self, snapshot_id: str) -> RunRecord:
         """Ends a run. Raises SettingsError for one that does not run."""
@@ -109,7 +115,7 @@ class Desk:
                 self._stream.purge(record.name, record.snapshot_id)
                 self.records.forget_plan(record.snapshot_id)
             try:
-                again = self.request(record.name, tables)
+                again = self.request(record.name, tables, SnapshotOptions.read(record.options))
             except SettingsError as error:
                 self._put(replace(record, state="failed", error=error.message, hint=error.hint))
                 continue
@@ -184,7 +190,11 @@ class Desk:
         found = [one for one in tables if one.name == record.name]
         if not found or self.records.plan(record.snapshot_id) is None:
             return False
-        self._submit(found[0], record, resumes=True)
+        try:
+            options = SnapshotOptions.read(record.options).of(found[0], self._pipeline.snapshot)
+        except SettingsError:
+            return False  # and why, the request in its place says
+        self._submit(found[0], record, options, resumes=True)
         log.info(
             "a snapshot goes on", table=".".join(record.name), snapshot=record.snapshot_id
         )  # fmt: skip
@@ -206,29 +216,33 @@ class Desk:
             self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
             self._stream.publish(subject, say.value(body), headers, identity)
 
-    def _start(self, table: Known) -> RunRecord:
+    def _start(self, table: Known, options: SnapshotOptions) -> RunRecord:
         source, schema = table.source, table.schema
         record = RunRecord(
             snapshot_id=new_id(), pipeline=self._pipeline.name, backend=source.backend,
             schema=schema.schema, table=schema.table, name=table.name, state="queued",
-            changed_at=time.time(),
+            options=options.given, changed_at=time.time(),
         )  # fmt: skip
         records = self.records
         records.make(replicas=self._sink.replicas)
         records.put(record)
-        self._submit(table, record)
+        self._submit(table, record, options)
         log.info("a snapshot begins", table=".".join(table.name), snapshot=record.snapshot_id)
         return record
 
-    def _submit(self, table: Known, record: RunRecord, *, resumes: bool = False) -> None:
+    def _submit(
+        self, table: Known, record: RunRecord, options: SnapshotOptions, *, resumes: bool = False
+    ) -> None:
         source, schema = table.source, table.schema
         job = Job(
             snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
             table=schema.table, name=table.name, prefix=source.prefix,
             pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
             gap=lambda: self._gap(source.backend), is_ours=self._is_ours, resumes=resumes,
+            selection=options.selection,
         )  # fmt: skip
-        run = SnapshotRun(job, self._sink, self._pipeline.snapshot, self._pace)
+        settings = options.settings(self._pipeline.snapshot)
+        run = SnapshotRun(job, self._sink, settings, self._pace)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)
 
     def _present(self, snapshot_id: str) -> RunRecord:

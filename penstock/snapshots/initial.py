@@ -49,6 +49,8 @@ class InitialSnapshots:
 
     def ended(self, record: RunRecord, records: Records) -> None:
         """A run of a table ended: whoever asked for it, its rows are there."""
+        if record.is_partial:
+            return
         name = record.name
         if record.state == "failed":
             self.refused(name)

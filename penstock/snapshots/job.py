@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.feeds import Feed
+from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, SelectsRows, TakesSnapshots
 from penstock.position import Bookmarks
 from penstock.table_schema import TableName
 
@@ -18,7 +18,8 @@ class Job:
     pipeline has several backends; `known` gives the saved bookmarks, `gap` a text that changes with
     each loss of changes. Once the pipeline is not ours
     any more, the next owner goes on with the snapshot: this run ends without a meta. `resumes`:
-    another instance began it. Without the name of a `pipeline` no plan is stored."""
+    another instance began it. `selection`: which part of the table. Without the name of a
+    `pipeline` no plan is stored."""
 
     snapshot_id: str
     feed: Feed
@@ -31,6 +32,17 @@ class Job:
     gap: Callable[[], str] = lambda: ""
     is_ours: Callable[[], bool] = lambda: True
     resumes: bool = False
+    selection: RowSelection = WHOLE_TABLE
+
+    @property
+    def source(self) -> TakesSnapshots:
+        """Takes snapshots of the part that is wanted."""
+        feed: object = self.feed
+        if not self.selection.is_whole:
+            assert isinstance(feed, SelectsRows)
+            return feed.selecting(self.selection)
+        assert isinstance(feed, TakesSnapshots)
+        return feed
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.feeds import WHOLE_TABLE, RowSelection
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
@@ -26,6 +27,7 @@ class Meta:
     kept: Kept
     compression: str
     chunks: Sequence[ChunkInfo]
+    selection: RowSelection = WHOLE_TABLE
 
     def publish(self, stream: InitStream, sink: JetStreamSettings) -> None:
         """Stores it. Raises Unavailable, SettingsError."""
@@ -56,7 +58,9 @@ class Meta:
             "row_count": sum(one["rows"] for one in self.chunks),
             "schema_version": schema.version,
             "relation_id": schema.relation_id,
-            "columns": [column["name"] for column in schema.columns],
+            "columns": list(self.selection.columns) or [one["name"] for one in schema.columns],
+            "where": self.selection.where or None,
+            "partial": not self.selection.is_whole,
             "compression": self.compression,
             "dictionary": None,
             "exact": self.is_exact,

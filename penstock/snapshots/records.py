@@ -3,8 +3,8 @@
 import re
 import secrets
 import time
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from typing import Any, Literal
 
@@ -31,7 +31,8 @@ _ID = re.compile(r"snap-[0-9A-Z]{26}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """How a run is, or how it ended. `ranges` is 0 until the table was cut. `by`: the run that took
-    its place, after the service had ended in the middle of it."""
+    its place, after the service had ended in the middle of it. `options`: see `SnapshotOptions`;
+    plain JSON, without those that were not given."""
 
     snapshot_id: str
     pipeline: str
@@ -50,6 +51,7 @@ class RunRecord:
     error: str = ""
     hint: str = ""
     by: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
     changed_at: float = 0.0  # seconds since 1970
 
     @property
@@ -57,6 +59,11 @@ class RunRecord:
         """When it was asked for, by its id: seconds since 1970."""
         digits = (_DIGITS.index(each) for each in self.snapshot_id.removeprefix("snap-")[:10])
         return reduce(lambda number, digit: number << 5 | digit, digits, 0) / 1000
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether its rows are not the table's."""
+        return bool(self.options.get("where") or self.options.get("columns"))
 
     @property
     def has_ended(self) -> bool:

@@ -17,7 +17,7 @@ import structlog
 from penstock.backoff import delays
 from penstock.config import SnapshotSettings
 from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
-from penstock.feeds import TableSnapshot, TakesSnapshots
+from penstock.feeds import TableSnapshot
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.chunks import ChunkForm, cut, images_for
@@ -168,8 +168,7 @@ class SnapshotRun:
 
     def _snapshot(self) -> AbstractContextManager[TableSnapshot]:
         job = self.job
-        assert isinstance(job.feed, TakesSnapshots)
-        return job.feed.snapshot(
+        return job.source.snapshot(
             job.schema, job.table, job.known(), patience=self._settings.patience,
             is_stopped=self._is_over, on_wait=self._waits,
         )  # fmt: skip
@@ -334,7 +333,7 @@ class SnapshotRun:
         meta = Meta(
             name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
             is_exact=taken.is_exact, kept=kept, compression=self._settings.compression,
-            chunks=self._work.all_chunks(),
+            chunks=self._work.all_chunks(), selection=self.job.selection,
         )  # fmt: skip
         meta.publish(stream, self._sink)
 

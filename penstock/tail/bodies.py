@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import Malformed
 from penstock.plugins import plugin
+from penstock.tail.decompression import Decompressor
 
 _KNOWN = frozenset({"event_id", "operation", "backend"})
 _ARROW = "application/vnd.apache.arrow.stream"
@@ -23,9 +24,12 @@ _SHARED = (
 )  # fmt: skip
 
 
-def changes_of(headers: Mapping[str, str], data: bytes) -> list[Mapping[str, Any]]:
-    """The changes of one message, in order; raises Malformed, and SettingsError when its layout is
-    not installed."""
+def changes_of(
+    headers: Mapping[str, str], data: bytes, decompressor: Decompressor | None = None
+) -> list[Mapping[str, Any]]:
+    """The changes of one message, in order; raises Malformed, SettingsError when its layout is not
+    installed, and what the decompressor raises. Without one there are no dictionaries."""
+    data = (decompressor or Decompressor()).plain(headers, data)
     try:
         changes = _changes(headers, data)
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:

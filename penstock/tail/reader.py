@@ -12,10 +12,12 @@ from penstock.backoff import delays
 from penstock.closing import Closes
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
+from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
 from penstock.tail.bodies import changes_of
+from penstock.tail.decompression import BUCKET, Decompressor
 from penstock.tail.message import Message
 from penstock.tail.start import ALL, Since, Start
 
@@ -45,6 +47,7 @@ class TailReader(Closes):
         self._last = 0  # the sequence of the last message that arrived
         self._given = 0
         self._rest: list[Delivered] = []
+        self._decompressor = Decompressor(self._dictionary)
 
     @property
     def sequence(self) -> int:
@@ -62,22 +65,28 @@ class TailReader(Closes):
         seconds for the first, and as long as a lost connection takes to open.
 
         Raises Unavailable (cannot reach the server, the first time; later it reconnects for
-        ever and returns none), SettingsError (no such stream, wrong password), or Malformed for a
-        message that is no change: fetching again continues after it.
+        ever and returns none), SettingsError (no such stream, wrong password; no such layout or
+        dictionary: fetching again tries the same message), or Malformed for a message that is no
+        change: fetching again continues after it.
         """
         raws = self._rest or self._fetch(count, timeout)
         messages: list[Message] = []
         for place, raw in enumerate(raws):
             try:
-                messages += _changes(raw)
+                messages += self._changes(raw)
                 self._given = raw.sequence
-            except Malformed:
+            except PenstockError as error:
                 # What came before it is returned first; the next fetch raises for it alone.
-                self._rest = raws[place if messages else place + 1 :]
-                if messages:
-                    return messages
-                self._given = raw.sequence
-                raise
+                is_over = isinstance(error, Malformed) and not messages
+                self._rest = raws[place + 1 if is_over else place :]
+                if is_over:
+                    self._given = raw.sequence
+                if isinstance(error, Unavailable):  # asking for a dictionary
+                    self.close()
+                    time.sleep(min(timeout, next(self._delays)))
+                elif not messages:
+                    raise
+                return messages
         self._rest = []
         return messages
 
@@ -140,6 +149,23 @@ class TailReader(Closes):
             self._reached, self._delays = True, delays(limit=1.0)
         return self._consumer
 
+    def _dictionary(self, id: str) -> bytes | None:
+        self._connected()
+        found = Bucket(self._connection, BUCKET).get(f"id.{id}")
+        return None if found is None else found.value
+
+    def _changes(self, raw: Delivered) -> list[Message]:
+        return [
+            Message(
+                sequence=raw.sequence,
+                subject=raw.subject,
+                stored_at=_EPOCH + timedelta(microseconds=raw.stored_at // 1000),
+                headers=raw.headers,
+                body=body,
+            )
+            for body in changes_of(raw.headers, raw.payload, self._decompressor)
+        ]
+
     def _first(self) -> int:
         """The first sequence to read; pins what was relative to the end of the stream."""
         if self._last:
@@ -150,16 +176,3 @@ class TailReader(Closes):
             self._start = max(1, self.end() + 1 + self._start)
         assert isinstance(self._start, int)
         return self._start
-
-
-def _changes(raw: Delivered) -> list[Message]:
-    return [
-        Message(
-            sequence=raw.sequence,
-            subject=raw.subject,
-            stored_at=_EPOCH + timedelta(microseconds=raw.stored_at // 1000),
-            headers=raw.headers,
-            body=body,
-        )
-        for body in changes_of(raw.headers, raw.payload)
-    ]

@@ -118,6 +118,22 @@ def test_a_snapshot_of_a_stream_that_was_made_again_is_refused(taken: Taken) -> 
     assert bootstrap.table.snapshot_id == ""
 
 
+@pytest.mark.parametrize("part", [{"partial": True}, {"where": "id < 3"}])
+def test_a_part_of_a_table_is_not_taken_for_the_table(taken: Taken, part: Any) -> None:
+    """Neither as what took the place of a run, nor as the last snapshot that there is."""
+    taken.purge("init.meta.t")
+    bootstrap = taken.bootstrap()
+    later = {**taken.meta, **part, "snapshot_id": "snap-Z", "row_count": 0, "chunks": []}
+    taken.publish("init.meta.t", later)
+    assert bootstrap._stored() is None
+    bootstrap.step(0.2)
+    assert bootstrap.table.snapshot_id == taken.meta["snapshot_id"]
+    taken.publish("init.meta.t", taken.meta)
+    taken.publish("init.meta.t", {**later, "snapshot_id": "snap-ZZ"})
+    assert bootstrap._stored() == taken.meta["snapshot_id"]
+    assert whole(bootstrap).snapshot_id == taken.meta["snapshot_id"]
+
+
 def test_a_service_that_says_again_is_asked_again(taken: Taken, monkeypatch: Any) -> None:
     answers = [
         {"error": "not now", "hint": "", "again": True},

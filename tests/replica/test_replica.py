@@ -39,6 +39,7 @@ INSERT INTO things (id) VALUES (1000);
         {"encoding": "msgpack"},
         {"encoding": "json", "messages": "batch"},
         {"encoding": "arrow", "messages": "batch"},
+        {"encoding": "msgpack", "compression": "zstd"},
         {"encoding": "json", "layout": "debezium"},
         {"encoding": "json", "layout": "cloudevents", "messages": "batch"},
     ],

@@ -1,5 +1,6 @@
 """What is missing after a gap, and when it is mended; without servers."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,13 @@ def test_tables_are_asked_for_until_each_has_a_snapshot_of_after_the_gap(
 ) -> None:
     found = outdated([table("a"), table("b")], records, Passed("00000000/00000020", AT), AT + 100)
     assert ([each.schema.table for each in found[0]], found[1]) == (asked, mended)
+
+
+def test_a_part_of_a_table_mends_nothing() -> None:
+    part = replace(record("a", "done", AT + 1), options={"where": "id < 3"})
+    busy = replace(record("b", "running", AT + 1), options={"columns": ["id"]})
+    found = outdated([table("a"), table("b")], [part, busy], Passed("00000000/00000020", AT), AT)
+    assert ([each.schema.table for each in found[0]], found[1]) == (["a", "b"], False)
 
 
 def test_no_table_is_no_proof_that_a_gap_is_mended() -> None:

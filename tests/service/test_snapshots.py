@@ -192,7 +192,114 @@ def test_an_unknown_table_is_an_error_with_those_that_exist(
     assert absent in answer["error"]
     assert table in answer["hint"]
     assert desk.last(f"init.error.{absent}")["hint"] == answer["hint"]
-    assert "pipeline" in desk.ask(f"request.{table}", wher="id < 3")["hint"]
+    assert "did you mean 'where'" in desk.ask(f"request.{table}", wher="id < 3")["error"]
+
+
+def test_a_part_of_a_table_is_told_apart_from_the_table(
+    database: Database, desk_of: Callable[..., Desk]
+) -> None:
+    table = table_in(database)
+    database.execute(f"ALTER TABLE {table} ADD COLUMN secret text DEFAULT 'x'")
+    desk = desk_of(where=True)
+    desk.start()
+    options: Json = {
+        "where": "id <= 10 AND v LIKE 'v%'", "columns": ["v", "id"], "chunk_rows": 4
+    }  # fmt: skip
+    answer = desk.ask(f"request.{table}", **options)
+    record = desk.ended(answer["snapshot_id"])
+    assert (record.state, record.rows, record.error) == ("done", 10, "")
+    assert record.options == {**options, "columns": ["id", "v"]} and record.is_partial
+    chunks = [orjson.loads(one.payload) for one in desk.chunks(table, record.snapshot_id)]
+    rows = [row for chunk in chunks for row in chunk["data"]]
+    assert sorted(rows, key=lambda row: row["id"]) == [
+        {"id": n, "v": f"v{n}"} for n in range(1, 11)
+    ]
+    assert [len(chunk["data"]) for chunk in chunks] == [4, 4, 2]
+    meta = desk.last(f"init.meta.{table}")
+    assert (meta["columns"], meta["where"]) == (["id", "v"], options["where"])
+    assert (meta["partial"], meta["row_count"]) == (True, 10)
+    whole = desk.ended(desk.accepted(table))
+    meta = desk.last(f"init.meta.{table}")
+    assert (whole.rows, meta["partial"], meta["where"]) == (1000, False, None)
+    assert meta["columns"] == ["id", "v", "secret"]
+
+
+def test_only_equal_requests_share_a_run(database: Database, desk_of: Callable[..., Desk]) -> None:
+    table = table_in(database)
+    desk = desk_of(where=True, max_concurrent=5)
+    desk.start()
+    kinds: list[Json] = [{}, {"where": "id < 3"}, {"columns": ["id"]}, {"chunk_rows": 500}]
+    with psycopg.connect(database.url) as connection:
+        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
+        first, second = (
+            [desk.ask(f"request.{table}", **kind)["snapshot_id"] for kind in kinds] for _ in "ab"
+        )
+        connection.commit()
+    assert first == second and len(set(first)) == 4
+    assert [desk.ended(one).rows for one in first] == [1001, 3, 1001, 1001]
+
+
+REFUSED = {
+    "id <": "syntax error",
+    "nmae = 1": 'column "nmae" does not exist',
+    "true) UNION SELECT 1, 'x' WHERE (true": "parenthesis",
+    "1 / (id - 5) > 0": "zero",
+    "nextval('numbers') > 0": "read-only",
+}
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_a_condition_that_the_source_refuses_ends_the_run(
+    key: str, database: Database, desk_of: Callable[..., Desk]
+) -> None:
+    table = f"t_{database.name}"
+    database.execute(
+        f"CREATE SEQUENCE numbers; CREATE TABLE {table} (id int {key}, v text);"
+        f"INSERT INTO {table} SELECT n, 'v' || n FROM generate_series(1, 10) n"
+    )
+    desk = desk_of(where=True)
+    desk.start()
+    for where, error in REFUSED.items():
+        record = desk.ended(desk.ask(f"request.{table}", where=where)["snapshot_id"])
+        assert record.state == "failed"
+        assert error in record.error and "where" in record.hint, record
+        assert desk.last(f"init.error.{table}")["error"] == record.error
+        assert desk.chunks(table, record.snapshot_id) == []
+    assert desk.ended(desk.accepted(table)).rows == 10
+
+
+def test_a_condition_is_refused_unless_it_is_allowed(
+    database: Database, desk_of: Callable[..., Desk]
+) -> None:
+    table = table_in(database)
+    desk = desk_of()
+    desk.start()
+    answer = desk.ask(f"request.{table}", where="id < 3")
+    assert "snapshot.where" in answer["hint"]
+    assert desk.last(f"init.error.{table}")["error"] == answer["error"]
+    assert desk.taken() == []
+
+
+def test_a_part_is_taken_up_as_a_part(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_in(database, 4000)
+    desk, gate = desk_of(where=True, slots=1), Gate(monkeypatch, "init.snap.", 40)
+    desk.start()
+    options: Json = {"where": "id % 2 = 0", "columns": ["id"], "chunk_rows": 20}
+    snapshot_id = desk.ask(f"request.{table}", **options)["snapshot_id"]
+    gate.reached()
+    desk.is_ours = False
+    gate.open()
+    desk.stop()
+    monkeypatch.undo()
+    desk.start()
+    record = desk.ended(snapshot_id)
+    assert (record.state, record.rows, record.options) == ("done", 2000, options)
+    chunks = [orjson.loads(one.payload)["data"] for one in desk.chunks(table, snapshot_id)]
+    assert sorted(row["id"] for rows in chunks for row in rows) == list(range(2, 4001, 2))
+    assert {tuple(row) for rows in chunks for row in rows} == {("id",)}
+    assert max(map(len, chunks)) == 20
 
 
 def test_another_pipelines_requests_are_not_ours(
@@ -485,6 +592,15 @@ def test_the_command_takes_snapshots_and_lists_them(
     (record,) = [orjson.loads(line) for line in listed.output.splitlines()]
     assert (record["state"], record["rows"]) == ("done", 1000)
     assert record["snapshot_id"] in CliRunner().invoke(main, ["snapshot", file]).output
+    options = ["--columns", "id, v", "--chunk-rows", "400", "--chunk-bytes", "64KiB"]
+    assert CliRunner().invoke(main, ["snapshot", file, table, *options]).exit_code == 0
+    taken = desk.records.all()[-1]
+    assert (taken.state, taken.rows, taken.chunks) == ("done", 1000, 3)
+    assert taken.options == {"chunk_rows": 400, "chunk_bytes": 65536}  # those are all columns
+    failed = CliRunner().invoke(main, ["snapshot", file, table, "--where", "id < 3"])
+    assert failed.exit_code == 2 and "snapshot.where" in failed.output
+    failed = CliRunner().invoke(main, ["snapshot", file, table, "--chunk-bytes", "1B"])
+    assert failed.exit_code == 2 and "chunk_bytes" in failed.output
     failed = CliRunner().invoke(main, ["snapshot", file, "absent"])
     assert failed.exit_code == 2 and "no followed table is called absent" in failed.output
     failed = CliRunner().invoke(main, ["snapshot", file, "cancel", record["snapshot_id"]])

@@ -14,6 +14,7 @@ from nats.js.api import StreamConfig
 
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.nats.settings import NatsSettings
+from penstock.tail.decompression import Decompressor
 from penstock.tail.reader import TailReader
 from penstock.tail.start import NEW, Since, Start
 from tests.servers import Nats, free_port
@@ -254,3 +255,27 @@ def test_a_message_that_is_no_change_is_malformed_and_loses_none_of_the_others(
         with pytest.raises(Malformed):
             reader.fetch(timeout=60)
         assert read(reader, 1) == [2]
+
+
+def test_a_compression_that_cannot_be_read_loses_nothing(
+    nats: Nats, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came before it is returned; then the same message is tried again."""
+    bodies = [orjson.dumps(change(number)) for number in (1, 2, 3)]
+    publish(nats, stream, bodies)
+    refuse = True
+
+    def plain(_: Decompressor, headers: object, data: bytes) -> bytes:
+        if refuse and b'"id":2' in data:
+            raise SettingsError("no such dictionary")
+        return data
+
+    monkeypatch.setattr(Decompressor, "plain", plain)
+    with TailReader(nats.url, stream) as reader:
+        assert read(reader, 1) == [1]
+        for _ in range(2):
+            with pytest.raises(SettingsError, match="no such dictionary"):
+                reader.fetch(timeout=10)
+            assert reader.sequence == 1
+        refuse = False
+        assert read(reader, 2) == [2, 3]

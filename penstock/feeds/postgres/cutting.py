@@ -32,8 +32,8 @@ class TableRange(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A table as its publication sends it. `key`: (column, type) of the primary key. `filter`: an
-    SQL expression, or ""."""
+    """A table as its publication sends it. `key`: (column, type) of the primary key. `filter`
+    (the publication's) and `where` (the request's): SQL expressions, or ""."""
 
     schema: str
     table: str
@@ -41,6 +41,7 @@ class Published:
     key: tuple[tuple[str, str], ...]
     filter: str
     is_partitioned: bool
+    where: str = ""
 
     @property
     def quoted(self) -> sql.Composed:
@@ -59,6 +60,11 @@ def rows_in_range(rows: int, size: int, *, count: int, weight: int) -> int:
 def count_query(table: Published) -> sql.Composed:
     """How many rows there are."""
     return sql.SQL("SELECT count(*) FROM {}{}").format(table.quoted, _where([], table))
+
+
+def probe_query(table: Published) -> sql.Composed:
+    """Fails where the conditions cannot be understood."""
+    return sql.SQL("SELECT FROM {}{} LIMIT 0").format(table.quoted, _where([], table))
 
 
 def bounds_query(table: Published, rows: int) -> sql.Composed:
@@ -176,5 +182,6 @@ def _compared(table: Published, sign: str, key: Sequence[str]) -> sql.Composed:
 
 
 def _where(conditions: Sequence[sql.Composable], table: Published) -> sql.Composable:
-    every = [*conditions, *([sql.SQL("(" + table.filter + ")")] if table.filter else [])]
+    filters = [sql.SQL("(" + text + ")") for text in (table.filter, table.where) if text]
+    every = [*conditions, *filters]
     return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(every) if every else sql.SQL("")

@@ -144,6 +144,11 @@ def is_internal(error: PenstockError) -> bool:
     return error.hint == _TABLE["XX"][1]
 
 
+def is_wrong_statement(error: PenstockError) -> bool:
+    """Whether the server refused a statement itself: of ours alone that would be a defect."""
+    return error.hint == _DEFECT
+
+
 def translated(error: psycopg.Error, subject: str) -> PenstockError:
     """psycopg's exception as ours."""
     state = error.sqlstate

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.change import Images, OnError
 from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import (
+    WHOLE_TABLE,
     At,
     Collection,
     Following,
@@ -20,6 +21,7 @@ from penstock.feeds import (
     Lineage,
     Listing,
     Mark,
+    RowSelection,
 )
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.collection import PostgresTable
@@ -81,6 +83,7 @@ class PostgresFeed:
         # Without streaming the same transaction decodes well.
         self._streaming = settings.streaming
         self._announcer: SchemaAnnouncer | None = None
+        self._selection = WHOLE_TABLE
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -366,7 +369,14 @@ class PostgresFeed:
             patience=patience,
             is_stopped=is_stopped,
             on_wait=on_wait,
+            selection=self._selection,
         )
+
+    def selecting(self, selection: RowSelection) -> "PostgresFeed":
+        """See `feeds.SelectsRows`: `where` is SQL."""
+        feed = PostgresFeed(self._settings)
+        feed._selection = selection
+        return feed
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""

@@ -6,7 +6,7 @@ default, only the catalogue knows: as they are now, which may be newer than the 
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -68,10 +68,13 @@ ORDER BY p.schemaname, p.tablename, a.attnum
 """
 
 
-def relation_of(ask: Ask, publication: str, schema: str, table: str) -> bytes:
-    """The Relation message of a published table, as the log would announce it now; b"" where the
-    publication does not send it (under this name)."""
+def relation_of(
+    ask: Ask, publication: str, schema: str, table: str, columns: Collection[str] = ()
+) -> bytes:
+    """The Relation message of a published table, as the log would announce it now, or with some of
+    its columns; b"" where the publication does not send it (under this name)."""
     rows = ask(_RELATIONS, publication, schema, schema, table)
+    rows = [row for row in rows if not columns or row[4] in columns]
     return _relation(rows) if rows else b""
 
 

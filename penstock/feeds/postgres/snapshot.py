@@ -17,7 +17,9 @@ from typing import Any, Self
 from psycopg import sql
 
 from penstock.errors import SettingsError, Unavailable
+from penstock.feeds import RowSelection
 from penstock.feeds.postgres.catalogue import Catalogue
+from penstock.feeds.postgres.condition import blaming, checked
 from penstock.feeds.postgres.connect import (
     Ordinary,
     SideConnection,
@@ -32,6 +34,7 @@ from penstock.feeds.postgres.cutting import (
     count_query,
     key_ranges,
     page_ranges,
+    probe_query,
     range_query,
     rows_in_range,
     sample_percent,
@@ -118,10 +121,11 @@ class PostgresRowSource:
                     with translating(what):
                         connection.execute("SET LOCAL enable_seqscan = off")
                 framer = RowFramer(self.rows, rows=rows, size=size, what=what)
-                for data in copied(connection, query, what, is_stopped):
-                    yield from framer.feed(data)
-                    if framer.is_over:
-                        return
+                with blaming(self.table.where):
+                    for data in copied(connection, query, what, is_stopped):
+                        yield from framer.feed(data)
+                        if framer.is_over:
+                            return
 
             yield pages
 
@@ -140,10 +144,11 @@ class PostgresSnapshot:
         patience: float,
         is_stopped: Callable[[], bool],
         on_wait: Callable[[str], None],
+        selection: RowSelection,
     ) -> None:
         self._wait = LockWait(settings, is_stopped, on_wait)
         self._settings, self._schema, self._table = settings, schema, table
-        self._patience = patience
+        self._patience, self._selection = patience, selection
         self._era = self._era_of(known)
         self._open = ExitStack()
 
@@ -202,6 +207,8 @@ class PostgresSnapshot:
                 hint="ALTER PUBLICATION ... ADD TABLE; a view, a foreign table or an unlogged one"
                 " can't be published",
             )
+        self.schema: TableSchema = schema_of(self._ask, settings, raw)
+        raw = self._selected(raw)
         relation = decode_message(raw)
         assert isinstance(relation, Relation)
         is_partitioned, row_filter = self._ask(_TABLE, settings.publication, schema, table)[0]
@@ -212,9 +219,12 @@ class PostgresSnapshot:
             columns=tuple(column.name for column in relation.columns),
             key=tuple((name, kind) for name, kind in self._ask(_KEY, relation.oid)),
             filter=row_filter,
+            where=checked(self._selection.where),
             is_partitioned=is_partitioned,
         )
-        self.schema: TableSchema = schema_of(self._ask, settings, raw)
+        if published.where:
+            with blaming(published.where), translating("the condition of the request"):
+                self._holder.execute(probe_query(published))
         with closing(SideConnection(settings)) as side:
             known = Catalogue(side).describe(raw)
         rows = RowPages(
@@ -232,6 +242,20 @@ class PostgresSnapshot:
             rows=rows,
         )  # fmt: skip
 
+    def _selected(self, raw: bytes) -> bytes:
+        """The Relation message with the selected columns. It may have other ones than when the
+        request was accepted."""
+        columns, found = self._selection.columns, {one["name"] for one in self.schema.columns}
+        if missing := [name for name in columns if name not in found]:
+            raise SettingsError(
+                f"{self._schema}.{self._table} has no column {missing[0]}",
+                hint=f"there are: {', '.join(sorted(found))}",
+            )
+        settings = self._settings
+        if not columns:
+            return raw
+        return relation_of(self._ask, settings.publication, self._schema, self._table, columns)
+
     def plan(self, rows: int, size: int) -> Sequence[TableRange]:
         """See `feeds.TableSnapshot`. A small table with a key is cut exactly, by its index; a large
         one by a sample of its pages: nothing sorts or reads the whole table."""
@@ -243,7 +267,7 @@ class PostgresSnapshot:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE
             return list(page_ranges(leaves, size if by_pages else sys.maxsize))
         heap, weight = sum(leaf[1] for leaf in leaves), sum(leaf[2] for leaf in leaves)
-        with translating(what):
+        with blaming(table.where), translating(what):
             if weight > _EXACT:
                 percent = sample_percent(size, heap=heap, weight=weight)
                 keys = self._holder.execute(sample_query(table, percent)).fetchall()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.grouping import Group, Sizes, grouped, lined_up
 from penstock.sinks.encoding.layout import SHARED
@@ -37,7 +38,11 @@ _CACHED = 10_000
 class Tabular:
     """An `Encoder`: a message is an IPC stream of one record batch."""
 
-    def __init__(self, template: Template, framing: Framing, *, most: int, largest: int) -> None:
+    def __init__(
+        self, template: Template, framing: Framing, *, most: int, largest: int,
+        compression: Compression | None = None,
+    ) -> None:  # fmt: skip
+        self._compression = compression
         self._most, self._largest = most, largest_body(framing.limit, largest)
         self._headers = Headers(framing, version=VERSION, content_type=CONTENT_TYPE, counted=True)
         self._routes = Routes(template.segments, lambda _: b"")
@@ -55,7 +60,10 @@ class Tabular:
             [_shown(batch, name) for name in COLUMNS.values()], names=list(COLUMNS)
         )
         bodies = list(self._bodies(shown, groups, where))
-        return collected(part, groups, where, bodies=bodies, headers=self._headers)
+        return collected(
+            part, groups, where,
+            bodies=bodies, headers=self._headers, compression=self._compression,
+        )  # fmt: skip
 
     def _bodies(
         self, shown: pa.RecordBatch, groups: Sequence[Group], where: Destinations

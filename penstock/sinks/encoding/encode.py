@@ -7,6 +7,7 @@ import numpy as np
 from penstock.change import IMAGES, Images, images_of
 from penstock.errors import Rejected
 from penstock.sinks.encoding.columns import Column, Columns, binary
+from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.convert import Unconvertible, converted
 from penstock.sinks.encoding.destinations import Subjects
 from penstock.sinks.encoding.dialect import Dialect
@@ -62,8 +63,11 @@ class Bodies:
 class Singles:
     """An `Encoder`: each change is one message. Keeps what repeats from batch to batch: routes."""
 
-    def __init__(self, template: Template, bodies: Bodies, headers: Headers) -> None:
-        self._bodies, self._headers = bodies, headers
+    def __init__(
+        self, template: Template, bodies: Bodies, headers: Headers,
+        compression: Compression | None = None,
+    ) -> None:  # fmt: skip
+        self._bodies, self._headers, self._compression = bodies, headers, compression
         self._subjects = Subjects(template)
 
     def encode(self, part: Part) -> Messages:
@@ -73,6 +77,8 @@ class Singles:
         schemas = None if routed.schema_lines is None else (routed.kinds, routed.schema_lines)
         headers = self._headers.of(part.runs, columns, schemas)
         bodies = self._bodies.of(columns, routed)
+        if self._compression is not None:
+            headers, bodies = self._compression.of(headers, bodies, routed.kinds, routed.routes)
         messages = Messages(
             part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
             self._subjects.of(part, routed), headers, bodies, sizes_of(headers) + sizes_of(bodies),

@@ -2,6 +2,7 @@
 
 from penstock.plugins import plugin
 from penstock.sinks.encoding.arrow import Tabular
+from penstock.sinks.encoding.compression import Compression, Dictionaries
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.encoding.encode import Bodies, Encoder, Singles
 from penstock.sinks.encoding.layout import Layout
@@ -11,11 +12,17 @@ from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import Template
 
 
-def encoder(settings: SinkSettings, template: Template, framing: Framing) -> Encoder:
+def encoder(
+    settings: SinkSettings,
+    template: Template,
+    framing: Framing,
+    dictionaries: Dictionaries | None = None,
+) -> Encoder:
     """Of messages for a system that asks for `framing`."""
+    compression = Compression(dictionaries) if settings.compression == "zstd" else None
     most, largest = settings.batch.max_size, settings.batch.max_bytes
     if settings.encoding == "arrow":
-        return Tabular(template, framing, most=most, largest=largest)
+        return Tabular(template, framing, most=most, largest=largest, compression=compression)
     layout: Layout = plugin("layouts", settings.layout)
     many, chosen = settings.messages == "batch", dialect(settings.encoding)
     # The layout `penstock` came first: its versions have no name.
@@ -26,5 +33,8 @@ def encoder(settings: SinkSettings, template: Template, framing: Framing) -> Enc
     )  # fmt: skip
     bodies = Bodies(layout, chosen, settings.connector, template, element=many)
     if many:
-        return Several(template, layout, chosen, bodies, headers, most=most, largest=largest)
-    return Singles(template, bodies, headers)
+        return Several(
+            template, layout, chosen, bodies, headers,
+            most=most, largest=largest, compression=compression,
+        )  # fmt: skip
+    return Singles(template, bodies, headers, compression)

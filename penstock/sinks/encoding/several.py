@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from penstock.position import Place
 from penstock.sinks.encoding.columns import BINARY, Column, Columns
+from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.encode import Bodies, fitting, sizes_of
@@ -28,8 +29,9 @@ class Several:
 
     def __init__(
         self, template: Template, layout: Layout, dialect: Dialect, rows: Bodies, headers: Headers,
-        *, most: int, largest: int,
+        *, most: int, largest: int, compression: Compression | None = None,
     ) -> None:  # fmt: skip
+        self._compression = compression
         self._layout, self._dialect, self._rows, self._headers = layout, dialect, rows, headers
         self._most, self._largest = most, largest_body(headers.framing.limit, largest)
         self._joints = template.joints
@@ -45,7 +47,10 @@ class Several:
             where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
         )
         bodies = list(self._bodies(rows, groups, where))
-        return collected(part, groups, where, bodies=bodies, headers=self._headers)
+        return collected(
+            part, groups, where,
+            bodies=bodies, headers=self._headers, compression=self._compression,
+        )  # fmt: skip
 
     def _bodies(
         self, rows: Column, groups: Sequence[Group], where: Destinations
@@ -88,7 +93,7 @@ def largest_body(limit: int, largest: int) -> int:
 
 def collected(
     part: Part, groups: Sequence[Group], where: Destinations, *,
-    bodies: Sequence[bytes], headers: Headers,
+    bodies: Sequence[bytes], headers: Headers, compression: Compression | None,
 ) -> Messages:  # fmt: skip
     """Messages of groups and their bodies. Raises Rejected."""
     event_id, cursor, ordinal, mark = (
@@ -98,18 +103,21 @@ def collected(
     count = pa.array([b"%d" % group.count for group in groups], BINARY)
     lines = schema_lines(where.routes)
     runs = tuple(_runs(groups, where, cursor, ordinal))
+    kinds = np.array([one.kind for one in groups], np.int32)
     formatted = headers.of(
         runs,
         Columns(
             len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
         ),
-        None if lines is None else (np.array([one.kind for one in groups], np.int32), lines),
+        None if lines is None else (kinds, lines),
     )
+    sent = pa.array(bodies, BINARY)
+    if compression is not None:
+        formatted, sent = compression.of(formatted, sent, kinds, where.routes)
     messages = Messages(
         runs, cursor, ordinal, event_id,
         pa.array([where.subject(group.kind) for group in groups], BINARY), formatted,
-        pa.array(bodies, BINARY),
-        sizes_of(formatted) + np.array([len(body) for body in bodies], np.int64),
+        sent, sizes_of(formatted) + sizes_of(sent),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
     return fitting(messages, headers.framing)

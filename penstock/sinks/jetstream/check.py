@@ -11,6 +11,8 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.nats.subjects import overlaps
+from penstock.plugins import driver
+from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.owners import owners_stream, owners_subject
 from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
@@ -58,6 +60,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
             yield from _as_asked(stream, settings)
         yield from _others(api, settings, template)
         yield from _beside(api, settings.stream)
+        yield from _compression(settings, connection)
         yield from _sanity(stream, settings, connection)
         yield from _memory(stream, settings, connection)
         yield _delivery(settings, stream, connection)
@@ -68,6 +71,19 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         yield _finding("error", "NATS", error.message, error.hint)
     finally:
         connection.close()
+
+
+def _compression(settings: JetStreamSettings, connection: Connection) -> Iterator[Finding]:
+    try:
+        if settings.compression == "zstd":
+            driver("zstandard")
+        if settings.dictionaries and not DictionaryBucket(connection, settings).tables():
+            yield _finding(
+                "warning", "sink.dictionaries", f"no table of {settings.stream} has one yet",
+                "penstock dictionaries train FILE, once the stream has some changes",
+            )  # fmt: skip
+    except SettingsError as error:
+        yield _finding("error", "sink.compression", error.message, error.hint)
 
 
 def _finding(level: Level, subject: str, message: str, remedy: str = "") -> Finding:

@@ -14,9 +14,11 @@ from typing import TypeVar
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
+from penstock.sinks.encoding.compression import Dictionaries
 from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
+from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
@@ -60,6 +62,7 @@ class Session:
         self.encoder: Encoder
         self.unlimited: Encoder  # to distinguish what is too large from what cannot be encoded
         self.limit = 0  # bytes that a message of `encoder` may have
+        self._dictionaries: Dictionaries = {}
         self.dead_letters: DeadLetters
         self.suspensions: Suspensions
         self.streaks: dict[Table, int] = {}  # changes in a row that were too large
@@ -89,6 +92,8 @@ class Session:
         if self._stepped_down and self.delivery == "exactly-once":
             self.delivery, self.reason = "deduplicated", self._stepped_down
         self.limit = self._limit(stream)
+        dictionaries = DictionaryBucket(self.connection, self.settings)
+        self._dictionaries = dictionaries.newest() if self.settings.dictionaries else {}
         self.encoder = self._encoder(self.limit)
         self.unlimited = self._encoder(_ANY_SIZE)
         self.dead_letters = DeadLetters(self.connection, self.api, self.settings)
@@ -119,7 +124,8 @@ class Session:
 
     def _encoder(self, limit: int) -> Encoder:
         ids = self.delivery != "at-least-once"
-        return encoder(self.settings, self.template, nats_framing(ids=ids, limit=limit))
+        framing = nats_framing(ids=ids, limit=limit)
+        return encoder(self.settings, self.template, framing, self._dictionaries)
 
     def publisher(self, tally: Tally) -> Publisher:
         """A new one that counts in `tally`, for an open session; it has to be resumed first."""

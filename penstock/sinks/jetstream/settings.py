@@ -28,6 +28,7 @@ class JetStreamSettings(NatsSettings, SinkSettings):
     stream: str = Field(default="CDC", pattern=r"^[^\s.*>/\\]+$")
     subject: str = "cdc.{collection}.{operation}"
     events: str = Field(default="PENSTOCK_EVENTS", pattern=r"^[^\s.*>/\\]+$")
+    dictionaries: bool = False  # whether bodies are compressed by their tables' dictionaries
     delivery: Delivery = "auto"
     durability: Durability = "default"
     monitoring: str | None = None  # http://host:8222 of each server of the stream, by commas
@@ -51,6 +52,12 @@ class JetStreamSettings(NatsSettings, SinkSettings):
         except SettingsError as error:
             raise ValueError(str(error)) from None
         return value
+
+    @model_validator(mode="after")
+    def _dictionaries(self) -> "JetStreamSettings":
+        if self.dictionaries and self.compression != "zstd":
+            raise ValueError("dictionaries are for compression: zstd")
+        return self
 
     @model_validator(mode="after")
     def _window(self) -> "JetStreamSettings":

@@ -99,3 +99,8 @@ def test_a_sink_says_how_it_wants_images(encoding: str, images: str) -> None:
     )
     assert images_of(JetStreamSink(settings)) == images
     assert images_of(MemorySink(MemorySinkSettings())) == "json"
+
+
+def test_dictionaries_need_compression() -> None:
+    with pytest.raises(ValidationError, match="dictionaries are for compression: zstd"):
+        JetStreamSettings(url="nats://h", dictionaries=True)

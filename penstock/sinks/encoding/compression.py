@@ -1,0 +1,108 @@
+"""Bodies of messages as zstd frames, each by itself, with its table's dictionary if there is one.
+
+A small body alone has little that repeats: a dictionary, trained on others like it, makes it
+several times smaller. A body that does not become smaller stays as it is. Pure.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.plugins import driver
+from penstock.sinks.encoding.columns import BINARY, Column, Numbers
+from penstock.sinks.encoding.routes import Route
+
+CONTENT_ENCODING = "Content-Encoding"
+DICTIONARY = "Penstock-Dictionary"
+_LEVEL = 1  # more costs more than it gains
+_NOTHING = pa.scalar(b"", BINARY)
+
+# Backend, namespace, collection: whose changes a dictionary is for.
+Dictionaries = Mapping[tuple[str | None, ...], bytes]
+TABLE = "backend", "namespace", "collection"
+
+
+class Compression:
+    """Of the messages of an encoder."""
+
+    def __init__(self, dictionaries: Dictionaries | None = None) -> None:
+        self._dictionaries = dictionaries or {}
+        self._usual = _Compressor()
+        self._compressors: dict[tuple[str | None, ...], _Compressor] = {}
+
+    def of(
+        self, headers: Column, bodies: Column, kinds: Numbers, routes: Sequence[Route]
+    ) -> tuple[Column, Column]:
+        """The headers and bodies that are to be sent; `kinds` is the number of each row's route."""
+        chosen = [self._compressor(route) for route in routes]
+        distinct = list(dict.fromkeys(chosen))
+        numbers = np.array([distinct.index(one) for one in chosen], np.int32)[kinds]
+        frames = _frames(distinct, bodies, numbers)
+        lines: Column = pa.array([one.lines for one in distinct], BINARY).take(numbers)
+        is_smaller = _sizes(frames) + _sizes(lines) < _sizes(bodies)
+        if not is_smaller.all():
+            smaller = pa.array(is_smaller)
+            frames = pc.if_else(smaller, frames, bodies)
+            lines = pc.if_else(smaller, lines, _NOTHING)
+        return pc.binary_join_element_wise(headers, lines, _NOTHING), frames
+
+    def _compressor(self, route: Route) -> "_Compressor":
+        table = tuple(route.values[name] for name in TABLE)
+        if table not in self._dictionaries:
+            return self._usual
+        if table not in self._compressors:
+            self._compressors[table] = _Compressor(self._dictionaries[table])
+        return self._compressors[table]
+
+
+class _Compressor:
+    """`lines` are the headers of its messages."""
+
+    def __init__(self, dictionary: bytes = b"") -> None:
+        self._zstd = driver("zstandard")
+        known = self._zstd.ZstdCompressionDict(dictionary) if dictionary else None
+        # With a checksum another dictionary of the same id is found out.
+        self._compressor = self._zstd.ZstdCompressor(
+            level=_LEVEL, dict_data=known, write_checksum=known is not None
+        )
+        self.lines = f"{CONTENT_ENCODING}: zstd\r\n".encode()
+        if known is not None:
+            self.lines += f"{DICTIONARY}: {known.dict_id()}\r\n".encode()
+
+    def frames(self, bodies: Column) -> Column:
+        """All of them in one call: one for each would cost twice the time."""
+        ends, (_, _, data) = _ends(bodies), bodies.buffers()
+        segments = np.empty((len(bodies), 2), np.uint64)
+        segments[:, 0], segments[:, 1] = ends[:-1], ends[1:] - ends[:-1]
+        found = self._compressor.multi_compress_to_buffer(
+            self._zstd.BufferWithSegments(memoryview(data), segments.tobytes())
+        )
+        bounds = array("i", accumulate(map(len, found), initial=0))
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(found))]
+        return pa.Array.from_buffers(BINARY, len(bodies), buffers, 0)
+
+
+def _frames(compressors: Sequence[_Compressor], bodies: Column, numbers: Numbers) -> Column:
+    """Each body's frame; `numbers` is which compressor it has."""
+    if len(compressors) == 1:
+        return compressors[0].frames(bodies)
+    rows = [np.flatnonzero(numbers == number) for number in range(len(compressors))]
+    parts = [
+        one.frames(bodies.take(some))
+        for one, some in zip(compressors, rows, strict=True)
+        if len(some)
+    ]
+    return pa.concat_arrays(parts).take(np.argsort(np.concatenate(rows)))
+
+
+def _ends(column: Column) -> Any:
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+
+
+def _sizes(column: Column) -> Any:
+    return np.diff(_ends(column))

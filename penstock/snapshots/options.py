@@ -1,0 +1,90 @@
+"""What a request for a snapshot may ask for: a part of the table, and the size of chunks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from penstock.config import SnapshotSettings
+from penstock.config.problems import dotted, nearest, problems_of, refuse
+from penstock.errors import SettingsError
+from penstock.feeds import RowSelection, SelectsRows
+from penstock.settings import Settings, Size
+from penstock.snapshots.catalog import Known
+
+
+class SnapshotOptions(Settings):
+    """As they are sent, in JSON. None: what the pipeline file says, and the whole table."""
+
+    where: str | None = Field(default=None, min_length=1, max_length=10_000)
+    columns: tuple[str, ...] | None = Field(default=None, min_length=1)
+    chunk_rows: int | None = Field(default=None, ge=1)
+    chunk_bytes: Size | None = Field(default=None, ge=4096)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> "SnapshotOptions":
+        """Raises SettingsError, with every mistake."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            found = problems_of(error, cls)
+            lines = [f"{dotted(one.path)}: {one.text}" for one in found]
+            raise refuse(lines, hint="these are options of the request") from None
+
+    def of(self, table: Known, settings: SnapshotSettings) -> "SnapshotOptions":
+        """The same, in the form that equal requests share: `columns` in the table's order, and
+        nothing that is said anyway. Raises SettingsError for what the table does not take."""
+        if self.where and not settings.where:
+            raise SettingsError(
+                "requests may not bring a condition (`where`): it is SQL, which the role of the"
+                " pipeline runs",
+                hint="set snapshot.where: true in the pipeline file if all who may publish to"
+                " snapshot.request.> may read what that role may read",
+            )
+        wanted = self._columns(table)
+        own = settings.chunk_rows, settings.chunk_bytes
+        sizes = (self.chunk_rows, self.chunk_bytes)
+        rows, size = (None if one == usual else one for one, usual in zip(sizes, own, strict=True))
+        found = SnapshotOptions(where=self.where, columns=wanted, chunk_rows=rows, chunk_bytes=size)
+        if not found.selection.is_whole and not isinstance(table.source.feed, SelectsRows):
+            raise SettingsError(
+                f"snapshots of the backend {table.source.backend} are of whole tables",
+                hint="only PostgreSQL has where and columns: leave them out",
+            )
+        return found
+
+    def _columns(self, table: Known) -> tuple[str, ...] | None:
+        if self.columns is None:
+            return None
+        there = [column["name"] for column in table.schema.columns]
+        text = ".".join(table.name)
+        if unknown := [name for name in self.columns if name not in there]:
+            raise SettingsError(f"{text} has no column {unknown[0]!r}{nearest(unknown[0], there)}")
+        key = [column["name"] for column in table.schema.columns if column["key"]]
+        if missing := [name for name in key if name not in self.columns]:
+            raise SettingsError(
+                f"the key of {text} is missing in `columns`: {', '.join(missing)}",
+                hint="changes are applied to rows by their key: add it",
+            )
+        chosen = tuple(name for name in there if name in self.columns)
+        return None if len(chosen) == len(there) else chosen
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Plain JSON, without what was not given."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    @property
+    def selection(self) -> RowSelection:
+        """The part of the table."""
+        return RowSelection(where=self.where or "", columns=self.columns or ())
+
+    def settings(self, usual: SnapshotSettings) -> SnapshotSettings:
+        """Those of a run."""
+        own = {"chunk_rows": self.chunk_rows, "chunk_bytes": self.chunk_bytes}
+        return usual.model_copy(
+            update={name: value for name, value in own.items() if value is not None}
+        )
+
+
+USUAL = SnapshotOptions()
