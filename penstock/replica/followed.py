@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from penstock.errors import SettingsError
+from penstock.nats.consumers import Delivered
 from penstock.position import Place
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
 from penstock.replica.targets import AlterColumns, Encoder, Step
-from penstock.tail.message import Message
 
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
@@ -43,9 +43,9 @@ class Followed:
         self._work: list[tuple[MirrorTable, Sequence[Step]]] = []
         self._names = frozenset(table.names)
 
-    def add(self, message: Message) -> None:
-        """One change, if it is not in the rows yet."""
-        table, body = self.table, message.body
+    def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
+        """One change of a message, if it is not in the rows yet."""
+        table = self.table
         if message.sequence <= table.sequence or self.problem:
             return
         if _REPLAYED in message.headers:
@@ -64,7 +64,7 @@ class Followed:
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
-        if not self._is_same(message):
+        if not self._is_same(message, body):
             return
         if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
             self.problem = "a row that a later chunk may have replaced moved to another key"
@@ -96,10 +96,10 @@ class Followed:
             self._work.append((self.table, self._plan.steps()))
             self._plan = None
 
-    def _is_same(self, message: Message) -> bool:
+    def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
         """Whether the change is of the table and of the columns that we know, or of those that
         follow from them."""
-        body, table = message.body, self.table
+        table = self.table
         identity = body.get("relation_id")
         if identity is not None and identity != table.relation_id:
             if table.relation_id is not None:

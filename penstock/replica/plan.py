@@ -32,7 +32,7 @@ class RowCoder:
 
     def __init__(self, names: Sequence[str], encoders: Mapping[str, Encoder]) -> None:
         self.names = tuple(names)
-        self._get: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else self._few
+        self._get: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else self._one
         self._encoded = [
             (number, encode) for number, name in enumerate(names) if (encode := encoders.get(name))
         ]
@@ -55,8 +55,8 @@ class RowCoder:
         """As of each of them."""
         return list(map(self, rows))
 
-    def _few(self, row: Row) -> Values:
-        return tuple(map(row.get, self.names))
+    def _one(self, row: Row) -> Values:
+        return (row[self.names[0]],) if self.names else ()
 
 
 class TablePlan:

@@ -1,8 +1,9 @@
 """The live tables of a replica, and the stream whose changes they follow."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from penstock.closing import Closes
 from penstock.errors import Malformed, SettingsError
@@ -14,10 +15,10 @@ from penstock.replica.catalog import Catalog
 from penstock.replica.followed import Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import Target, encoders
-from penstock.tail.message import Message
 from penstock.tail.reader import TailReader
 
 _FETCH = 2000  # messages at a time
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -107,31 +108,32 @@ class LiveTables(Closes):
         many changes there were."""
         reader = self._reader
         assert reader is not None
+        start, body = self.sequence, _NOTHING
+        before = sum(each.changes for each in self._live.values())
+        touched: dict[str, Followed] = {}
         try:
-            messages = reader.fetch(_FETCH, wait)
+            for message, bodies in reader.read(_FETCH, wait):
+                if message.sequence > self.sequence + 1:
+                    self._lost(self.sequence + 1, message.sequence)
+                self.sequence = message.sequence
+                for body in bodies:
+                    followed = self._of(body)
+                    if followed is not None:
+                        followed.add(message, body)
+                        touched[followed.table.name] = followed
         except Malformed as error:
             raise Malformed(
                 f"message {reader.sequence} of the stream {reader.stream}: {error.message}",
                 hint="delete it (nats stream rmm); its tables are loaded again then",
             ) from error
-        if not messages:
+        if self.sequence == start:
             return 0
-        before = sum(each.changes for each in self._live.values())
-        touched: dict[str, Followed] = {}
-        for message in messages:
-            sequence = message.sequence
-            if sequence > self.sequence + 1:
-                self._lost(self.sequence + 1, sequence)
-            self.sequence = sequence
-            followed = self._of(message)
-            if followed is not None:
-                followed.add(message)
-                touched[followed.table.name] = followed
         self._store(list(touched.values()))
         status.sequence, status.behind = self.sequence, reader.pending or 0
         count = sum(each.changes for each in self._live.values()) - before
         status.changes += count
-        status.applied_at = messages[-1].committed_at or status.applied_at
+        if committed := body.get("committed_at"):
+            status.applied_at = datetime.fromisoformat(committed)
         return count
 
     def _store(self, touched: Sequence[Followed]) -> None:
@@ -141,12 +143,13 @@ class LiveTables(Closes):
         for each in self._live.values():
             each.reached(self.sequence)
 
-    def _of(self, message: Message) -> Followed | None:
-        body = message.body
-        called = body["backend"], body.get("schema") or "", message.collection
-        if called not in self._called:
+    def _of(self, body: Mapping[str, Any]) -> Followed | None:
+        called = body["backend"], body.get("schema") or "", body.get("collection") or ""
+        try:
+            return self._called[called]
+        except KeyError:
             backend, schema, table = called
-            self._called[called] = next(
+            found = self._called[called] = next(
                 (
                     each
                     for each in self._live.values()
@@ -156,7 +159,7 @@ class LiveTables(Closes):
                 ),
                 None,
             )
-        return self._called[called]
+            return found
 
     def find_hole(self, status: ReplicaStatus) -> None:
         """Messages that expired before they were applied, or a stream that was made again."""

@@ -5,6 +5,7 @@ reader makes another after the last message that it has.
 """
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,21 +66,38 @@ class TailReader(Closes):
         ever and returns none), SettingsError (no such stream, wrong password), or Malformed for a
         message that is no change: fetching again continues after it.
         """
+        return [
+            Message(
+                sequence=raw.sequence,
+                subject=raw.subject,
+                stored_at=_EPOCH + timedelta(microseconds=raw.stored_at // 1000),
+                headers=raw.headers,
+                body=body,
+            )
+            for raw, bodies in self.read(count, timeout)
+            for body in bodies
+        ]
+
+    def read(
+        self, count: int = 500, timeout: float = 1.0
+    ) -> Iterator[tuple[Delivered, Sequence[Mapping[str, Any]]]]:
+        """The same messages as they arrived, each with its changes; raises as `fetch` does. One is
+        decoded when it is asked for: maps that all live until the last of them is used keep the
+        garbage collector busy. Take all of them before you read on."""
         raws = self._rest or self._fetch(count, timeout)
-        messages: list[Message] = []
+        self._rest = []
         for place, raw in enumerate(raws):
             try:
-                messages += _changes(raw)
-                self._given = raw.sequence
+                bodies = changes_of(raw.headers, raw.payload)
             except Malformed:
-                # What came before it is returned first; the next fetch raises for it alone.
-                self._rest = raws[place if messages else place + 1 :]
-                if messages:
-                    return messages
+                # What came before it is returned first; the next call raises for it alone.
+                self._rest = raws[place if place else 1 :]
+                if place:
+                    return
                 self._given = raw.sequence
                 raise
-        self._rest = []
-        return messages
+            self._given = raw.sequence
+            yield raw, bodies
 
     def end(self) -> int:
         """The sequence of the stream's last message now; 0 when it is empty. Raises Unavailable,
@@ -150,16 +168,3 @@ class TailReader(Closes):
             self._start = max(1, self.end() + 1 + self._start)
         assert isinstance(self._start, int)
         return self._start
-
-
-def _changes(raw: Delivered) -> list[Message]:
-    return [
-        Message(
-            sequence=raw.sequence,
-            subject=raw.subject,
-            stored_at=_EPOCH + timedelta(microseconds=raw.stored_at // 1000),
-            headers=raw.headers,
-            body=body,
-        )
-        for body in changes_of(raw.headers, raw.payload)
-    ]

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from penstock.errors import SettingsError
+from penstock.nats.consumers import Delivered
 from penstock.replica.followed import Followed
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 from penstock.replica.targets import AlterColumns, InsertRows, UpsertRows
-from penstock.tail.message import Message
 
 TABLE = MirrorTable(
     name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,
@@ -35,16 +34,13 @@ def followed(table: MirrorTable = TABLE) -> Followed:
 
 def message(
     a: int, place: str, sequence: int = 4, headers: Mapping[str, str] | None = None, **body: Any
-) -> Message:
+) -> tuple[Delivered, Mapping[str, Any]]:
     row = {"a": a, **({"b": "x"} if body.get("schema_version") == "v2" else {})}
-    return Message(
-        sequence=sequence, subject="cdc.t", stored_at=datetime.now(UTC), headers=headers or {},
-        body={
-            "event_id": place, "operation": "INSERT", "position": place, "key": {"a": a},
-            "data": row, "before": None, "unchanged": [], "schema_version": "v1",
-            "relation_id": 5, **body,
-        },
-    )  # fmt: skip
+    return Delivered(sequence, "cdc.t", headers or {}), {
+        "event_id": place, "operation": "INSERT", "position": place, "key": {"a": a},
+        "data": row, "before": None, "unchanged": [], "schema_version": "v1",
+        "relation_id": 5, **body,
+    }  # fmt: skip
 
 
 def rows(found: Followed) -> list[Any]:
@@ -54,20 +50,20 @@ def rows(found: Followed) -> list[Any]:
 
 def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapshots() -> None:
     found = followed()
-    found.add(message(1, "00000000/0000000F:9"))
-    found.add(message(2, "00000000/00000010:0"))
-    found.add(message(3, "00000000/00000011:0"))
+    found.add(*message(1, "00000000/0000000F:9"))
+    found.add(*message(2, "00000000/00000010:0"))
+    found.add(*message(3, "00000000/00000011:0"))
     assert rows(found) == [(2,), (3,)]
 
 
 def test_messages_that_were_applied_and_changes_that_come_twice_are_passed_over() -> None:
     found = followed(replace(TABLE, key=()))
-    found.add(message(1, "00000000/00000020:0", sequence=3))
+    found.add(*message(1, "00000000/00000020:0", sequence=3))
     for place in ("00000000/00000020:9", "00000000/00000020:10", "00000000/00000020:9"):
-        found.add(message(2, place))
+        found.add(*message(2, place))
     assert rows(found) == [(2,), (2,)]
     again = followed(found.table)
-    again.add(message(3, "00000000/00000020:10", sequence=9))
+    again.add(*message(3, "00000000/00000020:10", sequence=9))
     assert rows(again) == []
 
 
@@ -85,9 +81,9 @@ def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
     given: dict[str, Any], problem: str
 ) -> None:
     found = followed()
-    found.add(message(1, "00000000/00000020:0"))
-    found.add(message(2, "00000000/00000021:0", **given))
-    found.add(message(3, "00000000/00000022:0"))
+    found.add(*message(1, "00000000/00000020:0"))
+    found.add(*message(2, "00000000/00000021:0", **given))
+    found.add(*message(3, "00000000/00000022:0"))
     assert problem in found.problem
     work = found.work()
     assert [step for _, steps in work for step in steps] == [UpsertRows([(1,)])]
@@ -96,8 +92,8 @@ def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
 
 def test_columns_come_between_the_rows_before_and_after_them() -> None:
     found = followed()
-    found.add(message(1, "00000000/00000020:0"))
-    found.add(message(2, "00000000/00000021:0", schema_version="v2"))
+    found.add(*message(1, "00000000/00000020:0"))
+    found.add(*message(2, "00000000/00000021:0", schema_version="v2"))
     work = found.work()
     assert [(table.names, list(steps)) for table, steps in work] == [
         (("a",), [UpsertRows([(1,)])]),
@@ -121,7 +117,7 @@ def test_a_row_that_moved_while_chunks_were_read_is_loaded_again() -> None:
         ({**moved, "before": {"a": 1, "large": "x"}}, "00000000/0000001F:0", False),
     ):
         found = followed(torn)
-        found.add(message(9, place, **given))
+        found.add(*message(9, place, **given))
         assert bool(found.problem) == is_lost
         assert found.work()[-1][0].state == ("loading" if is_lost else "live")
 
@@ -134,10 +130,10 @@ def test_columns_in_another_order_are_other_columns() -> None:
     table = replace(TABLE, columns=columns)
     schemas = {"v2": {"version": "v2", "columns": other}}
     found = Followed(table, lambda _: {}, schemas.get, dropped="drop")
-    found.add(message(1, "00000000/00000021:0", schema_version="v2"))
+    found.add(*message(1, "00000000/00000021:0", schema_version="v2"))
     assert found.problem == "its columns changed"
 
 
 def test_a_layout_without_positions_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no position.*sink\.layout"):
-        followed().add(message(1, "", position=None))
+        followed().add(*message(1, "", position=None))
