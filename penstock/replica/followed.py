@@ -11,7 +11,7 @@ from penstock.nats.consumers import Delivered
 from penstock.position import Place
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
-from penstock.replica.targets import AlterColumns, Encoder, Step
+from penstock.replica.targets import AlterColumns, Encoder, ForgetLate, Step
 
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
@@ -64,13 +64,14 @@ class Followed:
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
+        if table.is_torn and place.cursor >= table.settled:
+            self._settle()
         if not self._is_same(message, body):
             return
-        if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
-            self.problem = "a row that a later chunk may have replaced moved to another key"
-            return
         if self._plan is None:
-            self._plan = TablePlan(self.table, self._encoders(self.table))
+            self._plan = TablePlan(
+                self.table, self._encoders(self.table), restores=self.table.is_torn
+            )
         self._plan.add(body)
         self.changes += 1
 
@@ -95,6 +96,12 @@ class Followed:
         if self._plan is not None:
             self._work.append((self.table, self._plan.steps()))
             self._plan = None
+
+    def _settle(self) -> None:
+        """All rows are of one point in the log from here on."""
+        self._flush()
+        self.table = replace(self.table, settled=self.table.cursor)
+        self._work.append((self.table, [ForgetLate()]))
 
     def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
         """Whether the change is of the table and of the columns that we know, or of those that
@@ -131,7 +138,8 @@ class Followed:
         ]
         # A column that was dropped and added again is the last.
         moved = [name for name in old if name in now] != [name for name in now if name in old]
-        if new.key != self.table.key or changed or moved or (added and gone):
+        torn = self.table.is_torn  # the rows to be restored have the columns of the snapshot
+        if torn or new.key != self.table.key or changed or moved or (added and gone):
             self.problem = "its columns changed"
         elif any(column.filled for column in added):
             self.problem = "a new column has values in old rows"
@@ -147,13 +155,6 @@ class Followed:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names = frozenset(self.table.names)
         return True
-
-
-def _moves_in_part(body: Mapping[str, Any], key: Sequence[str]) -> bool:
-    """Whether a change of the key leaves values to be taken from the row under the old key."""
-    before, data = body.get("before") or {}, body.get("data") or {}
-    moves = any(name in before and data.get(name, before[name]) != before[name] for name in key)
-    return moves and any(name not in before for name in body.get("unchanged") or ())
 
 
 _FIRST = Place("", -1)

@@ -10,7 +10,15 @@ from penstock.errors import SettingsError
 from penstock.nats.consumers import Delivered
 from penstock.replica.followed import Followed
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
-from penstock.replica.targets import AlterColumns, InsertRows, UpsertRows
+from penstock.replica.targets import (
+    AlterColumns,
+    ClearRows,
+    ForgetLate,
+    InsertRows,
+    RestoreRows,
+    UpdateRows,
+    UpsertRows,
+)  # fmt: skip
 
 TABLE = MirrorTable(
     name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,
@@ -102,24 +110,29 @@ def test_columns_come_between_the_rows_before_and_after_them() -> None:
     ]
 
 
-def test_a_row_that_moved_while_chunks_were_read_is_loaded_again() -> None:
+def test_rows_that_changes_name_are_restored_until_the_snapshots_last_point() -> None:
     """A chunk has key 1 as X with TX; it moves to 9, another row comes under 1, and a later chunk
     has both: the TX of key 9 cannot be had from the row that is under 1 now."""
-    moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
     wide = replace(TABLE, columns=(*TABLE.columns, MirrorColumn(name="large", data_type="text")))
-    torn = replace(wide, settled="00000000/00000020")
-    whole = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": []}
-    for given, place, is_lost in (
-        (moved, "00000000/0000001F:0", True),
-        (moved, "00000000/00000020:0", False),
-        (whole, "00000000/0000001F:0", False),
-        ({**moved, "before": None}, "00000000/0000001F:0", False),
-        ({**moved, "before": {"a": 1, "large": "x"}}, "00000000/0000001F:0", False),
-    ):
-        found = followed(torn)
-        found.add(*message(9, place, **given))
-        assert bool(found.problem) == is_lost
-        assert found.work()[-1][0].state == ("loading" if is_lost else "live")
+    moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
+    found = followed(replace(wide, settled="00000000/00000020"))
+    found.add(*message(9, "00000000/0000001F:0", **moved))
+    found.add(*message(3, "00000000/0000001F:1", operation="DELETE", before={"a": 3}))
+    (before,) = found.work()
+    assert (before[0].is_torn, before[1][-1]) == (True, RestoreRows([(1,), (9,), (3,)]))
+    found.add(*message(3, "00000000/0000001F:2", operation="TRUNCATE"))
+    found.add(*message(9, "00000000/00000020:0", **moved))
+    *earlier, last = found.work()
+    assert [step for _, steps in earlier for step in steps] == [
+        ClearRows(), RestoreRows(None), ForgetLate(),
+    ]  # fmt: skip
+    assert (last[0].is_torn, last[1]) == (False, [UpdateRows(("a",), [(1,)], [(9,)])])
+
+
+def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -> None:
+    found = followed(replace(TABLE, settled="00000000/00000020"))
+    found.add(*message(2, "00000000/0000001F:0", schema_version="v2"))
+    assert found.problem == "its columns changed"
 
 
 def test_columns_in_another_order_are_other_columns() -> None:
