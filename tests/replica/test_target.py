@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -187,3 +188,8 @@ def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, ma
 def test_a_target_that_is_none_is_an_error(url: str, hint: str) -> None:
     with pytest.raises(SettingsError, match=hint):
         open_target(url)
+
+
+def test_a_file_in_a_folder_that_is_missing_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent/mirror\.db.*its folder must exist"):
+        open_target(f"sqlite:///{tmp_path}/absent/mirror.db").open([])
