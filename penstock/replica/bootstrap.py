@@ -119,17 +119,21 @@ class Bootstrap:
         body = body_of(message.headers, message.payload)
         version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
-        self._prepare(version)
         cursor = body["position"].rpartition(":")[0]
-        self.table = replace(self.table, settled=max(self.table.settled, cursor))
+        self.table = replace(  # chunks of later points come later
+            self.table, cursor=self.table.cursor or cursor,
+            settled=max(self.table.settled, cursor),
+        )  # fmt: skip
+        self._prepare(version)
         known = self._chunks.get(chunk.chunk)
         if version != self.table.version or known not in (None, chunk):
             # The service gives a number that it did not need to other rows.
             self._read_again(f"chunk {chunk.chunk} was published again, with other rows")
         elif known is None:
             assert self._coder is not None
-            rows = chunk_rows(self.table, body) if self.table.document else body["data"]
-            self._target.load(self.table, chunk, self._coder.rows(rows))
+            is_late = self.table.is_torn and cursor == self.table.settled
+            given = chunk_rows(self.table, body) if self.table.document else body["data"]
+            self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)
             self._chunks[chunk.chunk] = chunk
             self.progress.chunks += 1
             self.progress.rows += chunk.rows
@@ -154,7 +158,7 @@ class Bootstrap:
             return None
         found = replace(
             self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
-            cursor=str(meta["position"]).rpartition(":")[0],
+            cursor=self.table.cursor or str(meta["position"]).rpartition(":")[0],
             sequence=int(meta["start_sequence"]) - 1, places={},
             relation_id=meta.get("relation_id"),
         )  # fmt: skip
@@ -243,11 +247,12 @@ class Bootstrap:
     def _follow(self, snapshot_id: str) -> None:
         if snapshot_id == self.table.snapshot_id:
             return
-        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading", settled="")
+        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
         self._readings = 1
         self._forget()
 
     def _forget(self) -> None:
+        self.table = replace(self.table, cursor="", settled="")
         self.progress.rows = self.progress.chunks = 0
         self._chunks, self._coder, self._consumer = {}, None, None
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from penstock.errors import SettingsError
+from penstock.nats.consumers import Delivered
 from penstock.position import Place
 from penstock.replica.documents import is_renamed_to, row_change
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
-from penstock.replica.targets import AlterColumns, Encoder, Step
-from penstock.tail.message import Message
+from penstock.replica.targets import AlterColumns, Encoder, ForgetLate, Step
 
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
@@ -47,9 +47,9 @@ class Followed:
         self._work: list[tuple[MirrorTable, Sequence[Step]]] = []
         self._names = frozenset(table.names)
 
-    def add(self, message: Message) -> None:
-        """One change, if it is not in the rows yet."""
-        table, body = self.table, message.body
+    def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
+        """One change of a message, if it is not in the rows yet."""
+        table = self.table
         if message.sequence <= table.sequence or self.problem:
             return
         if _REPLAYED in message.headers:
@@ -72,30 +72,30 @@ class Followed:
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
-        change = self._row_change(message)
+        if table.is_torn and place.cursor >= table.settled:
+            self._settle()
+        change = self._row_change(message, body)
         if change is None:
             return
-        body = change
-        if place.cursor < self.table.settled and _moves_in_part(body, self.table.key):
-            self.problem = "a row that a later chunk may have replaced moved to another key"
-            return
         if self._plan is None:
-            self._plan = TablePlan(self.table, self._encoders(self.table))
-        self._plan.add(body)
+            self._plan = TablePlan(
+                self.table, self._encoders(self.table), restores=self.table.is_torn
+            )
+        self._plan.add(change)
         self.changes += 1
 
-    def _stream(self, message: Message) -> str:
+    def _stream(self, message: Delivered) -> str:
         """Among which messages places have an order: of documents, those of one partition."""
         if not self.table.document:
             return message.subject
         partition = message.headers.get(_POSITION, "").split(" ")[1:2]
         return " ".join([message.subject, *partition])
 
-    def _row_change(self, message: Message) -> Mapping[str, Any] | None:
+    def _row_change(self, message: Delivered, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The change of a row; None: of none, or the table has a problem now."""
-        table, body = self.table, message.body
+        table = self.table
         if not table.document:
-            return body if self._is_same(message) else None
+            return body if self._is_same(message, body) else None
         if is_renamed_to(table, body):
             self.problem = "another collection was renamed to it"
             return None
@@ -123,10 +123,16 @@ class Followed:
             self._work.append((self.table, self._plan.steps()))
             self._plan = None
 
-    def _is_same(self, message: Message) -> bool:
+    def _settle(self) -> None:
+        """All rows are of one point in the log from here on."""
+        self._flush()
+        self.table = replace(self.table, settled=self.table.cursor)
+        self._work.append((self.table, [ForgetLate()]))
+
+    def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
         """Whether the change is of the table and of the columns that we know, or of those that
         follow from them."""
-        body, table = message.body, self.table
+        table = self.table
         identity = body.get("relation_id")
         if identity is not None and identity != table.relation_id:
             if table.relation_id is not None:
@@ -158,7 +164,8 @@ class Followed:
         ]
         # A column that was dropped and added again is the last.
         moved = [name for name in old if name in now] != [name for name in now if name in old]
-        if new.key != self.table.key or changed or moved or (added and gone):
+        torn = self.table.is_torn  # the rows to be restored have the columns of the snapshot
+        if torn or new.key != self.table.key or changed or moved or (added and gone):
             self.problem = "its columns changed"
         elif any(column.filled for column in added):
             self.problem = "a new column has values in old rows"
@@ -174,13 +181,6 @@ class Followed:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names = frozenset(self.table.names)
         return True
-
-
-def _moves_in_part(body: Mapping[str, Any], key: Sequence[str]) -> bool:
-    """Whether a change of the key leaves values to be taken from the row under the old key."""
-    before, data = body.get("before") or {}, body.get("data") or {}
-    moves = any(name in before and data.get(name, before[name]) != before[name] for name in key)
-    return moves and any(name not in before for name in body.get("unchanged") or ())
 
 
 _FIRST = Place("", -1)

@@ -32,7 +32,8 @@ class MirrorTable:
     """`name` is what messages and buckets call the table; `target` what the target does.
 
     Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
-    `settled` are in some of them, as chunks are of several points in the log. Those of messages up
+    `settled` are in some of them, as chunks are of several points in the log: in all that were
+    written after the first point. Those of messages up
     to `sequence` are applied, of the stream that was made at `created`. `places`: the last change
     under each subject (and of each partition), which a writer that repeats itself sends again.
     `kept`: columns that the source does not have any more. `document`: the column that has whole
@@ -58,6 +59,11 @@ class MirrorTable:
     settled: str = ""
     sequence: int = 0
     places: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether its rows are of several points in the log, and changes between them may come."""
+        return bool(self.key) and self.cursor < self.settled
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from penstock.replica.targets import (
     Encoder,
     InsertRows,
     RemoveRows,
+    RestoreRows,
     Step,
     UpdateRows,
     UpsertRows,
@@ -32,7 +33,7 @@ class RowCoder:
 
     def __init__(self, names: Sequence[str], encoders: Mapping[str, Encoder]) -> None:
         self.names = tuple(names)
-        self._get: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else self._few
+        self._get: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else self._one
         self._encoded = [
             (number, encode) for number, name in enumerate(names) if (encode := encoders.get(name))
         ]
@@ -55,14 +56,17 @@ class RowCoder:
         """As of each of them."""
         return list(map(self, rows))
 
-    def _few(self, row: Row) -> Values:
-        return tuple(map(row.get, self.names))
+    def _one(self, row: Row) -> Values:
+        return (row[self.names[0]],) if self.names else ()
 
 
 class TablePlan:
-    """`add` the changes of a table in their order, then take the `steps`."""
+    """`add` the changes of a table in their order, then take the `steps`. `restores`: the target
+    has rows of a later point in the log than that of the changes, which are right as they are."""
 
-    def __init__(self, table: MirrorTable, encoders: Mapping[str, Encoder]) -> None:
+    def __init__(
+        self, table: MirrorTable, encoders: Mapping[str, Encoder], *, restores: bool = False
+    ) -> None:
         self.table = table
         self._encoders = encoders
         self._row, self._key = RowCoder(table.names, encoders), RowCoder(table.key, encoders)
@@ -72,25 +76,31 @@ class TablePlan:
         self._parts: dict[Values, dict[str, Any]] = {}  # columns that change, of other keys
         self._gone: dict[Values, None] = {}  # a set in order
         self._counts: Counter[Values] = Counter()  # of rows without a key, more or less
+        self._restores = restores
+        self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 
     def add(self, change: Mapping[str, Any]) -> None:
         """The next change."""
         operation = change["operation"]
         if operation in EMPTYING:
             self._forget()
-            self._steps = [ClearRows()]
+            self._steps, self._named = [ClearRows()], None
         elif operation not in OF_ROWS:
             return
         elif not self.table.key:
             self._count(change)
         elif operation == "DELETE":
-            self._drop(self._key(change["before"] or change["key"]))
+            gone = self._key(change["before"] or change["key"])
+            self._name(gone)
+            self._drop(gone)
         else:
             self._change(change)
 
     def steps(self) -> list[Step]:
         """What to do, in order; the plan is empty then."""
         self._flush()
+        if self._restores:
+            self._steps.append(RestoreRows(self._named if self._named is None else [*self._named]))
         steps, self._steps = self._steps, []
         return steps
 
@@ -101,6 +111,7 @@ class TablePlan:
             data = {**(change["key"] or before), **data}  # a large key that did not change
         new = self._key(data)
         old = self._key(before) if before and before.keys() >= self._names else new
+        self._name(old, new)
         missing = change["unchanged"]
         if missing and all(name in before for name in missing):
             data = {**data, **{name: before[name] for name in missing}}  # the whole old row came
@@ -124,6 +135,10 @@ class TablePlan:
             else:
                 self._flush()
                 self._steps.append(UpdateRows(tuple(part), [old], [tuple(part.values())]))
+
+    def _name(self, *keys: Values) -> None:
+        if self._restores and self._named is not None:
+            self._named.update(dict.fromkeys(keys))
 
     def _put(self, key: Values, row: Values) -> None:
         self._gone.pop(key, None)

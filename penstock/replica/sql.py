@@ -22,9 +22,11 @@ from penstock.replica.targets import (
     ClearRows,
     DeleteRows,
     Encoder,
+    ForgetLate,
     InsertRows,
     LoadedChunk,
     RemoveRows,
+    RestoreRows,
     Step,
     UpdateRows,
     UpsertRows,
@@ -67,15 +69,12 @@ class SqlTarget(Closes):
     def begin(self, table: MirrorTable) -> Sequence[LoadedChunk]:
         """See `Target`."""
         with self._writing():
-            known = self._run(
-                f"SELECT document FROM penstock_mirror WHERE name = {self.mark}", [table.name]
-            )
-            if not known and self._exists(table.target):
+            before = self._stored(table.name)
+            if before is None and self._exists(table.target):
                 raise SettingsError(
                     f"the target has a table {table.target} that is not of a replica",
                     hint="drop it, or mirror into another database or file",
                 )
-            before = MirrorTable.from_json(orjson.loads(known[0][0])) if known else None
             if before and before.snapshot_id == table.snapshot_id and before.state == "loading":
                 chunks = self._run(
                     "SELECT chunk, row_count, crc32 FROM penstock_mirror_chunk"
@@ -83,19 +82,34 @@ class SqlTarget(Closes):
                     [table.name],
                 )
                 return [LoadedChunk(*row) for row in chunks]
-            self._run(f"DROP TABLE IF EXISTS {self._loading(table)}")
+            for name in (self._loading(table), self._late(table)):
+                self._run(f"DROP TABLE IF EXISTS {name}")
             self._run(f"DELETE FROM penstock_mirror_chunk WHERE name = {self.mark}", [table.name])
-            self._create(table)
+            self._create(table, self._loading(table))
             self._store(table)
         return []
 
-    def load(self, table: MirrorTable, chunk: LoadedChunk, rows: Sequence[Values]) -> None:
+    def load(
+        self,
+        table: MirrorTable,
+        chunk: LoadedChunk,
+        rows: Sequence[Values],
+        *,
+        is_late: bool = False,
+    ) -> None:
         """See `Target`."""
         with self._writing():
             values = [table.name, chunk.chunk, chunk.rows, chunk.crc32]
             marks = ", ".join([self.mark] * 4)
             self._run(f"INSERT INTO penstock_mirror_chunk VALUES ({marks})", values)
             self._fill(self._loading(table), table, rows)
+            if is_late:
+                late, before = self._late(table), self._stored(table.name)
+                if before is None or before.settled != table.settled:
+                    self._run(f"DROP TABLE IF EXISTS {late}")
+                    self._create(table, late)
+                    self._store(table)
+                self._fill(late, table, rows)
 
     def finish(self, table: MirrorTable) -> None:
         """See `Target`. A table with the same columns keeps what users made of it: indexes, views
@@ -164,6 +178,15 @@ class SqlTarget(Closes):
                 for column in added:
                     kind = f"{self.quote(column.name)} {self.type_of(column)}"
                     self._run(f"ALTER TABLE {target} ADD COLUMN {kind}")
+            case RestoreRows(keys):
+                names = self._names(table.columns)
+                statement = (
+                    f"INSERT INTO {target} ({names}) SELECT {names} FROM {self._late(table)}"
+                    f" WHERE {keyed if keys is not None else 'true'} {self._replacing(table)}"
+                )
+                self._many(statement, [()] if keys is None else keys)
+            case ForgetLate():
+                self._run(f"DROP TABLE IF EXISTS {self._late(table)}")
 
     def _make_room(self, table: MirrorTable, step: UpdateRows, keyed: str) -> None:
         """A row that has the new key already is older or newer than the row that moves there: with
@@ -175,11 +198,11 @@ class SqlTarget(Closes):
             if new != list(old) and self._run(f"SELECT 1 FROM {target} WHERE {keyed}", old):
                 self._run(f"DELETE FROM {target} WHERE {keyed}", new)
 
-    def _create(self, table: MirrorTable) -> None:
+    def _create(self, table: MirrorTable, name: str) -> None:
         parts = [f"{self.quote(one.name)} {self._declared(table, one)}" for one in table.columns]
         if len(table.key) > 1 or (table.key and not self._keyed_alone(table)):
             parts.append(f"PRIMARY KEY ({', '.join(map(self.quote, table.key))})")
-        self._run(f"CREATE TABLE {self._loading(table)} ({', '.join(parts)})")
+        self._run(f"CREATE TABLE {name} ({', '.join(parts)})")
 
     def _declared(self, table: MirrorTable, column: MirrorColumn) -> str:
         alone = table.key == (column.name,) and self._keyed_alone(table)
@@ -193,11 +216,14 @@ class SqlTarget(Closes):
         return f"INSERT INTO {target} ({self._names(table.columns)}) VALUES ({marks})"
 
     def _upsert(self, target: str, table: MirrorTable) -> str:
+        return f"{self._insert(target, table)} {self._replacing(table)}"
+
+    def _replacing(self, table: MirrorTable) -> str:
         rest = [self.quote(name) for name in table.names if name not in table.key]
         sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
         then = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
         key = ", ".join(map(self.quote, table.key))
-        return f"{self._insert(target, table)} ON CONFLICT ({key}) {then}"
+        return f"ON CONFLICT ({key}) {then}"
 
     def _names(self, columns: Sequence[MirrorColumn]) -> str:
         return ", ".join(self.quote(column.name) for column in columns)
@@ -205,10 +231,17 @@ class SqlTarget(Closes):
     def _loading(self, table: MirrorTable) -> str:
         return self.quote(self._loading_name(table))
 
+    def _late(self, table: MirrorTable) -> str:
+        return self.quote(self._loading_name(table).replace("loading", "late", 1))
+
     @staticmethod
     def _loading_name(table: MirrorTable) -> str:
         # A table's name may be as long as names may be.
         return f"penstock_loading_{hashlib.sha256(table.name.encode()).hexdigest()[:16]}"
+
+    def _stored(self, name: str) -> MirrorTable | None:
+        found = self._run(f"SELECT document FROM penstock_mirror WHERE name = {self.mark}", [name])
+        return MirrorTable.from_json(orjson.loads(found[0][0])) if found else None
 
     def _store(self, table: MirrorTable, *, is_followed: bool = True) -> None:
         live = int(is_followed and table.state == "live")

@@ -19,15 +19,14 @@ from penstock.replica.sql import SqlTarget
 from penstock.replica.targets import Encoder, Values
 
 _BUSY_SECONDS = 10.0
-_WRITABLE = "make the file and its folder writable"
 # Primary result code -> what to do about it.
 _ERRORS: dict[int, tuple[type[PenstockError], str]] = {
     sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
     sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
     sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
     sqlite3.SQLITE_IOERR: (Unavailable, "look at its disk"),
-    sqlite3.SQLITE_READONLY: (SettingsError, _WRITABLE),
-    sqlite3.SQLITE_CANTOPEN: (SettingsError, _WRITABLE),
+    sqlite3.SQLITE_READONLY: (SettingsError, "make the file and its folder writable"),
+    sqlite3.SQLITE_CANTOPEN: (SettingsError, "its folder must exist, and both be writable"),
     sqlite3.SQLITE_NOTADB: (SettingsError, "it is no SQLite file: name another"),
     sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
 }

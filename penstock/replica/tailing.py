@@ -1,8 +1,9 @@
 """The live tables of a replica, and the stream whose changes they follow."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from penstock.closing import Closes
 from penstock.errors import Malformed, SettingsError
@@ -15,10 +16,10 @@ from penstock.replica.documents import is_renamed_to
 from penstock.replica.followed import Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import Target, encoders
-from penstock.tail.message import Message
 from penstock.tail.reader import TailReader
 
 _FETCH = 2000  # messages at a time
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -108,30 +109,31 @@ class LiveTables(Closes):
         many changes there were."""
         reader = self._reader
         assert reader is not None
+        start, body = self.sequence, _NOTHING
+        before = sum(each.changes for each in self._live.values())
+        touched: dict[str, Followed] = {}
         try:
-            messages = reader.fetch(_FETCH, wait)
+            for message, bodies in reader.read(_FETCH, wait):
+                if message.sequence > self.sequence + 1:
+                    self._lost(self.sequence + 1, message.sequence)
+                self.sequence = message.sequence
+                for body in bodies:
+                    for followed in self._those(body):
+                        followed.add(message, body)
+                        touched[followed.table.name] = followed
         except Malformed as error:
             raise Malformed(
                 f"message {reader.sequence} of the stream {reader.stream}: {error.message}",
                 hint="delete it (nats stream rmm); its tables are loaded again then",
             ) from error
-        if not messages:
+        if self.sequence == start:
             return 0
-        before = sum(each.changes for each in self._live.values())
-        touched: dict[str, Followed] = {}
-        for message in messages:
-            sequence = message.sequence
-            if sequence > self.sequence + 1:
-                self._lost(self.sequence + 1, sequence)
-            self.sequence = sequence
-            for followed in self._those(message):
-                followed.add(message)
-                touched[followed.table.name] = followed
         self._store(list(touched.values()))
         status.sequence, status.behind = self.sequence, reader.pending or 0
         count = sum(each.changes for each in self._live.values()) - before
         status.changes += count
-        status.applied_at = messages[-1].committed_at or status.applied_at
+        if committed := body.get("committed_at"):
+            status.applied_at = datetime.fromisoformat(committed)
         return count
 
     def _store(self, touched: Sequence[Followed]) -> None:
@@ -141,20 +143,21 @@ class LiveTables(Closes):
         for each in self._live.values():
             each.reached(self.sequence)
 
-    def _those(self, message: Message) -> list[Followed]:
-        """Whose rows a message may change."""
-        found = self._of(message)
-        if message.operation != "RENAME":
-            return [] if found is None else [found]
-        others = [each for each in self._live.values() if is_renamed_to(each.table, message.body)]
+    def _those(self, body: Mapping[str, Any]) -> Sequence[Followed]:
+        """Whose rows a change may change."""
+        found = self._of(body)
+        if body["operation"] != "RENAME":
+            return () if found is None else (found,)
+        others = [each for each in self._live.values() if is_renamed_to(each.table, body)]
         return [found, *others] if found is not None else others
 
-    def _of(self, message: Message) -> Followed | None:
-        body = message.body
-        called = body["backend"], body.get("schema") or "", message.collection
-        if called not in self._called:
+    def _of(self, body: Mapping[str, Any]) -> Followed | None:
+        called = body["backend"], body.get("schema") or "", body.get("collection") or ""
+        try:
+            return self._called[called]
+        except KeyError:
             backend, schema, table = called
-            self._called[called] = next(
+            found = self._called[called] = next(
                 (
                     each
                     for each in self._live.values()
@@ -164,7 +167,7 @@ class LiveTables(Closes):
                 ),
                 None,
             )
-        return self._called[called]
+            return found
 
     def find_hole(self, status: ReplicaStatus) -> None:
         """Messages that expired before they were applied, or a stream that was made again."""

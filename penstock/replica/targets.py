@@ -68,7 +68,23 @@ class AlterColumns:
     dropped: Sequence[str] = ()
 
 
-Step = ClearRows | UpsertRows | UpdateRows | DeleteRows | InsertRows | RemoveRows | AlterColumns
+@dataclass(frozen=True, slots=True)
+class RestoreRows:
+    """Gives the rows with these keys, or all, the values that the snapshot's last point in the log
+    has of them. Keys without such a row stay as they are."""
+
+    keys: Sequence[Values] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetLate:
+    """Nothing is restored any more."""
+
+
+Step = (
+    ClearRows | UpsertRows | UpdateRows | DeleteRows | InsertRows | RemoveRows | AlterColumns
+    | RestoreRows | ForgetLate
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +119,16 @@ class Target(Protocol):
         SettingsError for a name that something else has."""
         ...
 
-    def load(self, table: MirrorTable, chunk: LoadedChunk, rows: Sequence[Values]) -> None:
-        """Adds the rows of a chunk."""
+    def load(
+        self,
+        table: MirrorTable,
+        chunk: LoadedChunk,
+        rows: Sequence[Values],
+        *,
+        is_late: bool = False,
+    ) -> None:
+        """Adds the rows of a chunk. Those that are late, of the point `table.settled` and not of
+        the first, are kept beside, too, for `RestoreRows`; those of earlier points are not."""
         ...
 
     def finish(self, table: MirrorTable) -> None:

@@ -5,6 +5,7 @@ reader makes another after the last message that it has.
 """
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -69,26 +70,43 @@ class TailReader(Closes):
         dictionary: fetching again tries the same message), or Malformed for a message that is no
         change: fetching again continues after it.
         """
+        return [
+            Message(
+                sequence=raw.sequence,
+                subject=raw.subject,
+                stored_at=_EPOCH + timedelta(microseconds=raw.stored_at // 1000),
+                headers=raw.headers,
+                body=body,
+            )
+            for raw, bodies in self.read(count, timeout)
+            for body in bodies
+        ]
+
+    def read(
+        self, count: int = 500, timeout: float = 1.0
+    ) -> Iterator[tuple[Delivered, Sequence[Mapping[str, Any]]]]:
+        """The same messages as they arrived, each with its changes; raises as `fetch` does. One is
+        decoded when it is asked for: maps that all live until the last of them is used keep the
+        garbage collector busy. Take all of them before you read on."""
         raws = self._rest or self._fetch(count, timeout)
-        messages: list[Message] = []
+        self._rest = []
         for place, raw in enumerate(raws):
             try:
-                messages += self._changes(raw)
-                self._given = raw.sequence
+                bodies = changes_of(raw.headers, raw.payload, self._decompressor)
             except PenstockError as error:
-                # What came before it is returned first; the next fetch raises for it alone.
-                is_over = isinstance(error, Malformed) and not messages
+                # What came before it is returned first; the next call raises for it alone.
+                is_over = isinstance(error, Malformed) and not place
                 self._rest = raws[place + 1 if is_over else place :]
                 if is_over:
                     self._given = raw.sequence
                 if isinstance(error, Unavailable):  # asking for a dictionary
                     self.close()
                     time.sleep(min(timeout, next(self._delays)))
-                elif not messages:
+                elif not place:
                     raise
-                return messages
-        self._rest = []
-        return messages
+                return
+            self._given = raw.sequence
+            yield raw, bodies
 
     def end(self) -> int:
         """The sequence of the stream's last message now; 0 when it is empty. Raises Unavailable,
@@ -153,18 +171,6 @@ class TailReader(Closes):
         self._connected()
         found = Bucket(self._connection, BUCKET).get(f"id.{id}")
         return None if found is None else found.value
-
-    def _changes(self, raw: Delivered) -> list[Message]:
-        return [
-            Message(
-                sequence=raw.sequence,
-                subject=raw.subject,
-                stored_at=_EPOCH + timedelta(microseconds=raw.stored_at // 1000),
-                headers=raw.headers,
-                body=body,
-            )
-            for body in changes_of(raw.headers, raw.payload, self._decompressor)
-        ]
 
     def _first(self) -> int:
         """The first sequence to read; pins what was relative to the end of the stream."""

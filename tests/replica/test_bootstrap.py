@@ -15,7 +15,7 @@ from penstock.nats.protocol import Msg
 from penstock.replica.bootstrap import Bootstrap
 from penstock.replica.catalog import Catalog
 from penstock.replica.mirrored import MirrorTable
-from penstock.replica.targets import Target, open_target
+from penstock.replica.targets import ClearRows, RestoreRows, Target, open_target
 from tests.replica.world import World, rows_of
 from tests.servers import Database
 
@@ -92,16 +92,25 @@ def test_a_chunk_number_that_is_used_again_is_read_from_the_beginning(taken: Tak
     assert (bootstrap.progress.chunks, bootstrap.progress.rows) == (1, 2)
 
 
-def test_chunks_of_several_points_in_the_log_are_remembered(taken: Taken) -> None:
+def test_rows_of_the_last_of_several_points_in_the_log_are_kept_beside(taken: Taken) -> None:
     taken.purge("init.meta.t")
-    later = "F" * 8 + "/" + "F" * 8
-    subject = f"init.snap.t.{taken.meta['snapshot_id']}.1"
-    body = taken.publish(subject, {**taken.chunk, "chunk": 1, "position": f"{later}:0"})
-    chunks = [taken.meta["chunks"][0], {"chunk": 1, "crc32": crc32(body)}]
-    meta = {**taken.meta, "row_count": 2, "batch_count": 2, "chunks": chunks}
+    cursor = taken.chunk["position"].rpartition(":")[0]
+    points = ["F" * 8 + "/0000000" + digit for digit in "12"]
+    listed = [taken.meta["chunks"][0]]
+    for number, point in enumerate(points, 1):
+        subject = f"init.snap.t.{taken.meta['snapshot_id']}.{number}"
+        rows = [{"id": 1, "name": point}, {"id": number + 1, "name": point}]
+        more = {"chunk": number, "position": f"{point}:0", "data": rows}
+        body = taken.publish(subject, taken.chunk | more)
+        listed.append({"chunk": number, "crc32": crc32(body)})
+    meta = {**taken.meta, "row_count": 5, "batch_count": 3, "chunks": listed}
     taken.publish("init.meta.t", meta)
-    assert whole(taken.bootstrap()).settled == later
-    assert [table.settled for table in taken.target.open(["t"])] == [later]
+    table = whole(taken.bootstrap())
+    assert (table.cursor, table.settled, table.is_torn) == (cursor, points[1], True)
+    assert taken.target.open(["t"]) == [table]
+    taken.target.apply([(table, [ClearRows(), RestoreRows(None)])], 9)
+    found = sorted(tuple(value for _, value in row) for row in rows_of(taken.url, "t"))
+    assert found == [("1", points[1]), ("3", points[1])]
 
 
 def test_a_snapshot_of_a_stream_that_was_made_again_is_refused(taken: Taken) -> None:

@@ -2,16 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from penstock.errors import SettingsError
+from penstock.nats.consumers import Delivered
 from penstock.replica.followed import Followed
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
-from penstock.replica.targets import AlterColumns, InsertRows, UpsertRows
-from penstock.tail.message import Message
+from penstock.replica.targets import (
+    AlterColumns,
+    ClearRows,
+    ForgetLate,
+    InsertRows,
+    RestoreRows,
+    UpdateRows,
+    UpsertRows,
+)  # fmt: skip
 
 TABLE = MirrorTable(
     name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,
@@ -35,16 +42,13 @@ def followed(table: MirrorTable = TABLE) -> Followed:
 
 def message(
     a: int, place: str, sequence: int = 4, headers: Mapping[str, str] | None = None, **body: Any
-) -> Message:
+) -> tuple[Delivered, Mapping[str, Any]]:
     row = {"a": a, **({"b": "x"} if body.get("schema_version") == "v2" else {})}
-    return Message(
-        sequence=sequence, subject="cdc.t", stored_at=datetime.now(UTC), headers=headers or {},
-        body={
-            "event_id": place, "operation": "INSERT", "position": place, "key": {"a": a},
-            "data": row, "before": None, "unchanged": [], "schema_version": "v1",
-            "relation_id": 5, **body,
-        },
-    )  # fmt: skip
+    return Delivered(sequence, "cdc.t", headers or {}), {
+        "event_id": place, "operation": "INSERT", "position": place, "key": {"a": a},
+        "data": row, "before": None, "unchanged": [], "schema_version": "v1",
+        "relation_id": 5, **body,
+    }  # fmt: skip
 
 
 def rows(found: Followed) -> list[Any]:
@@ -54,9 +58,9 @@ def rows(found: Followed) -> list[Any]:
 
 def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapshots() -> None:
     found = followed()
-    found.add(message(1, "00000000/0000000F:9"))
-    found.add(message(2, "00000000/00000010:0"))
-    found.add(message(3, "00000000/00000011:0"))
+    found.add(*message(1, "00000000/0000000F:9"))
+    found.add(*message(2, "00000000/00000010:0"))
+    found.add(*message(3, "00000000/00000011:0"))
     assert rows(found) == [(2,), (3,)]
 
 
@@ -66,7 +70,7 @@ DOCUMENTS = {
 }  # fmt: skip
 
 
-def item(key: str, shard: str, number: int) -> Message:
+def item(key: str, shard: str, number: int) -> tuple[Delivered, Mapping[str, Any]]:
     """Of a table of DynamoDB, whose shards have no common order."""
     place = f"{number:040}:0"
     headers = {"Penstock-Position": f"default {shard} {place}"}
@@ -80,7 +84,7 @@ def test_a_change_that_comes_again_is_one_of_its_own_shard() -> None:
     for key, shard, number in (
         ("a", "1", 500), ("b", "2", 400), ("a", "1", 500), ("c", "1", 499), ("d", "2", 401),
     ):  # fmt: skip
-        found.add(item(key, shard, number))
+        found.add(*item(key, shard, number))
     assert sorted(rows(found)) == [
         (f'"{key}"', {"id": key, "n": number})
         for key, number in (("a", 500), ("b", 400), ("d", 401))
@@ -91,19 +95,19 @@ def test_places_of_shards_that_have_ended_are_forgotten(monkeypatch: pytest.Monk
     monkeypatch.setattr("penstock.replica.followed._STREAMS", 3)
     found = followed(replace(TABLE, cursor="", relation_id=None).with_schema(DOCUMENTS))
     for shard in ("1", "2", "3", "1", "4", "5"):
-        found.add(item("a", shard, found.changes))
+        found.add(*item("a", shard, found.changes))
     found.work()
     assert [name.rpartition(" ")[2] for name in found.table.places] == ["1", "4", "5"]
 
 
 def test_messages_that_were_applied_and_changes_that_come_twice_are_passed_over() -> None:
     found = followed(replace(TABLE, key=()))
-    found.add(message(1, "00000000/00000020:0", sequence=3))
+    found.add(*message(1, "00000000/00000020:0", sequence=3))
     for place in ("00000000/00000020:9", "00000000/00000020:10", "00000000/00000020:9"):
-        found.add(message(2, place))
+        found.add(*message(2, place))
     assert rows(found) == [(2,), (2,)]
     again = followed(found.table)
-    again.add(message(3, "00000000/00000020:10", sequence=9))
+    again.add(*message(3, "00000000/00000020:10", sequence=9))
     assert rows(again) == []
 
 
@@ -121,9 +125,9 @@ def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
     given: dict[str, Any], problem: str
 ) -> None:
     found = followed()
-    found.add(message(1, "00000000/00000020:0"))
-    found.add(message(2, "00000000/00000021:0", **given))
-    found.add(message(3, "00000000/00000022:0"))
+    found.add(*message(1, "00000000/00000020:0"))
+    found.add(*message(2, "00000000/00000021:0", **given))
+    found.add(*message(3, "00000000/00000022:0"))
     assert problem in found.problem
     work = found.work()
     assert [step for _, steps in work for step in steps] == [UpsertRows([(1,)])]
@@ -132,8 +136,8 @@ def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
 
 def test_columns_come_between_the_rows_before_and_after_them() -> None:
     found = followed()
-    found.add(message(1, "00000000/00000020:0"))
-    found.add(message(2, "00000000/00000021:0", schema_version="v2"))
+    found.add(*message(1, "00000000/00000020:0"))
+    found.add(*message(2, "00000000/00000021:0", schema_version="v2"))
     work = found.work()
     assert [(table.names, list(steps)) for table, steps in work] == [
         (("a",), [UpsertRows([(1,)])]),
@@ -142,24 +146,29 @@ def test_columns_come_between_the_rows_before_and_after_them() -> None:
     ]
 
 
-def test_a_row_that_moved_while_chunks_were_read_is_loaded_again() -> None:
+def test_rows_that_changes_name_are_restored_until_the_snapshots_last_point() -> None:
     """A chunk has key 1 as X with TX; it moves to 9, another row comes under 1, and a later chunk
     has both: the TX of key 9 cannot be had from the row that is under 1 now."""
-    moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
     wide = replace(TABLE, columns=(*TABLE.columns, MirrorColumn(name="large", data_type="text")))
-    torn = replace(wide, settled="00000000/00000020")
-    whole = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": []}
-    for given, place, is_lost in (
-        (moved, "00000000/0000001F:0", True),
-        (moved, "00000000/00000020:0", False),
-        (whole, "00000000/0000001F:0", False),
-        ({**moved, "before": None}, "00000000/0000001F:0", False),
-        ({**moved, "before": {"a": 1, "large": "x"}}, "00000000/0000001F:0", False),
-    ):
-        found = followed(torn)
-        found.add(message(9, place, **given))
-        assert bool(found.problem) == is_lost
-        assert found.work()[-1][0].state == ("loading" if is_lost else "live")
+    moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
+    found = followed(replace(wide, settled="00000000/00000020"))
+    found.add(*message(9, "00000000/0000001F:0", **moved))
+    found.add(*message(3, "00000000/0000001F:1", operation="DELETE", before={"a": 3}))
+    (before,) = found.work()
+    assert (before[0].is_torn, before[1][-1]) == (True, RestoreRows([(1,), (9,), (3,)]))
+    found.add(*message(3, "00000000/0000001F:2", operation="TRUNCATE"))
+    found.add(*message(9, "00000000/00000020:0", **moved))
+    *earlier, last = found.work()
+    assert [step for _, steps in earlier for step in steps] == [
+        ClearRows(), RestoreRows(None), ForgetLate(),
+    ]  # fmt: skip
+    assert (last[0].is_torn, last[1]) == (False, [UpdateRows(("a",), [(1,)], [(9,)])])
+
+
+def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -> None:
+    found = followed(replace(TABLE, settled="00000000/00000020"))
+    found.add(*message(2, "00000000/0000001F:0", schema_version="v2"))
+    assert found.problem == "its columns changed"
 
 
 def test_columns_in_another_order_are_other_columns() -> None:
@@ -170,10 +179,10 @@ def test_columns_in_another_order_are_other_columns() -> None:
     table = replace(TABLE, columns=columns)
     schemas = {"v2": {"version": "v2", "columns": other}}
     found = Followed(table, lambda _: {}, schemas.get, dropped="drop")
-    found.add(message(1, "00000000/00000021:0", schema_version="v2"))
+    found.add(*message(1, "00000000/00000021:0", schema_version="v2"))
     assert found.problem == "its columns changed"
 
 
 def test_a_layout_without_positions_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no position.*sink\.layout"):
-        followed().add(message(1, "", position=None))
+        followed().add(*message(1, "", position=None))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +10,12 @@ from penstock.errors import LeaseLost, SettingsError
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 from penstock.replica.targets import (
     AlterColumns,
+    ClearRows,
+    DeleteRows,
+    ForgetLate,
     InsertRows,
     LoadedChunk,
+    RestoreRows,
     Target,
     UpdateRows,
     UpsertRows,
@@ -127,6 +132,35 @@ def test_a_row_that_moves_takes_the_place_of_another(target: str, made: Make) ->
     one.close()
 
 
+def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
+    target: str, made: Make
+) -> None:
+    one, first = made(), replace(TABLE, cursor="1", settled="1")
+    one.open(["t"])
+    one.begin(first)
+    one.load(first, LoadedChunk(0, 2, 0), [(1, "first"), (2, "first")])
+    second, third = replace(first, settled="2"), replace(first, settled="3")
+    one.load(second, LoadedChunk(1, 1, 0), [(3, "second")], is_late=True)
+    one.load(third, LoadedChunk(2, 1, 0), [(2, "third")], is_late=True)
+    one.close()  # a crash
+    one = made()
+    assert [table.settled for table in one.open(["t"])] == ["3"]
+    assert len(one.begin(third)) == 3
+    one.load(third, LoadedChunk(3, 1, 0), [(4, "third")], is_late=True)
+    torn = replace(third, state="live")
+    one.finish(torn)
+    gone = DeleteRows([(key,) for key in (1, 2, 3, 4)])
+    one.apply([(torn, [gone, UpsertRows([(4, "old")]), RestoreRows([(1,), (2,), (3,)])])], 8)
+    assert rows(target) == [("2", "third"), ("4", "old")]
+    one.apply([(torn, [ClearRows(), RestoreRows(None)])], 9)
+    assert rows(target) == [("2", "third"), ("4", "third")]
+    one.apply([(replace(torn, settled="1"), [ForgetLate(), ClearRows()])], 10)
+    assert rows(target) == []
+    with pytest.raises(SettingsError, match="penstock_late"):
+        one.apply([(torn, [RestoreRows(None)])], 11)
+    one.close()
+
+
 def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, made: Make) -> None:
     one, other = made(), made()
     one.open(["t"])
@@ -154,3 +188,8 @@ def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, ma
 def test_a_target_that_is_none_is_an_error(url: str, hint: str) -> None:
     with pytest.raises(SettingsError, match=hint):
         open_target(url)
+
+
+def test_a_file_in_a_folder_that_is_missing_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent/mirror\.db.*its folder must exist"):
+        open_target(f"sqlite:///{tmp_path}/absent/mirror.db").open([])

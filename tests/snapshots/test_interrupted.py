@@ -18,6 +18,11 @@ from tests.snapshots.conftest import World, read
 pytestmark = pytest.mark.live
 
 ROWS = 1500
+CREATE = (
+    "CREATE TABLE t (id int PRIMARY KEY, n int, big text);"
+    "ALTER TABLE t ALTER big SET STORAGE EXTERNAL;"
+    f"INSERT INTO t SELECT n, 0, repeat('b', 3000) || n FROM generate_series(1, {ROWS}) n"
+)
 ENDED = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND application_name = 'penstock' AND backend_type = 'client backend'"
@@ -82,11 +87,7 @@ def test_rows_and_changes_are_the_table(
     seed: int, database: Database, nats: Nats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, reader = World(database, nats), Reader(database)
-    database.execute(
-        "CREATE TABLE t (id int PRIMARY KEY, n int, big text);"
-        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL;"
-        f"INSERT INTO t SELECT n, 0, repeat('b', 3000) || n FROM generate_series(1, {ROWS}) n"
-    )
+    database.execute(CREATE)
     reader.prepare()
     count, lock, publish = 0, threading.Lock(), InitStream.publish
 

@@ -5,10 +5,12 @@ The rows are those of the benchmark's ten-column table, in transactions of a hun
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import ormsgpack
 import pyarrow as pa
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
@@ -23,9 +25,16 @@ from penstock.feeds.postgres.streams import Streams
 from penstock.handover.split import bounded
 from penstock.handover.ticket import messages_of
 from penstock.handover.ticket import page_of as page_from
+from penstock.nats.connection import Connection
+from penstock.nats.consumers import Delivered
+from penstock.nats.protocol import Msg
+from penstock.nats.settings import NatsSettings
 from penstock.ops.reporter import Reporter
 from penstock.page import Page
 from penstock.position import PartitionId
+from penstock.replica.mirrored import MirrorColumn, MirrorTable
+from penstock.replica.sqlite import SqliteTarget
+from penstock.replica.tailing import LiveTables, ReplicaStatus
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream import JetStreamSettings
@@ -63,7 +72,68 @@ def scenarios() -> Mapping[str, Make]:
         "decode": decoding,
         "late": detour,
         "change events": change_events,
+        "mirror": mirroring,
     }
+
+
+def mirroring(rows: int) -> Callable[[], object]:
+    """A replica: messages of a change each, as they arrive -> rows of a SQLite table."""
+    kinds = {"id": "bigint", "name": "text", "active": "boolean", "detail": "jsonb"}
+    table = MirrorTable(
+        name="t", backend="", schema="public", table="t", target="t", key=("id",), version="v1",
+        columns=tuple(MirrorColumn(name=name, data_type=kinds[name]) for name in kinds),
+        state="live", stream="CDC", relation_id=5,
+    )  # fmt: skip
+    arrived = [_published(number) for number in range(1, rows + 1)]
+    server = NatsSettings.model_validate({"url": "nats://127.0.0.1:1"})
+
+    def job() -> object:
+        target = SqliteTarget(":memory:")
+        target.open(["t"])
+        target.begin(replace(table, state="loading"))
+        target.finish(table)
+        live = LiveTables(server, Connection(server), target, dropped="drop")
+        live.begin(table)
+        live._reader._consumer = Arrived(arrived)  # type: ignore
+        while live.tail(0, ReplicaStatus()):
+            pass
+        assert target.count(table) == rows
+        target.close()
+        return None
+
+    return job
+
+
+class Arrived:
+    """In place of a `PullConsumer`: all messages at once."""
+
+    pending = 0
+
+    def __init__(self, messages: list[Msg]) -> None:
+        self._messages = messages
+
+    def next(self, timeout: float, most: int) -> list[Delivered]:
+        found, self._messages = list(map(Delivered.parse, self._messages)), []
+        return found
+
+
+def _published(number: int) -> Msg:
+    """One of one change."""
+    row = {"id": number, "name": "a name", "active": True, "detail": {"n": number}}
+    body = {
+        "event_id": f"shop:{number:020}:0", "backend": "shop", "schema": "public",
+        "collection": "t", "operation": "UPDATE", "relation_id": 5, "schema_version": "v1",
+        "key": {"id": number}, "data": row, "before": None, "unchanged": [],
+        "position": f"{number:020}:0", "committed_at": "2026-11-24T14:07:01.507479Z",
+    }  # fmt: skip
+    lines = (
+        "NATS/1.0", f"Nats-Msg-Id: shop:{number:020}:0",
+        f"Penstock-Position: shop s {number:020}:0", "Penstock-Table-Schema: v1",
+        "Penstock-Schema: 1", "Content-Type: application/msgpack",
+    )  # fmt: skip
+    reply = b"$JS.ACK.CDC.c.1.%d.%d.1795529221977223504.0" % (number, number)
+    headers = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+    return Msg(b"cdc.t.update", reply, headers, ormsgpack.packb(body))
 
 
 def framing(rows: int) -> Callable[[], object]:

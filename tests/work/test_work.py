@@ -141,7 +141,8 @@ def test_the_guard_sees_an_object_kept_for_each_row(honest: dict[str, dict[str, 
 def test_every_step_has_a_limit(limits: dict[str, Any]) -> None:
     assert set(limits) == {"python", "plain", "native"}
     steps = {
-        "frame", "hand over", "decode", "change events", "late", "encode", "convert", "send",
+        "frame", "hand over", "decode", "change events", "late", "mirror", "encode", "convert",
+        "send",
     }  # fmt: skip
     assert set(limits["plain"]) == set(limits["native"]) == steps
     assert sys.version_info >= tuple(map(int, limits["python"].split(".")))
