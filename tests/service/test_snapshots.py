@@ -76,7 +76,14 @@ class Desk:
         self.is_ours = True
         self.service = Snapshots(self.pipeline, "me", is_ours=lambda: self.is_ours)
         self.service.start()
-        self.until(lambda: "error" in self.ask("cancel.snap-none"))
+        self.until(self._answers)
+
+    def _answers(self) -> bool:
+        """Asks with little patience: the server may still give a request to the connection of a
+        service that has just ended."""
+        with suppress(Unavailable):
+            return b"error" in asked(self.connection, "snapshot.cancel.snap-none", b"", 2).payload
+        return False
 
     def stop(self) -> None:
         if self.service is not None:
