@@ -72,7 +72,7 @@ class Followed:
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
-        if table.is_torn and place.cursor >= table.settled:
+        if table.settled and place.cursor >= table.settled:
             self._settle()
         change = self._row_change(message, body)
         if change is None:
@@ -126,8 +126,9 @@ class Followed:
     def _settle(self) -> None:
         """All rows are of one point in the log from here on."""
         self._flush()
-        self.table = replace(self.table, settled=self.table.cursor)
-        self._work.append((self.table, [ForgetLate()]))
+        steps = [ForgetLate()] if self.table.is_torn else []
+        self.table = replace(self.table, settled="")
+        self._work.append((self.table, steps))
 
     def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
         """Whether the change is of the table and of the columns that we know, or of those that

@@ -91,7 +91,8 @@ class TablePlan:
             self._count(change)
         elif operation == "DELETE":
             gone = self._key(change["before"] or change["key"])
-            self._name(gone)
+            if self._restores:
+                self._name(gone)
             self._drop(gone)
         else:
             self._change(change)
@@ -111,7 +112,8 @@ class TablePlan:
             data = {**(change["key"] or before), **data}  # a large key that did not change
         new = self._key(data)
         old = self._key(before) if before and before.keys() >= self._names else new
-        self._name(old, new)
+        if self._restores:
+            self._name(old, new)
         missing = change["unchanged"]
         if missing and all(name in before for name in missing):
             data = {**data, **{name: before[name] for name in missing}}  # the whole old row came
@@ -137,7 +139,7 @@ class TablePlan:
                 self._steps.append(UpdateRows(tuple(part), [old], [tuple(part.values())]))
 
     def _name(self, *keys: Values) -> None:
-        if self._restores and self._named is not None:
+        if self._named is not None:
             self._named.update(dict.fromkeys(keys))
 
     def _put(self, key: Values, row: Values) -> None:

@@ -1,7 +1,6 @@
 """The steps of the page about the Processor, run as they are written."""
 
 import threading
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +30,18 @@ def test_the_observer_and_the_processor_of_the_page_run(
     names["Processor"] = Stopped
     thread = threading.Thread(target=exec, args=(program, names))
     thread.start()
-    lines: list[str] = []
+    printed = ""  # by several threads, whose lines may be mixed
 
     def all_came() -> bool:
-        lines.extend(capsys.readouterr().out.splitlines())
-        return Counter(line.split()[0] for line in lines)["insert"] >= 4 * 35
+        nonlocal printed
+        printed += capsys.readouterr().out
+        return printed.count("insert ") >= 4 * 35
 
     until(all_came)
     made[0].stop()
     thread.join(30.0)
-    lines.extend(capsys.readouterr().out.splitlines())
-    assert [line for line in lines if line.startswith("ended")][-1].endswith("SHUTDOWN")
+    printed += capsys.readouterr().out
+    assert printed.count("ended ") == printed.count("SHUTDOWN") == 4
 
 
 def test_the_file_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
