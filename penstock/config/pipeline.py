@@ -281,6 +281,11 @@ class Pipeline(Deployment):
                 "share: leases needs micro-batches that stay open: leave transform, spark.mode and"
                 " an interval as spark.trigger out"
             )
+        if self.snapshot.initial:
+            raise ValueError(
+                "share: leases takes no snapshots: take them before, by an instance that does not"
+                " share, and leave snapshot out"
+            )
         if self.positions.startswith("memory:"):
             raise ValueError(
                 "share: leases needs a positions store that all hosts reach: write positions:"

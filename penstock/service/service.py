@@ -117,7 +117,8 @@ class Service:
                     ) as snapshots,
                 ):
                     beginnings.start()
-                    snapshots.start()
+                    if self._is_alone:  # each host that listened would take what is asked for
+                        snapshots.start()
                     supervision = Supervision(pipeline, queries, beginnings, board)
                     self._own(engine, supervision, board, run, standby)
                 self._stop.wait(AGAIN)

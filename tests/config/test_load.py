@@ -335,6 +335,7 @@ def test_hosts_may_share_a_feed_that_anyone_may_read() -> None:
         ({"transform": [{"sql": "SELECT * FROM changes"}]}, "stay open: leave transform"),
         ({"spark": {"mode": "rows"}}, "stay open"),
         ({"spark": {"trigger": "1s"}}, "stay open"),
+        ({"snapshot": "initial"}, "share: leases takes no snapshots"),
         ({"positions": "memory:"}, "a positions store that all hosts reach"),
         (
             {"sink": {**SHARED["sink"], "subject": "s.{collection}-{source_partition}"}},
