@@ -33,11 +33,11 @@ class MirrorTable:
 
     Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
     `settled` are in some of them, as chunks are of several points in the log: in all that were
-    written after the first point; "" once they were applied. Those of messages up
-    to `sequence` are applied, of the stream that was made at `created`. `places`: the last change
-    under each subject (and of each partition), which a writer that repeats itself sends again.
-    `kept`: columns that the source does not have any more. `document`: the column that has whole
-    documents, where the source has these; then those of the key are JSON text.
+    written after the first point; "" once they were applied. Those of messages up to `sequence`
+    are applied, of the stream that was made at `created`. `places`: the last change under each
+    subject (and of each partition), which a writer that repeats itself sends again. `kept`: columns
+    that the source does not have any more. `document`: the column that has whole documents, where
+    the source has these; then those of the key are JSON text.
     """
 
     name: str
