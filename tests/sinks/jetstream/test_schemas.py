@@ -52,7 +52,7 @@ def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
     assert found[0] == {
         "table": name, "schema": "public", "qualified_name": f"public.{name}", "version": "one",
         "position": None, "suspended": None, "pipeline": "shop", "timestamp": found[0]["timestamp"],
-        "columns": list(COLUMNS),
+        "documents": False, "columns": list(COLUMNS),
     }  # fmt: skip
 
 
