@@ -53,11 +53,11 @@ def postgres(postgres_of: Callable[[int], Postgres]) -> Postgres:
     return postgres_of(16)
 
 
-@pytest.fixture(scope="session", params=[15, 16, 18])
+@pytest.fixture(scope="session", params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])
 def postgres_any(
     request: pytest.FixtureRequest, postgres_of: Callable[[int], Postgres]
 ) -> Postgres:
-    """PostgreSQL 15 (Debian's), 16 and 18."""
+    """PostgreSQL 15 (Debian's), 16 and 18; 16, on which all other tests run, with --all only."""
     try:
         postgres_bin(request.param)
     except Unavailable as error:

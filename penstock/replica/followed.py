@@ -62,19 +62,24 @@ class Followed:
                 hint="use another sink.layout: penstock, debezium or cloudevents",
             )
         place = Place.parse(position)
-        stream = self._stream(message)
+        stream = self._stream(message) if table.document else message.subject
         if place.cursor < table.cursor or place <= self._places.get(stream, _FIRST):
             return
-        self._places.pop(stream, None)
-        self._places[stream] = place  # the last of them
-        if table.document and len(self._places) > _STREAMS:
-            del self._places[next(iter(self._places))]
+        if table.document:
+            self._places.pop(stream, None)  # it is the last of them now
+            if len(self._places) >= _STREAMS:
+                del self._places[next(iter(self._places))]
+        self._places[stream] = place
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
         if table.settled and place.cursor >= table.settled:
             self._settle()
-        change = self._row_change(message, body)
+        change: Mapping[str, Any] | None = body
+        if table.document:
+            change = self._row_change(body)
+        elif not self._is_same(message, body):
+            return
         if change is None:
             return
         if self._plan is None:
@@ -85,21 +90,16 @@ class Followed:
         self.changes += 1
 
     def _stream(self, message: Delivered) -> str:
-        """Among which messages places have an order: of documents, those of one partition."""
-        if not self.table.document:
-            return message.subject
+        """Among which messages of documents places have an order: those of one partition."""
         partition = message.headers.get(_POSITION, "").split(" ")[1:2]
         return " ".join([message.subject, *partition])
 
-    def _row_change(self, message: Delivered, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The change of a row; None: of none, or the table has a problem now."""
-        table = self.table
-        if not table.document:
-            return body if self._is_same(message, body) else None
-        if is_renamed_to(table, body):
+    def _row_change(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The change of a document as one of a row; None: of none, or the table has a problem."""
+        if is_renamed_to(self.table, body):
             self.problem = "another collection was renamed to it"
             return None
-        return row_change(table, body)
+        return row_change(self.table, body)
 
     def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
         """The table, and the steps to there, for each of the columns that it had meanwhile."""

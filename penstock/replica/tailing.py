@@ -118,9 +118,14 @@ class LiveTables(Closes):
                     self._lost(self.sequence + 1, message.sequence)
                 self.sequence = message.sequence
                 for body in bodies:
-                    for followed in self._those(body):
+                    followed = self._of(body)
+                    if followed is not None:
                         followed.add(message, body)
                         touched[followed.table.name] = followed
+                    if body["operation"] == "RENAME":
+                        for followed in self._renamed_to(body):
+                            followed.add(message, body)
+                            touched[followed.table.name] = followed
         except Malformed as error:
             raise Malformed(
                 f"message {reader.sequence} of the stream {reader.stream}: {error.message}",
@@ -143,13 +148,9 @@ class LiveTables(Closes):
         for each in self._live.values():
             each.reached(self.sequence)
 
-    def _those(self, body: Mapping[str, Any]) -> Sequence[Followed]:
-        """Whose rows a change may change."""
-        found = self._of(body)
-        if body["operation"] != "RENAME":
-            return () if found is None else (found,)
-        others = [each for each in self._live.values() if is_renamed_to(each.table, body)]
-        return [found, *others] if found is not None else others
+    def _renamed_to(self, body: Mapping[str, Any]) -> Sequence[Followed]:
+        """Whose name another collection has got."""
+        return [each for each in self._live.values() if is_renamed_to(each.table, body)]
 
     def _of(self, body: Mapping[str, Any]) -> Followed | None:
         called = body["backend"], body.get("schema") or "", body.get("collection") or ""

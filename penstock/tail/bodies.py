@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import Malformed
 from penstock.plugins import plugin
-from penstock.tail.decompression import Decompressor
+from penstock.tail.decompression import ENCODING, Decompressor
 
 _KNOWN = frozenset({"event_id", "operation", "backend"})
 _ARROW = "application/vnd.apache.arrow.stream"
@@ -29,7 +29,8 @@ def changes_of(
 ) -> list[Mapping[str, Any]]:
     """The changes of one message, in order; raises Malformed, SettingsError when its layout is not
     installed, and what the decompressor raises. Without one there are no dictionaries."""
-    data = (decompressor or Decompressor()).plain(headers, data)
+    if ENCODING in headers:
+        data = (decompressor or Decompressor()).plain(headers, data)
     try:
         changes = _changes(headers, data)
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:

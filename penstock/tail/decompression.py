@@ -6,7 +6,7 @@ from typing import Any
 from penstock.errors import Malformed, SettingsError
 from penstock.plugins import driver
 
-_ENCODING = "Content-Encoding"
+ENCODING = "Content-Encoding"
 _DICTIONARY = "Penstock-Dictionary"
 BUCKET = "dictionaries"
 
@@ -21,7 +21,7 @@ class Decompressor:
     def plain(self, headers: Mapping[str, str], data: bytes) -> bytes:
         """The body that was compressed. Raises Malformed, SettingsError for what this reader lacks,
         and what `dictionary` raises."""
-        encoding = headers.get(_ENCODING)
+        encoding = headers.get(ENCODING)
         if encoding is None:
             return data
         if encoding != "zstd":

@@ -235,6 +235,7 @@ def states(run: Run) -> set[str]:
     return {each["state"] for each in backend["partitions"]}
 
 
+@pytest.mark.thorough  # tests/dynamodb has it without Spark
 def test_a_stream_that_is_enabled_again_is_a_gap(tmp_path: Path, nats: Nats, stream: str) -> None:
     with StreamsServer() as server:
         old = server.stream("users")

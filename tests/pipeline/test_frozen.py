@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
 RATE = 3000  # changes a second
 
 
+@pytest.mark.thorough  # tests/sinks has a server that hangs
 def test_a_frozen_server_is_seen_while_it_is_frozen(
     database: Database, stream: str, tmp_path: Path
 ) -> None:

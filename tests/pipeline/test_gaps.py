@@ -156,6 +156,7 @@ def penstock_positions(file: Path) -> bool:
     return bool(found and found[0]["place"])
 
 
+@pytest.mark.thorough  # tests/feeds/postgres has it without Spark
 @pytest.mark.timeout(300)
 def test_a_restored_backup_goes_on_in_another_era_and_nothing_is_dropped(
     source: tuple[Postgres, Database], nats: Nats, stream: str, tmp_path: Path

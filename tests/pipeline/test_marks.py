@@ -34,6 +34,7 @@ def event_ids() -> list[str]:
     return ids
 
 
+@pytest.mark.thorough  # tests/service has it without Spark
 def test_without_positions_it_goes_on_exactly_after_the_last_stored_change(
     tmp_path: Path, nats: Nats, stream: str
 ) -> None:

@@ -40,6 +40,7 @@ def is_confirmed(database: Database, lsn: str) -> bool:
     return bool(database.execute(sql, (lsn, f"slot_{database.name}"))[0][0])
 
 
+@pytest.mark.thorough  # test_stop.py has a store that is away
 def test_etcd_is_killed_under_a_pipeline(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def assert_waits(second: Run) -> None:
     assert not java(second)
 
 
+@pytest.mark.thorough  # two take over from each other below
 @pytest.mark.timeout(600)
 def test_one_warm_standby_after_the_other_takes_over(
     database: Database, nats: Nats, stream: str, tmp_path: Path
@@ -122,7 +123,6 @@ def test_one_warm_standby_after_the_other_takes_over(
     assert_exact(truth, nats, stream, changes)
 
 
-@pytest.mark.thorough  # a standby takes over in the test before
 @pytest.mark.timeout(600)
 def test_two_take_over_from_each_other(
     database: Database, nats: Nats, stream: str, tmp_path: Path
@@ -180,6 +180,7 @@ def test_without_a_shared_store_the_slot_decides(
     assert_exact(truth, nats, stream, changes)
 
 
+@pytest.mark.thorough  # rarely fails
 @pytest.mark.timeout(300)
 def test_on_one_host_the_second_waits_for_the_ops_port_too(
     database: Database, nats: Nats, stream: str, tmp_path: Path

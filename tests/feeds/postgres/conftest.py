@@ -41,7 +41,7 @@ def reader_of(database: Database) -> Iterator[Callable[..., Reader]]:
         each.close()
 
 
-@pytest.fixture(params=[15, 16, 18])
+@pytest.fixture(params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])
 def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """A server of its own, because it is stopped and copied; with a table and a slot."""
     try:
