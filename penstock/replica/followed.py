@@ -75,18 +75,18 @@ class Followed:
             return
         if table.settled and place.cursor >= table.settled:
             self._settle()
-        change: Mapping[str, Any] | None = body
         if table.document:
             change = self._row_change(body)
+            if change is None:
+                return
+            body = change
         elif not self._is_same(message, body):
-            return
-        if change is None:
             return
         if self._plan is None:
             self._plan = TablePlan(
                 self.table, self._encoders(self.table), restores=self.table.is_torn
             )
-        self._plan.add(change)
+        self._plan.add(body)
         self.changes += 1
 
     def _stream(self, message: Delivered) -> str:

@@ -10,7 +10,7 @@ import structlog
 
 from penstock.config import Backend, Sharing
 from penstock.errors import Unavailable
-from penstock.feeds import Feed, Listing, MovesBookmarks, Polled
+from penstock.feeds import Feed, MovesBookmarks, Polled
 from penstock.leases.first_start import FirstStart
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
@@ -25,13 +25,11 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     is read. May be called again. Raises Unavailable, SettingsError and what `Positions.load`
     does."""
     feed, saved = backend.feed(), positions.load()
-    listing = feed.partitions(saved) if isinstance(sink, ReportsPositions) else Listing()
-    records = _records(backend, sink, listing)
-    begun = {name: record for name, record in records.items() if record.begun}
+    begun = _begun(backend, feed, sink, saved)
     if saved:
         _warn_of_repetition(backend, begun)
         if isinstance(feed, MovesBookmarks):
-            _move(backend, feed, positions, saved, records)
+            _move(backend, feed, positions, saved, begun)
         return
     positions.begin(_first(backend, feed, begun))
 
@@ -44,9 +42,7 @@ def shared_start(
 
     def begin() -> Bookmarks:
         feed = backend.feed()
-        listing = feed.partitions() if isinstance(sink, ReportsPositions) else Listing()
-        records = _records(backend, sink, listing)
-        return _first(backend, feed, {name: each for name, each in records.items() if each.begun})
+        return _first(backend, feed, _begun(backend, feed, sink, {}))
 
     start = FirstStart(
         positions.rows.store,
@@ -78,7 +74,7 @@ def _move(
     feed: MovesBookmarks,
     positions: Positions,
     saved: Bookmarks,
-    records: Mapping[PartitionId, Record],
+    begun: Mapping[PartitionId, Record],
 ) -> None:
     """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
     beyond it is saved before anything is read."""
@@ -86,29 +82,32 @@ def _move(
     found = {
         name: moved
         for name, bookmark in saved.items()
-        if (moved := feed.moved(bookmark, records.get(name, nothing).bookmark)) is not None
+        if (moved := feed.moved(bookmark, begun.get(name, nothing).bookmark)) is not None
     }
     if not found:
         return
     positions.save(found, force=True)
     for name, bookmark in found.items():
         log.info(
-            "reading goes on at another bookmark than the saved one",
+            "reading does not go on at the saved position: nothing shall be stored twice",
             backend=backend.name,
             partition=name,
             place=str(bookmark.place),
         )
 
 
-def _records(backend: Backend, sink: Sink, listing: Listing) -> dict[PartitionId, Record]:
+def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[PartitionId, Record]:
+    """What the sink knows of the partitions of which it has changes, or had: of those that are
+    saved, and of those that the source lists."""
     if not isinstance(sink, ReportsPositions):
         return {}
-    partitions = [lineage.partition for lineage in listing]
-    found = dict(sink.records(backend.name, partitions))
-    if isinstance(backend.feed(), Polled) and not any(each.begun for each in found.values()):
+    partitions = [lineage.partition for lineage in feed.partitions(saved)]
+    records = sink.records(backend.name, partitions)
+    found = {name: record for name, record in records.items() if record.begun}
+    if not found and isinstance(feed, Polled) and isinstance(sink, ReportsLast):
         # Shards come and go: those of what the sink has may not be listed any more.
-        last = sink.last(backend.name) if isinstance(sink, ReportsLast) else None
-        found |= {} if last is None else dict([last])
+        last = sink.last(backend.name)
+        found = {} if last is None else dict([last])
     return found
 
 

@@ -8,13 +8,7 @@ from typing import Any
 import orjson
 import psycopg
 
-from penstock.config import parse_pipeline
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.nats.connection import Connection
-from penstock.nats.settings import NatsSettings
-from penstock.reading.positions import Positions
-from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.wire.changestream.values import CODEC, plain, typed
 from tests.mongo import Shop
 from tests.replica.world import STREAM, World, sqlite_rows
@@ -42,25 +36,12 @@ class CollectionWorld(World):
             "snapshot": snapshot or {},
         }  # fmt: skip
         (folder / "state").mkdir(exist_ok=True)
-        self.pipeline = parse_pipeline(orjson.dumps(document).decode())
-        self.feed = self.pipeline.backends[0].feed()
-        self.settings = self.pipeline.sink.settings
-        self.service = self.pump = None
-        self.connection = Connection(NatsSettings.model_validate({"url": nats.url}))
+        self._open(document)
 
-    def start(self) -> "CollectionWorld":
-        begin, pipeline = self.feed.begin(), self.pipeline
-        self.first = begin[PARTITION]
-        positions = Positions.of(
-            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
-        )
-        positions.begin(begin)
-        JetStreamSink(self.settings).prepare()
-        SchemaBucket(self.settings, "shop").put(*self.feed.schemas())
-        self.connection.open()
-        self.start_service()
-        self.start_pump()
-        return self
+    def _begin(self) -> None:
+        begun = self.feed.begin()
+        self.first = begun[PARTITION]
+        self._store(begun)
 
     def published(self) -> None:
         mark = uuid.uuid4().hex

@@ -10,13 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.config import parse_pipeline
 from penstock.errors import Unavailable
-from penstock.nats.connection import Connection
-from penstock.nats.settings import NatsSettings
-from penstock.reading.positions import Positions
-from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.schemas import SchemaBucket
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.replica.world import STREAM, World, sqlite_rows, until
 from tests.servers import Nats
@@ -48,27 +42,14 @@ class ItemWorld(World):
             "snapshot": snapshot,
         }  # fmt: skip
         (folder / "state").mkdir(exist_ok=True)
-        self.pipeline = parse_pipeline(orjson.dumps(document).decode())
-        self.feed = self.pipeline.backends[0].feed()
-        self.settings = self.pipeline.sink.settings
-        self.service = self.pump = None
         self.marks = 0
-        self.connection = Connection(NatsSettings.model_validate({"url": nats.url}))
+        self._open(document)
 
-    def start(self) -> "ItemWorld":
-        begin, pipeline = self.feed.begin(), self.pipeline
-        (self.slot,) = [name for name, bookmark in begin.items() if not bookmark.ended]
-        self.first = begin[self.slot]
-        positions = Positions.of(
-            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
-        )
-        positions.begin(begin)
-        JetStreamSink(self.settings).prepare()
-        SchemaBucket(self.settings, "shop").put(*self.feed.schemas())
-        self.connection.open()
-        self.start_service()
-        self.start_pump()
-        return self
+    def _begin(self) -> None:
+        begun = self.feed.begin()
+        (self.slot,) = [name for name, bookmark in begun.items() if not bookmark.ended]
+        self.first = begun[self.slot]
+        self._store(begun)
 
     def published(self) -> None:
         """An item of which the stream's last message is."""

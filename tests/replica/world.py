@@ -7,12 +7,12 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import psycopg
@@ -27,8 +27,9 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
-from penstock.position import Bookmark, PartitionId
+from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.announced import Announced
+from penstock.reading.positions import Positions
 from penstock.replica.replica import Replica
 from penstock.service.snapshots import Snapshots
 from penstock.sinks import ignore
@@ -56,17 +57,29 @@ class World:
             "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM, **sink},
             "snapshot": snapshot or {},
         }  # fmt: skip
+        self._open(document)
+
+    def _open(self, document: Mapping[str, Any]) -> None:
         self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
         self.feed: Any = self.pipeline.backends[0].feed()
         self.settings: Any = self.pipeline.sink.settings
         self.first = Bookmark()
         self.service: Snapshots | None = None
         self.pump: Pump | None = None
-        self.connection = Connection(NatsSettings.model_validate({"url": nats.url}))
+        self.connection = Connection(NatsSettings.model_validate({"url": self.nats.url}))
 
-    def start(self) -> "World":
-        """The pipeline runs from now on."""
+    def _begin(self) -> None:
         self.feed.begin()
+
+    def _store(self, begun: Bookmarks) -> None:
+        pipeline = self.pipeline
+        Positions.of(
+            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
+        ).begin(begun)
+
+    def start(self) -> Self:
+        """The pipeline runs from now on."""
+        self._begin()
         JetStreamSink(self.settings).prepare()
         SchemaBucket(self.settings, "shop").put(*self.feed.schemas())
         self.connection.open()

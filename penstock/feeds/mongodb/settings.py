@@ -164,7 +164,7 @@ class MongoSettings(Settings):
 
     @model_validator(mode="after")
     def _can_be_gone_on_with(self) -> "MongoSettings":
-        if "snapshot" in (self.start, self.on_gap.removeprefix("re")):
+        if self.start == "snapshot" or self.on_gap == "resnapshot":
             self.refuse_deltas()
         return self
 
