@@ -306,6 +306,7 @@ class SnapshotRun:
                         with self._lock:
                             self.progress.done += 1
         except BaseException as error:
+            planned.exception()  # first: where cutting fails, nothing can be opened any more
             self._fail(error)
 
     def _writer(self, stream: InitStream, taken: TableSnapshot, room: int) -> ChunkWriter:

@@ -13,6 +13,7 @@ import pytest
 from penstock.config import SnapshotSettings
 from penstock.errors import LeaseLost, PenstockError, Rejected, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.feeds.postgres.snapshot import PostgresRowSource, PostgresSnapshot
 from penstock.nats.buckets import Bucket
 from penstock.position import Bookmark, PartitionId
 from penstock.snapshots.job import Cancelled
@@ -458,6 +459,31 @@ def test_a_run_that_is_cancelled_waits_for_no_server(
         run.cancel()
         with pytest.raises(Cancelled):
             running.result(60)
+
+
+def test_what_ended_the_snapshot_is_the_error_and_not_what_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed statement ends the transaction that exports the snapshot: whoever imports it then
+    may fail before the statement's error has arrived here."""
+    table, plan = table_of(world, 10), PostgresSnapshot.plan
+    opened = threading.Semaphore(0)
+
+    def import_nothing(*_: object) -> None:
+        opened.release()
+        raise Unavailable("the source process is not running anymore")
+
+    def fail(self: PostgresSnapshot, rows: int, size: int) -> Any:
+        for _ in range(2):
+            assert opened.acquire(timeout=30)
+        time.sleep(0.2)  # both are about to say so
+        plan(self, rows, size)
+        raise SettingsError("cannot execute nextval() in a read-only transaction")
+
+    monkeypatch.setattr(PostgresRowSource, "opened", import_nothing)
+    monkeypatch.setattr(PostgresSnapshot, "plan", fail)
+    with pytest.raises(SettingsError, match="read-only"):
+        world.run(table, slots=2)
 
 
 def test_an_unknown_table_is_refused(world: World) -> None:
