@@ -64,6 +64,9 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
     "10000x100, 10000x1 and 100x1.",
 )
 @click.option("--seconds", default=60, show_default=True, help="Of each load, and of the outage.")
+@click.option(
+    "--beside", default=0, help="With latency: rows of another table, whose snapshots are taken."
+)
 @click.option("--warm-up", default=10, show_default=True, help="Seconds that do not count.")
 @click.option(
     "--runs",
@@ -138,7 +141,10 @@ def _measured(
     def waited(load: Load) -> Latency:
         times = {"seconds": options["seconds"], "warm_up": options["warm_up"]}
         if not other:
-            return latency(fresh(), load=load, extra=extra, version=options["version"], **times)
+            return latency(
+                fresh(), load=load, extra=extra, version=options["version"],
+                beside=options["beside"], **times,
+            )  # fmt: skip
         rows = 1000 + load.rate * (options["seconds"] + options["warm_up"])
         with open_source(options["source"], rows) as source:
             return latency_source(fresh(), source, load=load, extra=extra, **times)

@@ -1,7 +1,11 @@
 """(b) From the commit in the database to the message being stored, at a steady rate."""
 
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,7 @@ _SELDOM = 10.0
 _FLUSH = "5ms"
 # Bytes of the log: what a row and what a commit takes at most, and a file of it.
 _ROW, _COMMIT, _FILE = 350, 400, 16 * 2**20
+_BESIDE = "bench_beside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,8 @@ class Latency:
     `captured` until penstock had the change, by the same names; `episodes` are when it was slow,
     counted from `began`, in seconds since 1970;
     `late` is how far the writer itself fell behind its schedule at the worst, in seconds: unless
-    `kept_up`, the rate was not reached."""
+    `kept_up`, the rate was not reached. `snapshots`: of another table, that were taken
+    meanwhile."""
 
     rate: int
     size: int
@@ -69,6 +75,7 @@ class Latency:
     peak_pss: int
     peak_rss: int
     cpu: dict[str, float]
+    snapshots: int = 0
 
 
 def latency(
@@ -79,8 +86,10 @@ def latency(
     warm_up: int,
     extra: dict[str, Any],
     version: int,
+    beside: int = 0,
 ) -> Latency:
-    """One run with fresh servers; the first `warm_up` seconds do not count."""
+    """One run with fresh servers; the first `warm_up` seconds do not count. `beside`: rows of
+    another table, of which snapshots are taken all the time, one after the other."""
     files = 5 + round((warm_up + seconds) * load.rate * (_ROW + _COMMIT / load.size) / _FILE)
     settings = {"min_wal_size": f"{files * _FILE // 2**20}MB"}
     if load.asynchronous:
@@ -92,6 +101,13 @@ def latency(
     ):
         _fill_log(postgres, files)
         table.create(database)
+        if beside:
+            table.write_backlog(database, rows=beside)
+            database.execute(
+                f"CREATE TABLE {_BESIDE} (LIKE bench INCLUDING ALL);"
+                f"INSERT INTO {_BESIDE} TABLE bench; TRUNCATE bench;"
+                f"ALTER PUBLICATION {table.PUBLICATION} ADD TABLE {_BESIDE}"
+            )
         database.execute("SELECT pg_create_logical_replication_slot('bench', 'pgoutput')")
         with run_pipeline(folder, table.backend(database, "bench"), nats, extra=extra) as running:
             usage = Usage(
@@ -106,9 +122,10 @@ def latency(
             writer.start(warm_up)
             writer.wait()
             since = time.time()
-            usage.mark()
-            writer.start(seconds)
-            writer.wait()
+            with _snapshots(folder if beside else None) as taken:
+                usage.mark()
+                writer.start(seconds)
+                writer.wait()
             total = 1000 + writer.rows
             wait_for(
                 lambda: messages_in(nats.url, STREAM) >= total or running.published() >= total,
@@ -116,7 +133,31 @@ def latency(
                 alive=running.check,
             )
             spent = usage.stop()
-        return _latency(nats.url, load, since, seconds, writer.late, usage, spent)
+        return _latency(nats.url, load, since, seconds, writer.late, usage, spent, len(taken))
+
+
+@contextmanager
+def _snapshots(folder: Path | None) -> Iterator[list[float]]:
+    """Takes snapshots of the other table until its end; gives the seconds of each."""
+    taken: list[float] = []
+    over = threading.Event()
+
+    def take() -> None:
+        command = [sys.executable, "-m", "penstock", "snapshot", f"{folder}/pipeline.yaml", _BESIDE]
+        while not over.is_set():
+            begun = time.monotonic()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            taken.append(time.monotonic() - begun)
+
+    thread = threading.Thread(target=take)
+    if folder is not None:
+        thread.start()
+    try:
+        yield taken
+    finally:
+        over.set()
+        if folder is not None:
+            thread.join()
 
 
 def latency_source(
@@ -145,7 +186,7 @@ def latency_source(
 
 def _latency(
     url: str, load: Load, since: float, seconds: int, late: float, usage: Usage,
-    spent: Mapping[str, Cpu],
+    spent: Mapping[str, Cpu], snapshots: int = 0,
 ) -> Latency:  # fmt: skip
     found = latencies(url, STREAM, since=since)
     return Latency(
@@ -162,6 +203,7 @@ def _latency(
         peak_pss=usage.peak_pss,
         peak_rss=usage.peak_rss,
         cpu={role: used.total * 1e6 / len(found) for role, used in spent.items()},
+        snapshots=snapshots,
     )
 
 

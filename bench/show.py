@@ -72,6 +72,8 @@ def show_latency(console: Console, one: Latency) -> None:
         table.add_row(f"  worst of the one at {episode.at:.1f} s, ms", text)
     late = f"{one.late:.3f}" if one.kept_up else f"{one.late:.3f}: THE RATE WAS NOT REACHED"
     table.add_row("the writer was late by at most, s", late)
+    if one.snapshots:
+        table.add_row("snapshots of another table meanwhile", str(one.snapshots))
     _memory(table, one)
     _cpu(table, one.cpu)
     console.print(table)

@@ -53,7 +53,7 @@ class SinkSettings(Settings):
 
     encoding: Encoding = "msgpack"
     layout: str = "penstock"  # a plug-in
-    messages: Packing = "change"  # what a message is: a change, or several of one route
+    messages: Packing = "change"  # what a message is: a change, or several of one kind
     compression: Literal["none", "zstd"] = "none"  # of bodies that become smaller by it
     batch: BatchSettings = BatchSettings()
     pressure: PressureSettings = PressureSettings()

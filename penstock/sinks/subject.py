@@ -15,7 +15,7 @@ from penstock.errors import SettingsError
 FIELDS = (
     "backend", "tenant", "namespace", "collection", "operation", "source_partition", "partition",
 )  # fmt: skip
-# What a route does not determine: the source's partition, and the document's hash partition.
+# Which a kind of message does not determine: the source's partition, and the hash partition.
 _JOINTS = re.compile(r"\{(source_partition|partition)\}")
 # What distinguishes the writers of a stream: a shard fixes these and leaves the rest open.
 _OWNERS = frozenset({"backend", "source_partition"})
@@ -64,8 +64,8 @@ class Template:
 
     @property
     def joints(self) -> tuple[str, ...]:
-        """The fields, in their order, that a route does not determine: `source_partition` and
-        `partition`."""
+        """The fields, in their order, that a kind of message does not determine:
+        `source_partition` and `partition`."""
         return tuple(_JOINTS.findall(self.text))
 
     @property

@@ -13,10 +13,10 @@ import pyarrow as pa
 from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.grouping import Group, Sizes, grouped, lined_up
+from penstock.sinks.encoding.kinds import KindFinder
 from penstock.sinks.encoding.layout import SHARED
 from penstock.sinks.encoding.message import Framing, Headers, Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.routes import Routes
 from penstock.sinks.encoding.several import collected, largest_body
 from penstock.sinks.subject import Template
 
@@ -45,16 +45,16 @@ class Tabular:
         self._compression = compression
         self._most, self._largest = most, largest_body(framing.limit, largest)
         self._headers = Headers(framing, version=VERSION, content_type=CONTENT_TYPE, counted=True)
-        self._routes = Routes(template.segments, lambda _: b"")
+        self._kinds = KindFinder(template.segments, lambda _: b"")
         self._joints = template.joints
         self._schemas: dict[tuple[Any, ...], bytes] = {}
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        batch, routed = part.batch, self._routes.of(part.columns)
-        where = destinations(part, routed, self._joints)
+        batch, row_kinds = part.batch, self._kinds.of(part.columns)
+        where = destinations(part, row_kinds, self._joints)
         groups = grouped(
-            where.kinds, where.tables, _sizes(batch), most=self._most, largest=self._largest
+            where.numbers, where.tables, _sizes(batch), most=self._most, largest=self._largest
         )
         shown = pa.RecordBatch.from_arrays(
             [_shown(batch, name) for name in COLUMNS.values()], names=list(COLUMNS)
@@ -77,7 +77,7 @@ class Tabular:
             start += group.count
 
     def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
-        values = where.routes[group.kind].values
+        values = where.kinds[group.number].values
         images = images_of_column(shown)
         key = images, shown.schema.field("delta").type, *values.values()
         if key not in self._schemas:

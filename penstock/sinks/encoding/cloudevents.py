@@ -11,9 +11,9 @@ import orjson
 
 from penstock.sinks.encoding.columns import Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.kinds import RowKinds
 from penstock.sinks.encoding.layout import Layout, PenstockColumns
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, TextPiece, Time
-from penstock.sinks.encoding.routes import Routed
 
 
 class CloudEvents(Layout):
@@ -53,20 +53,20 @@ class CloudEventColumns:
         )  # fmt: skip
 
     def extras(
-        self, columns: Columns, routed: Routed, images: Mapping[str, Column]
+        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """See Columnar."""
-        shared = (orjson.dumps(_attributes(route.values)) for route in routed.routes)
+        shared = (orjson.dumps(_attributes(kind.values)) for kind in row_kinds.kinds)
         return {"_attributes": Values([b"," + one[1:-1] for one in shared])}
 
 
-def _attributes(route: Mapping[str, Any]) -> dict[str, Any]:
-    parts = (route["backend"], route["database"], route["schema"])
+def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:
+    parts = (values["backend"], values["database"], values["schema"])
     return {
         "specversion": "1.0",
-        "type": f"penstock.{route['operation'].lower()}",
+        "type": f"penstock.{values['operation'].lower()}",
         "source": "/" + "/".join(quote(part, safe="") for part in parts if part),
-        "subject": route["collection"],
+        "subject": values["collection"],
         "datacontenttype": "application/json",
     }
 

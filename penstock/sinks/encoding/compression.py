@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.plugins import driver
 from penstock.sinks.encoding.columns import BINARY, Column, Numbers
-from penstock.sinks.encoding.routes import Route
+from penstock.sinks.encoding.kinds import MessageKind
 
 CONTENT_ENCODING = "Content-Encoding"
 DICTIONARY = "Penstock-Dictionary"
@@ -36,14 +36,14 @@ class Compression:
         self._compressors: dict[tuple[str | None, ...], _Compressor] = {}
 
     def of(
-        self, headers: Column, bodies: Column, kinds: Numbers, routes: Sequence[Route]
+        self, headers: Column, bodies: Column, numbers: Numbers, kinds: Sequence[MessageKind]
     ) -> tuple[Column, Column]:
-        """The headers and bodies that are to be sent; `kinds` is the number of each row's route."""
-        chosen = [self._compressor(route) for route in routes]
+        """The headers and bodies that are to be sent; `numbers`: which of the `kinds` a row has."""
+        chosen = [self._compressor(kind) for kind in kinds]
         distinct = list(dict.fromkeys(chosen))
-        numbers = np.array([distinct.index(one) for one in chosen], np.int32)[kinds]
-        frames = _frames(distinct, bodies, numbers)
-        lines: Column = pa.array([one.lines for one in distinct], BINARY).take(numbers)
+        chosen_of = np.array([distinct.index(one) for one in chosen], np.int32)[numbers]
+        frames = _frames(distinct, bodies, chosen_of)
+        lines: Column = pa.array([one.lines for one in distinct], BINARY).take(chosen_of)
         is_smaller = _sizes(frames) + _sizes(lines) < _sizes(bodies)
         if not is_smaller.all():
             smaller = pa.array(is_smaller)
@@ -51,8 +51,8 @@ class Compression:
             lines = pc.if_else(smaller, lines, _NOTHING)
         return pc.binary_join_element_wise(headers, lines, _NOTHING), frames
 
-    def _compressor(self, route: Route) -> "_Compressor":
-        table = tuple(route.values[name] for name in TABLE)
+    def _compressor(self, kind: MessageKind) -> "_Compressor":
+        table = tuple(kind.values[name] for name in TABLE)
         if table not in self._dictionaries:
             return self._usual
         if table not in self._compressors:

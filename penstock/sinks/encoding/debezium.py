@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from penstock.change import IMAGES
 from penstock.sinks.encoding.columns import BINARY, Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.kinds import RowKinds, is_document
 from penstock.sinks.encoding.layout import Layout, milliseconds, numbered, of_milliseconds
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
-from penstock.sinks.encoding.routes import Routed, is_document
 from penstock.version import __version__
 
 # What Debezium sends for a column that the source did not send.
@@ -58,19 +58,19 @@ class DebeziumColumns:
     def __init__(self, connector: str) -> None:
         self._connector = connector
 
-    def shared(self, route: Mapping[str, Any]) -> bytes:
+    def shared(self, values: Mapping[str, Any]) -> bytes:
         """See Columnar."""
         source = {
             "version": __version__,
-            "connector": self._connector or _guessed(route),
-            "name": route["backend"],
-            "snapshot": "true" if route["operation"] == "READ" else "false",
-            "db": route["database"],
-            "schema": route["schema"] or "",
-            "table": route["collection"] or "",
+            "connector": self._connector or _guessed(values),
+            "name": values["backend"],
+            "snapshot": "true" if values["operation"] == "READ" else "false",
+            "db": values["database"],
+            "schema": values["schema"] or "",
+            "table": values["collection"] or "",
             "xmin": None,
         }
-        operation = _LETTERS.get(route["operation"], "m")  # SUSPEND is a message, too
+        operation = _LETTERS.get(values["operation"], "m")  # SUSPEND is a message, too
         return b'"op":"%b","source":%b,' % (operation.encode(), orjson.dumps(source)[:-1])
 
     def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
@@ -87,18 +87,18 @@ class DebeziumColumns:
         )  # fmt: skip
 
     def extras(
-        self, columns: Columns, routed: Routed, images: Mapping[str, Column]
+        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """See Columnar."""
-        operations = [route.values["operation"] for route in routed.routes]
+        operations = [kind.values["operation"] for kind in row_kinds.kinds]
         keys = [b'"after":' if one in _LETTERS else b'"message":' for one in operations]
-        deleted = np.array([one == "DELETE" for one in operations])[routed.kinds]
+        deleted = np.array([one == "DELETE" for one in operations])[row_kinds.numbers]
         found = {
             "source_ms": numbered(columns["committed_at"].cast(pa.int64()), milliseconds),
             "ms": numbered(columns["captured_at"].cast(pa.int64()), milliseconds),
             "transaction": numbered(columns["transaction"], _number),
             "lsn": numbered(columns["cursor"], _lsn),
-            "image": (routed.kinds, Values(keys)),
+            "image": (row_kinds.numbers, Values(keys)),
         }
         image = images or {name: columns[name] for name in IMAGES}
         extras: dict[str, Any] = {}
@@ -112,11 +112,11 @@ class DebeziumColumns:
         }
 
 
-def _guessed(route: Mapping[str, Any]) -> str:
+def _guessed(values: Mapping[str, Any]) -> str:
     """The connector, for a sink that was not given it."""
-    if not is_document(route):
+    if not is_document(values):
         return "postgresql"
-    return "mongodb" if route["database"] else "unknown"
+    return "mongodb" if values["database"] else "unknown"
 
 
 def _few(name: str) -> Pick:

@@ -1,4 +1,4 @@
-"""Where messages go: the subject of each row, by its route and its partitions."""
+"""Where messages go: the subject of each row, by its kind and its partitions."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,10 +7,10 @@ import numpy as np
 
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values, hashes_of
 from penstock.sinks.encoding.formatter import Formatter
+from penstock.sinks.encoding.kinds import MessageKind, RowKinds
 from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick, Piece
-from penstock.sinks.encoding.routes import Route, Routed
 from penstock.sinks.subject import Template, escape
 from penstock.wire.hash_partitions import MOST
 
@@ -22,7 +22,7 @@ _SMALL = 1 << 17  # values below which a table of all costs less than sorting
 
 
 class Subjects:
-    """The subjects of rows; routes are those of the template's `segments`."""
+    """The subjects of rows; kinds are those of the template's `segments`."""
 
     def __init__(self, template: Template) -> None:
         self._parts = [f"subject{n}" for n in range(len(template.segments))]
@@ -35,9 +35,9 @@ class Subjects:
             names = (*names, *_PICKED[joint])
         self._formatter = Formatter(pieces, names, batch=False)
 
-    def of(self, part: Part, routed: Routed) -> Column:
+    def of(self, part: Part, row_kinds: RowKinds) -> Column:
         """The subject of each row. Raises SettingsError."""
-        extras: dict[str, Any] = dict(zip(self._parts, routed.subjects, strict=True))
+        extras: dict[str, Any] = dict(zip(self._parts, row_kinds.subjects, strict=True))
         for joint in dict.fromkeys(self._joints):
             if joint == "partition":
                 extras |= {"hash": hashes_of(part.batch.column("route")), "hashes": HASHES}
@@ -46,7 +46,7 @@ class Subjects:
                 "owner": np.repeat(np.arange(len(part.runs), dtype=np.int32), _lengths(part.runs)),
                 "partitions": Values([escape(run.origin.partition).encode() for run in part.runs]),
             }
-        return self._formatter.run(Columns(len(part), kind=routed.kinds, **extras))
+        return self._formatter.run(Columns(len(part), kind=row_kinds.numbers, **extras))
 
 
 # By which numbers, of which values.
@@ -54,12 +54,12 @@ _PICKED = {"source_partition": ("owner", "partitions"), "partition": ("hash", "h
 
 
 class Destinations(NamedTuple):
-    """The combinations of a route, an origin and a hash partition that some rows have: what may
-    share a message. `kinds` is the number of each row's combination; `hashes` are all 0 where
+    """The combinations of a kind, an origin and a hash partition that some rows have: what may
+    share a message. `numbers` says which combination each row has; `hashes` are all 0 where
     subjects do not have the hash partition."""
 
-    kinds: Numbers
-    routes: Sequence[Route]
+    numbers: Numbers
+    kinds: Sequence[MessageKind]
     origins: Sequence[Origin]
     hashes: Sequence[int]
     joints: Sequence[str]
@@ -69,44 +69,44 @@ class Destinations(NamedTuple):
         """The table of each combination, or the part of it in one hash partition; None where
         changes belong to none."""
         return [
-            None if route.table is None else (origin, route.table, number)
-            for route, origin, number in zip(self.routes, self.origins, self.hashes, strict=True)
+            None if kind.table is None else (origin, kind.table, number)
+            for kind, origin, number in zip(self.kinds, self.origins, self.hashes, strict=True)
         ]
 
-    def subject(self, kind: int) -> bytes:
+    def subject(self, number: int) -> bytes:
         """The subject of a combination's messages."""
-        first, *rest = self.routes[kind].subject
+        first, *rest = self.kinds[number].subject
         joined = (
-            self._name(joint, kind) + part for joint, part in zip(self.joints, rest, strict=True)
+            self._name(joint, number) + part for joint, part in zip(self.joints, rest, strict=True)
         )
         return first + b"".join(joined)
 
-    def _name(self, joint: str, kind: int) -> bytes:
+    def _name(self, joint: str, number: int) -> bytes:
         if joint == "partition":
-            return b"%d" % self.hashes[kind]
-        return escape(self.origins[kind].partition).encode()
+            return b"%d" % self.hashes[number]
+        return escape(self.origins[number].partition).encode()
 
 
-def destinations(part: Part, routed: Routed, joints: Sequence[str]) -> Destinations:
+def destinations(part: Part, row_kinds: RowKinds, joints: Sequence[str]) -> Destinations:
     """What the rows of a part are sent to, by a template's `joints`. Raises SettingsError."""
-    routes, hashed = routed.routes, "partition" in joints
+    kinds, hashed = row_kinds.kinds, "partition" in joints
     if len(part.runs) == 1 and not hashed:
-        count = len(routes)
+        count = len(kinds)
         origins = [part.runs[0].origin] * count
-        return Destinations(routed.kinds, routes, origins, [0] * count, joints)
+        return Destinations(row_kinds.numbers, kinds, origins, [0] * count, joints)
     numbers: dict[Origin, int] = {}
     owners = [numbers.setdefault(run.origin, len(numbers)) for run in part.runs]
     combined = np.repeat(owners, _lengths(part.runs)) * MOST
     if hashed:
         combined += hashes_of(part.batch.column("route"))
-    combined = combined * len(routes) + routed.kinds
-    kinds, known = _numbered(combined)
+    combined = combined * len(kinds) + row_kinds.numbers
+    found, known = _numbered(combined)
     origins = list(numbers)
     return Destinations(
-        kinds,
-        [routes[number % len(routes)] for number in known],
-        [origins[number // len(routes) // MOST] for number in known],
-        [number // len(routes) % MOST for number in known],
+        found,
+        [kinds[number % len(kinds)] for number in known],
+        [origins[number // len(kinds) // MOST] for number in known],
+        [number // len(kinds) % MOST for number in known],
         joints,
     )
 

@@ -12,11 +12,11 @@ from penstock.sinks.encoding.convert import Unconvertible, converted
 from penstock.sinks.encoding.destinations import Subjects
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.formatter import Formatter
+from penstock.sinks.encoding.kinds import KindFinder, RowKinds
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Framing, Headers, Messages, Sizes
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.plain import change_maps
-from penstock.sinks.encoding.routes import Routed, Routes
 from penstock.sinks.subject import Template
 
 
@@ -30,7 +30,7 @@ class Encoder(Protocol):
 
 class Bodies:
     """Formats changes as a layout has them, each as a body, or (`element`) as one of several, after
-    the dialect's separator. `routes` finds the routes that it needs."""
+    the dialect's separator. `kinds` finds the kinds of messages that it needs."""
 
     def __init__(
         self, layout: Layout, dialect: Dialect, connector: str, template: Template, *, element: bool
@@ -45,23 +45,23 @@ class Bodies:
             self._formatters[False] = Formatter(pieces, names)
             self._formatters[True] = Formatter(pieces, (*names, *IMAGES))
         shared = columnar.shared if columnar is not None else lambda _: b""
-        self.routes = Routes(template.segments, shared)
+        self.kinds = KindFinder(template.segments, shared)
 
-    def of(self, columns: Columns, routed: Routed) -> Column:
+    def of(self, columns: Columns, row_kinds: RowKinds) -> Column:
         """The bytes of each change. Raises Rejected."""
         images = _with_images(columns, self._dialect.images)
         if self._columnar is not None:
-            extras = self._columnar.extras(columns, routed, images)
-            extras = {"kind": routed.kinds, "fields": routed.fields, **extras, **images}
+            extras = self._columnar.extras(columns, row_kinds, images)
+            extras = {"kind": row_kinds.numbers, "fields": row_kinds.fields, **extras, **images}
             return self._formatters[bool(images)].run(columns.with_extras(**extras))
         columns = columns.with_extras(**images)
         layout, write = self._layout, self._dialect.value
-        maps = change_maps(columns, routed, layout.fields, self._dialect, self._connector)
+        maps = change_maps(columns, row_kinds, layout.fields, self._dialect, self._connector)
         return binary(self._separator + write(layout.body(change)) for change in maps)
 
 
 class Singles:
-    """An `Encoder`: each change is one message. Keeps what repeats from batch to batch: routes."""
+    """An `Encoder`: each change is one message. Keeps what repeats from batch to batch: kinds."""
 
     def __init__(
         self, template: Template, bodies: Bodies, headers: Headers,
@@ -73,15 +73,20 @@ class Singles:
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
         batch, columns = part.batch, part.columns
-        routed = self._bodies.routes.of(columns)
-        schemas = None if routed.schema_lines is None else (routed.kinds, routed.schema_lines)
+        row_kinds = self._bodies.kinds.of(columns)
+        schemas = (
+            None if row_kinds.schema_lines is None else (row_kinds.numbers, row_kinds.schema_lines)
+        )
         headers = self._headers.of(part.runs, columns, schemas)
-        bodies = self._bodies.of(columns, routed)
+        bodies = self._bodies.of(columns, row_kinds)
         if self._compression is not None:
-            headers, bodies = self._compression.of(headers, bodies, routed.kinds, routed.routes)
+            headers, bodies = self._compression.of(
+                headers, bodies, row_kinds.numbers, row_kinds.kinds
+            )
         messages = Messages(
             part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
-            self._subjects.of(part, routed), headers, bodies, sizes_of(headers) + sizes_of(bodies),
+            self._subjects.of(part, row_kinds), headers, bodies,
+            sizes_of(headers) + sizes_of(bodies),
         )  # fmt: skip
         return fitting(messages, self._headers.framing)
 

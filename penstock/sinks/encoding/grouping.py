@@ -1,8 +1,8 @@
 """Which changes share a message, with `messages: batch`. Pure.
 
-Three things must hold. *No two routes in one message*: a consumer of a subject gets that subject.
-*Order per key*: a key's changes may have several routes (its insert, its update, another tenant),
-but one table. So a table has one open message at a time: a change of another route of the same
+Three things must hold. *No two kinds in one message*: a consumer of a subject gets that subject.
+*Order per key*: a key's changes may be of several kinds (its insert, its update, another tenant),
+but one table. So a table has one open message at a time: a change of another kind of the same
 table closes it, and messages are stored in the order of their last changes, in which the messages
 of one table never overlap. Changes of different tables do pass each other, and with hash partitions
 those of different partitions of one table; a logical message, which is in no table, and a change
@@ -30,9 +30,9 @@ Sizes = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """The changes of one message: their route, and their rows, ascending."""
+    """The changes of one message: the number of their destination, and their rows, ascending."""
 
-    kind: int
+    number: int
     rows: Sizes
 
     @property
@@ -54,47 +54,47 @@ def lined_up(groups: Sequence[Group]) -> Sizes | None:
 
 
 def grouped(
-    kinds: Numbers, tables: Sequence[Hashable | None], sizes: Sizes, *, most: int, largest: int
+    numbers: Numbers, tables: Sequence[Hashable | None], sizes: Sizes, *, most: int, largest: int
 ) -> list[Group]:
     """The messages of some rows, in the order in which they are to be stored.
 
-    `kinds` is each row's route, `tables` each route's table, `sizes` each row's bytes. A message
-    has at most `most` changes of together at most `largest` bytes; a larger change is alone.
+    `numbers` is each row's destination, `tables` each one's table, `sizes` each row's bytes. No
+    message has more than `most` changes or, unless there is one alone, `largest` bytes.
     """
-    parts = list(_parts(kinds, tables))
+    parts = list(_parts(numbers, tables))
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    # Neighbours of one route have one table, and a message has changes of one route.
-    routes = kinds[rows]
+    # Neighbours of one destination have one table, and a message has one destination.
+    ordered = numbers[rows]
     totals = np.concatenate(([0], np.cumsum(sizes[rows])))
-    bounds = [0, *(np.flatnonzero(np.diff(routes)) + 1).tolist(), len(rows)]
+    bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(rows)]
     edges = totals[bounds].tolist()
     found: list[Group] = []
-    for kind, (start, stop), (low, high) in zip(
-        routes[bounds[:-1]].tolist(), pairwise(bounds), pairwise(edges), strict=True
+    for number, (start, stop), (low, high) in zip(
+        ordered[bounds[:-1]].tolist(), pairwise(bounds), pairwise(edges), strict=True
     ):
         at = start
         if stop - start <= most and high - low <= largest:  # mostly, and searching costs more
-            found.append(Group(kind, rows[start:stop]))
+            found.append(Group(number, rows[start:stop]))
             continue
         while at < stop:
             room = int(np.searchsorted(totals, totals[at] + largest, side="right")) - 1
             until = max(min(room, at + most, stop), at + 1)
-            found.append(Group(kind, rows[at:until]))
+            found.append(Group(number, rows[at:until]))
             at = until
     return sorted(found, key=lambda group: group.last)
 
 
-def _parts(kinds: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Sizes]:
+def _parts(numbers: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Sizes]:
     """All rows, table by table, between those that nothing passes."""
-    rows = np.arange(len(kinds), dtype=np.int64)
-    numbers: dict[Hashable | None, int] = {None: 0}
-    found = [numbers.setdefault(table, len(numbers)) for table in tables]
-    if len(numbers) <= 2 and 0 not in found:
+    rows = np.arange(len(numbers), dtype=np.int64)
+    known: dict[Hashable | None, int] = {None: 0}
+    found = [known.setdefault(table, len(known)) for table in tables]
+    if len(known) <= 2 and 0 not in found:
         yield rows  # of one table
         return
     # Of small integers a stable sort is a radix sort: a fifth of the time.
-    owners = np.array(found, np.min_scalar_type(len(numbers)))[kinds]
-    moments = np.where(owners == 0, kinds, -1)
+    owners = np.array(found, np.min_scalar_type(len(known)))[numbers]
+    moments = np.where(owners == 0, numbers, -1)
     bounds = [0, *(np.flatnonzero(np.diff(moments)) + 1).tolist(), len(rows)]
     for start, stop in pairwise(bounds):
         yield rows[start:stop][np.argsort(owners[start:stop], kind="stable")]

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
 from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.kinds import RowKinds
 from penstock.sinks.encoding.pieces import (
     Pick,
     Piece,
@@ -20,9 +21,8 @@ from penstock.sinks.encoding.pieces import (
     TextPiece,
     Time,
 )
-from penstock.sinks.encoding.routes import Routed
 
-# What changes of one route have in common, and what each has of its own.
+# What changes of one kind have in common, and what each has of its own.
 SHARED = (
     "backend", "tenant", "database", "schema", "collection", "operation", "relation_id",
     "schema_version",
@@ -37,13 +37,13 @@ FIELDS = (EACH[0], *SHARED, *EACH[1:])
 class Columnar(Protocol):
     """Bodies as pieces of columns: a thousand changes at once, without a map for each.
 
-    They may use the change's columns, `kind` and `fields` (`shared` of each route), and `extras`.
+    They may use the change's columns, `kind` and `fields` (`shared` of each kind), and `extras`.
     """
 
     extra_names: tuple[str, ...]
 
-    def shared(self, route: Mapping[str, Any]) -> bytes:
-        """What a route determines of each of its changes."""
+    def shared(self, values: Mapping[str, Any]) -> bytes:
+        """What a kind determines of each of its changes."""
         ...
 
     def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
@@ -51,7 +51,7 @@ class Columnar(Protocol):
         ...
 
     def extras(
-        self, columns: Columns, routed: Routed, images: Mapping[str, Column]
+        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """What the pieces need beside the change's own columns: each of `extra_names`, in that
         order. `images` are those of `IMAGES` in the encoding of the dialect, if the
@@ -60,7 +60,7 @@ class Columnar(Protocol):
 
 
 class Layout:
-    """How a change, and how several of one route, are a body; and how they are read back.
+    """How a change, and how several of one kind, are a body; and how they are read back.
 
     A layout of one's own has at least `body` and `changes`; an instance of the class is named by
     an entry point of the group `penstock.layouts`, and has no state. `version` goes up when a field
@@ -88,7 +88,7 @@ class Layout:
         """A change as a value that the encoding can write. Of several in a message: an element."""
         raise NotImplementedError
 
-    def around(self, route: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def around(self, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What a body of several changes has beside its field `changes`, with the values that they
         share (`SHARED`). None: such a body is an array of elements."""
         return None
@@ -108,9 +108,9 @@ class Penstock(Layout):
 
     encodings = ("msgpack", "json", "arrow")
 
-    def around(self, route: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def around(self, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """See Layout. Elements are the values alone, in the order of `fields`."""
-        return {name: route[name] for name in SHARED} | {"fields": EACH}
+        return {name: values[name] for name in SHARED} | {"fields": EACH}
 
     def columnar(self, dialect: Dialect, connector: str) -> Columnar:
         """See Layout."""
@@ -150,9 +150,9 @@ class PenstockColumns:
             "delta": RawPiece("delta", null=nil),
         }
 
-    def shared(self, route: Mapping[str, Any]) -> bytes:
+    def shared(self, values: Mapping[str, Any]) -> bytes:
         """See Columnar."""
-        return b"".join(self._names[name] + self._dialect.value(route[name]) for name in SHARED)
+        return b"".join(self._names[name] + self._dialect.value(values[name]) for name in SHARED)
 
     def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
         """See Columnar."""
@@ -167,7 +167,7 @@ class PenstockColumns:
         return say.start(len(FIELDS)), *parts[:2], Pick("kind", "fields"), *parts[2:], say.end
 
     def extras(
-        self, columns: Columns, routed: Routed, images: Mapping[str, Column]
+        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """See Columnar."""
         return {}

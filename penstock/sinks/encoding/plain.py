@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.sinks.encoding.columns import BINARY, Column, Columns, hashes_of
 from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.kinds import RowKinds
 from penstock.sinks.encoding.pieces import (
     Behind,
     Const,
@@ -27,7 +28,6 @@ from penstock.sinks.encoding.pieces import (
     TextPiece,
     Time,
 )
-from penstock.sinks.encoding.routes import Routed
 
 _IMAGES = {"key": "key", "data": "after", "before": "before", "delta": "delta"}
 _ZONE = pa.scalar("Z", pa.string())
@@ -139,17 +139,17 @@ def _refused(found: list[bytes], form: Form) -> list[bytes]:
 
 
 def change_maps(
-    columns: Columns, routed: Routed, names: Sequence[str], dialect: Dialect, connector: str
+    columns: Columns, row_kinds: RowKinds, names: Sequence[str], dialect: Dialect, connector: str
 ) -> Iterator[dict[str, Any]]:
     """The fields `names` of each change; see `Layout.fields`. The images of `columns` are in the
     dialect's encoding."""
-    kinds, routes = routed.kinds.tolist(), [route.values for route in routed.routes]
+    numbers, kinds = row_kinds.numbers.tolist(), [kind.values for kind in row_kinds.kinds]
     taken: list[list[Any]] = []
     for name in names:
-        if name in routes[0]:
-            taken.append(list(map([route[name] for route in routes].__getitem__, kinds)))
+        if name in kinds[0]:
+            taken.append(list(map([kind[name] for kind in kinds].__getitem__, numbers)))
         elif name == "connector":
-            taken.append([connector] * len(kinds))
+            taken.append([connector] * len(numbers))
         else:
             taken.append(_field(name, columns, dialect))
     return (dict(zip(names, row, strict=True)) for row in zip(*taken, strict=True))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from penstock.sinks.encoding.columns import BINARY, Column, Columns, Numbers, Values, hashes_of
 from penstock.sinks.encoding.destinations import HASHES
 from penstock.sinks.encoding.dialect import Dialect
+from penstock.sinks.encoding.kinds import RowKinds, is_document
 from penstock.sinks.encoding.layout import (
     FIELDS,
     Layout,
@@ -23,7 +24,6 @@ from penstock.sinks.encoding.layout import (
     of_milliseconds,
 )
 from penstock.sinks.encoding.pieces import Pick, Piece, RawPiece, TextPiece
-from penstock.sinks.encoding.routes import Routed, is_document
 
 _NULL = b"null"
 _EMPTY = pa.scalar("", pa.string())
@@ -58,12 +58,12 @@ class PullerColumns:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
-    def shared(self, route: Mapping[str, Any]) -> bytes:
+    def shared(self, values: Mapping[str, Any]) -> bytes:
         """See Columnar."""
         given = {
-            "tenant": route["tenant"],
-            "collection": route["collection"],
-            "type": "UPDATE" if route["operation"] == "REPLACE" else route["operation"],
+            "tenant": values["tenant"],
+            "collection": values["collection"],
+            "type": "UPDATE" if values["operation"] == "REPLACE" else values["operation"],
         }
         return b"," + orjson.dumps(given)[1:-1]
 
@@ -83,11 +83,11 @@ class PullerColumns:
         )  # fmt: skip
 
     def extras(
-        self, columns: Columns, routed: Routed, images: Mapping[str, Column]
+        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
     ) -> dict[str, Any]:
         """See Columnar."""
-        documents = np.array([is_document(route.values) for route in routed.routes])
-        times = _of_documents(numbered(columns["cursor"], _time), documents[routed.kinds])
+        documents = np.array([is_document(kind.values) for kind in row_kinds.kinds])
+        times = _of_documents(numbered(columns["cursor"], _time), documents[row_kinds.numbers])
         ms = numbered(columns["committed_at"].cast(pa.int64()), milliseconds)
         transactions = numbered(columns["transaction"], _number)
         found = (

@@ -13,19 +13,19 @@ from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.encode import Bodies, fitting, sizes_of
 from penstock.sinks.encoding.grouping import Group, ends_of, grouped, lined_up
+from penstock.sinks.encoding.kinds import MessageKind, schema_lines
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.routes import Route, schema_lines
 from penstock.sinks.subject import Template
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
 _AROUND = 4096
-_CACHED = 10_000  # pairs of a route and a number of changes
+_CACHED = 10_000  # pairs of a kind and a number of changes
 
 
 class Several:
-    """An `Encoder`: up to `most` changes and `largest` bytes of one route are one message."""
+    """An `Encoder`: up to `most` changes and `largest` bytes of one kind are one message."""
 
     def __init__(
         self, template: Template, layout: Layout, dialect: Dialect, rows: Bodies, headers: Headers,
@@ -36,15 +36,15 @@ class Several:
         self._most, self._largest = most, largest_body(headers.framing.limit, largest)
         self._joints = template.joints
         self._skip = len(dialect.separator)
-        self._known: dict[tuple[int, int], tuple[bytes, bytes, Route]] = {}
+        self._known: dict[tuple[int, int], tuple[bytes, bytes, MessageKind]] = {}
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        routed = self._rows.routes.of(part.columns)
-        rows = self._rows.of(part.columns, routed)
-        where = destinations(part, routed, self._joints)
+        row_kinds = self._rows.kinds.of(part.columns)
+        rows = self._rows.of(part.columns, row_kinds)
+        where = destinations(part, row_kinds, self._joints)
         groups = grouped(
-            where.kinds, where.tables, sizes_of(rows), most=self._most, largest=self._largest
+            where.numbers, where.tables, sizes_of(rows), most=self._most, largest=self._largest
         )
         bodies = list(self._bodies(rows, groups, where))
         return collected(
@@ -61,23 +61,23 @@ class Several:
         stops = list(accumulate((group.count for group in groups), initial=0))
         edges = bounds[stops].tolist()
         for group, (start, stop) in zip(groups, pairwise(edges), strict=True):
-            head, tail = self._around(where.routes[group.kind], group.count)
+            head, tail = self._around(where.kinds[group.number], group.count)
             # No separator before the first.
             yield b"".join([head, view[start + self._skip : stop], tail])
 
-    def _around(self, route: Route, count: int) -> tuple[bytes, bytes]:
+    def _around(self, kind: MessageKind, count: int) -> tuple[bytes, bytes]:
         """What stands before and after the elements of a body; kept, because messages repeat
-        routes and counts."""
-        key = id(route), count
+        kinds and counts."""
+        key = id(kind), count
         if key not in self._known:
             if len(self._known) >= _CACHED:
                 self._known.clear()
-            # With the route, so that no other has its id.
-            self._known[key] = (*self._made_around(route, count), route)
+            # With the kind, so that no other has its id.
+            self._known[key] = (*self._made_around(kind, count), kind)
         return self._known[key][:2]
 
-    def _made_around(self, route: Route, count: int) -> tuple[bytes, bytes]:
-        say, fields = self._dialect, self._layout.around(route.values)
+    def _made_around(self, kind: MessageKind, count: int) -> tuple[bytes, bytes]:
+        say, fields = self._dialect, self._layout.around(kind.values)
         if fields is None:
             return say.list_start(count), say.list_end
         head = say.start(len(fields) + 1)
@@ -101,22 +101,22 @@ def collected(
         for name in ("event_id", "cursor", "ordinal", "mark")
     )
     count = pa.array([b"%d" % group.count for group in groups], BINARY)
-    lines = schema_lines(where.routes)
+    lines = schema_lines(where.kinds)
     runs = tuple(_runs(groups, where, cursor, ordinal))
-    kinds = np.array([one.kind for one in groups], np.int32)
+    numbers = np.array([one.number for one in groups], np.int32)
     formatted = headers.of(
         runs,
         Columns(
             len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
         ),
-        None if lines is None else (kinds, lines),
+        None if lines is None else (numbers, lines),
     )
     sent = pa.array(bodies, BINARY)
     if compression is not None:
-        formatted, sent = compression.of(formatted, sent, kinds, where.routes)
+        formatted, sent = compression.of(formatted, sent, numbers, where.kinds)
     messages = Messages(
         runs, cursor, ordinal, event_id,
-        pa.array([where.subject(group.kind) for group in groups], BINARY), formatted,
+        pa.array([where.subject(group.number) for group in groups], BINARY), formatted,
         sent, sizes_of(formatted) + sizes_of(sent),
         np.array([group.count for group in groups], np.int64), ends_of(groups),
     )  # fmt: skip
@@ -128,7 +128,7 @@ def _runs(
 ) -> Iterator[OriginRun]:
     """The origins of the messages; `cursor` and `ordinal` are their places."""
     places = list(map(Place, cursor.to_pylist(), ordinal.to_pylist()))
-    owners = [where.origins[group.kind] for group in groups]
+    owners = [where.origins[group.number] for group in groups]
     start = 0
     for stop in range(1, len(groups) + 1):
         if stop == len(groups) or owners[stop] != owners[start]:

@@ -14,9 +14,9 @@ from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY
 from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.kinds import MessageKind
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.routes import Route
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
@@ -93,10 +93,10 @@ def test_every_form_is_read_back(
 
 def test_a_body_that_does_not_become_smaller_stays() -> None:
     noise = np.random.default_rng(1).bytes(200)
-    route = Route((), b"", None, dict.fromkeys(("backend", "namespace", "collection")), b"")
+    kind = MessageKind((), b"", None, dict.fromkeys(("backend", "namespace", "collection")), b"")
     bodies = pa.array([b"skipped", b"x" * 200, noise, b"", b"y" * 25], BINARY).slice(1)
     head = pa.array([b"A: 1\r\n", b"A: 2\r\n", b"", b"A: 4\r\n"], BINARY)
-    found, frames = Compression().of(head, bodies, np.zeros(4, np.int32), [route])
+    found, frames = Compression().of(head, bodies, np.zeros(4, np.int32), [kind])
     assert frames[1:].to_pylist() == bodies[1:].to_pylist()
     assert found[1:].to_pylist() == head[1:].to_pylist()
     assert found[0].as_py() == b"A: 1\r\nContent-Encoding: zstd\r\n"

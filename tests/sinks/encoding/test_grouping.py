@@ -1,4 +1,4 @@
-"""Which changes share a message: one route, in order per table, and cut where a prefix ends."""
+"""Which changes share a message: one kind, in order per table, and cut where a prefix ends."""
 
 from itertools import chain
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.sinks.encoding.grouping import Group, ends_of, grouped, lined_up
 
-# Routes: two of table a, two of table b, one of c, and a logical message, which is in no table.
+# Destinations: two of table a, two of b, one of c, and a logical message, which is in no table.
 TABLES = ["a", "a", "b", "b", "c", None]
 
 
@@ -26,7 +26,7 @@ def flat(found: list[list[int]]) -> list[int]:
     return list(chain.from_iterable(found))
 
 
-def test_changes_of_one_route_are_one_message() -> None:
+def test_changes_of_one_kind_are_one_message() -> None:
     assert rows(group([0] * 5)) == [[0, 1, 2, 3, 4]]
 
 
@@ -36,7 +36,7 @@ def test_changes_of_different_tables_pass_each_other() -> None:
     assert ends_of(groups).tolist() == [False, True, True]
 
 
-def test_another_route_of_the_same_table_closes_its_message() -> None:
+def test_another_kind_of_the_same_table_closes_its_message() -> None:
     """Insert, update, insert: the update must not overtake, nor be overtaken."""
     assert rows(group([0, 1, 0, 2, 0])) == [[0], [1], [3], [2, 4]]
 
@@ -77,7 +77,7 @@ def test_whatever_comes_in_what_may_be_stored_is_a_prefix(
     stored = rows(groups)
     assert sorted(flat(stored)) == list(range(count))
     for one, found in zip(groups, stored, strict=True):
-        assert {kinds[row] for row in found} == {one.kind}
+        assert {kinds[row] for row in found} == {one.number}
         assert one.last == found[-1]
         assert one.count == len(found) <= most
         assert sum(sizes[row] for row in found) <= largest or one.count == 1

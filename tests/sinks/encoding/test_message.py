@@ -221,7 +221,7 @@ def test_some_rows_may_have_no_image(encoding: Encoding, images: Any, batch_of: 
     assert two["before"] == one["data"] == {"id": 1, "name": "n00000000/00000001:1"}
 
 
-def test_each_route_of_a_batch_keeps_its_own_rows(batch_of: Any) -> None:
+def test_each_kind_of_a_batch_keeps_its_own_rows(batch_of: Any) -> None:
     batch = batch_of(
         5,
         collection=["a", "b.c", "a", None, "a"],

@@ -61,7 +61,7 @@ def source(batch_of: Any) -> Callable[[int], list[pa.RecordBatch]]:
     return lambda size: whole.to_batches(max_chunksize=size)
 
 
-def test_a_message_holds_changes_of_one_route(
+def test_a_message_holds_changes_of_one_kind(
     make: Any, messages: Any, batch_of: Any, stream: str
 ) -> None:
     batch = batch_of(6, 9, collection=["a", "b", "a", "b", "a", "a"])

@@ -1,7 +1,7 @@
-"""Routes: what rows have in common that determines a message's subject and its shared fields.
+"""Kinds of messages: what rows have in common that determines a subject and shared fields.
 
-A batch has few routes, and the same ones as the batch before it: what a route determines is made
-once and kept. The partition is no part of a route, because there may be thousands of them.
+A batch has few kinds, and the same ones as the batch before it: what a kind determines is made
+once and kept. The partition is no part of a kind, because there may be thousands of them.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from penstock.sinks.encoding.columns import (
 )
 from penstock.sinks.subject import Template, escape
 
-ROUTE = (
+KIND = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",
     "schema_version",
 )  # fmt: skip
@@ -31,13 +31,13 @@ TABLE_SCHEMA = b"Penstock-Table-Schema"
 _CACHED = 10_000
 _KEPT_SETS = 1000
 _KEY_BYTES = 1 << 16
-_SLOTS = (ctypes.c_int32 * len(ROUTE))(*(slot(name, (), batch=True) for name in ROUTE))
-_WIDTHS = (ctypes.c_int32 * len(ROUTE))(*(8 if name == "relation_id" else 0 for name in ROUTE))
+_SLOTS = (ctypes.c_int32 * len(KIND))(*(slot(name, (), batch=True) for name in KIND))
+_WIDTHS = (ctypes.c_int32 * len(KIND))(*(8 if name == "relation_id" else 0 for name in KIND))
 
 
-class Route(NamedTuple):
-    """What all changes of a route have in common. `subject` is what it determines of the subject:
-    the parts before, between and after the partitions' names. `table` is equal for routes of one
+class MessageKind(NamedTuple):
+    """What all changes of a kind have in common. `subject` is what it determines of the subject:
+    the parts before, between and after the partitions' names. `table` is equal for kinds of one
     table, and None where changes belong to none. `schema_line` is the header that names the version
     of the table's schema; empty where there is none."""
 
@@ -48,69 +48,69 @@ class Route(NamedTuple):
     schema_line: bytes
 
 
-class Routed(NamedTuple):
-    """The routes of some rows: `kinds` is the number of each row's route. `subjects` are the first
-    parts of the routes' subjects, then the second ones, and so on. `schema_lines`: None where all
+class RowKinds(NamedTuple):
+    """The kinds of some rows: `numbers` says which each row has. `subjects` are the first
+    parts of the kinds' subjects, then the second ones, and so on. `schema_lines`: None where all
     are empty."""
 
-    kinds: Numbers
-    routes: tuple[Route, ...]
+    numbers: Numbers
+    kinds: tuple[MessageKind, ...]
     subjects: tuple[Values, ...]
     fields: Values
     schema_lines: Values | None
 
 
-_Described = tuple[tuple[Route, ...], tuple[Values, ...], Values, Values | None]
+_Described = tuple[tuple[MessageKind, ...], tuple[Values, ...], Values, Values | None]
 
 
-class Routes:
-    """Finds the routes of batches. `subjects` are the parts of the subject that a route determines,
+class KindFinder:
+    """Finds the kinds of batches. `subjects` are the parts of the subject that a kind determines,
     `shared` gives the bytes of the fields that its changes share."""
 
     def __init__(
         self, subjects: Sequence[Template], shared: Callable[[Mapping[str, Any]], bytes]
     ) -> None:
         self._subjects, self._shared = subjects, shared
-        self._known: dict[tuple[Any, ...], Route] = {}
+        self._known: dict[tuple[Any, ...], MessageKind] = {}
         self._sets: dict[bytes, _Described] = {}
         self._key = ctypes.create_string_buffer(_KEY_BYTES)
 
-    def of(self, columns: Columns) -> Routed:
-        """The routes of a batch's rows, numbered in the order of their first rows."""
+    def of(self, columns: Columns) -> RowKinds:
+        """The kinds of a batch's rows, numbered in the order of their first rows."""
         plain = columns.native is None
-        kinds, firsts = _plain_kinds(columns) if plain else _native_kinds(columns)
+        numbers, firsts = _plain_kinds(columns) if plain else _native_kinds(columns)
         key = b"" if plain else self._native_key(columns, firsts)
         found = self._sets.get(key) if key else None
         if found is None:
             assert columns.batch is not None
             keys = zip(
-                *(columns.batch.column(name).take(firsts).to_pylist() for name in ROUTE),
+                *(columns.batch.column(name).take(firsts).to_pylist() for name in KIND),
                 strict=True,
             )
             found = self._described(keys)
             if key:
                 self._sets = {} if len(self._sets) >= _KEPT_SETS else self._sets
                 self._sets[key] = found
-        return Routed(kinds, *found)
+        return RowKinds(numbers, *found)
 
     def _native_key(self, columns: Columns, firsts: Numbers) -> bytes:
-        """The values of the routes as one key; empty when they are too many."""
+        """The values of the kinds as one key; empty when they are too many."""
         size = native.kernel().penstock_rows_keys(
-            columns.native, _SLOTS, _WIDTHS, len(ROUTE), address(firsts), len(firsts),
+            columns.native, _SLOTS, _WIDTHS, len(KIND), address(firsts), len(firsts),
             self._key, _KEY_BYTES,
         )  # fmt: skip
         return ctypes.string_at(self._key, max(size, 0))
 
     def _described(self, keys: Iterable[tuple[Any, ...]]) -> _Described:
-        routes = tuple(self._known.get(key) or self._new(key) for key in keys)
-        parts = zip(*(route.subject for route in routes), strict=True)
-        fields = Values([route.fields for route in routes])
-        return routes, tuple(map(Values, parts)), fields, schema_lines(routes)
+        kinds = tuple(self._known.get(key) or self._new(key) for key in keys)
+        parts = zip(*(kind.subject for kind in kinds), strict=True)
+        fields = Values([kind.fields for kind in kinds])
+        return kinds, tuple(map(Values, parts)), fields, schema_lines(kinds)
 
-    def _new(self, key: tuple[Any, ...]) -> Route:
+    def _new(self, key: tuple[Any, ...]) -> MessageKind:
         if len(self._known) >= _CACHED:
             self._known.clear()
-        values = dict(zip(ROUTE, key, strict=True))
+        values = dict(zip(KIND, key, strict=True))
         # A document database's namespace is its database; it has no schema, and no relation ids.
         values["schema"] = None if is_document(values) else values["namespace"]
         subject = tuple(part.render(values).encode() for part in self._subjects)
@@ -118,19 +118,19 @@ class Routes:
         # A logical message is in no table, and stands for a moment of all of them; what concerns a
         # whole table concerns all of its hash partitions.
         is_moment = values["operation"] in _OF_NO_ROW or values["collection"] is None
-        self._known[key] = route = Route(
+        self._known[key] = kind = MessageKind(
             subject,
             self._shared(values),
             None if is_moment else table,
             values,
             _schema_line(values),
         )
-        return route
+        return kind
 
 
-def schema_lines(routes: Sequence[Route]) -> Values | None:
-    """The headers of routes that name schemas; None where all are empty."""
-    lines = [route.schema_line for route in routes]
+def schema_lines(kinds: Sequence[MessageKind]) -> Values | None:
+    """The headers of kinds that name schemas; None where all are empty."""
+    lines = [kind.schema_line for kind in kinds]
     return Values(lines) if any(lines) else None
 
 
@@ -140,15 +140,15 @@ def _schema_line(values: Mapping[str, Any]) -> bytes:
     return b"" if not version else b"\r\n%b: %b" % (TABLE_SCHEMA, escape(version).encode())
 
 
-def is_document(route: Mapping[str, Any]) -> bool:
-    """Whether a route is of a source without schemas: a document database."""
-    return route["relation_id"] is None and route["namespace"] == route["database"]
+def is_document(values: Mapping[str, Any]) -> bool:
+    """Whether a kind is of a source without schemas: a document database."""
+    return values["relation_id"] is None and values["namespace"] == values["database"]
 
 
 def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     kinds, firsts = np.empty(columns.rows, np.int32), np.empty(columns.rows, np.int32)
     found = native.kernel().penstock_rows_kinds(
-        columns.native, _SLOTS, _WIDTHS, len(ROUTE), columns.rows, address(kinds), address(firsts)
+        columns.native, _SLOTS, _WIDTHS, len(KIND), columns.rows, address(kinds), address(firsts)
     )
     if found < 0:
         raise MemoryError
@@ -158,7 +158,7 @@ def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
 def _plain_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
     """The same without the kernel. Few of the columns differ from row to row."""
     assert columns.batch is not None
-    encoded = [columns.batch.column(name).dictionary_encode("encode") for name in ROUTE]
+    encoded = [columns.batch.column(name).dictionary_encode("encode") for name in KIND]
     varying = [one.indices.to_pylist() for one in encoded if len(one.dictionary) > 1]
     if not varying:
         return np.zeros(columns.rows, np.int32), np.zeros(1, np.int32)
