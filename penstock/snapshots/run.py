@@ -4,6 +4,8 @@ A connection that is lost, or `snapshot.max_age`, ends a snapshot of the source,
 table whose ranges rows do not leave is read on under another one, every other from its beginning.
 """
 
+import os
+import sys
 import threading
 import time
 import zlib
@@ -30,7 +32,8 @@ from penstock.snapshots.retention import Kept
 from penstock.snapshots.work import HEADER, SnapshotPart, SnapshotPlan, Work, read_header
 from penstock.snapshots.writing import ChunkWriter
 
-_PAGE = 4  # chunks that are read at a time
+_PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
+_NICE = 19  # of the threads that read: running pipelines come first
 _RANGE = 16  # and that a range has, about
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
@@ -286,15 +289,18 @@ class SnapshotRun:
     def _read(self, taken: TableSnapshot, planned: Future[None], room: int) -> None:
         """Parts, one after the other, until none is left."""
         try:
+            if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             with self._stream() as stream, taken.source.opened(self._is_over) as pages:
                 writer = self._writer(stream, taken, room)
                 decoder = self.job.feed.decoder(images_for(self._sink.encoding))
                 planned.result()
                 rows, size = self._settings.chunk_rows, min(self._settings.chunk_bytes, room)
+                chunks = 1 if self._settings.rate else _PAGE
 
                 def slices(part: SnapshotPart) -> Iterator[Any]:
                     # Of several chunks: what is left at the end of a page is a small one.
-                    for page in pages(part.range, _PAGE * rows, _PAGE * size):
+                    for page in pages(part.range, chunks * rows, chunks * size):
                         for batch in decoder.decode(page):
                             yield from cut(writer.form.rows(batch), most=rows, size=size)
 
