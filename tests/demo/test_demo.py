@@ -130,7 +130,12 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
 
 @pytest.mark.parametrize(
     ("source", "stand_in"),
-    [("mongodb", "SecantusDB"), ("dynamodb", "moto"), ("cosmos", "a server of penstock's own")],
+    [
+        ("mongodb", "SecantusDB"),
+        # tests/demo/test_servers.py starts the stand-ins of these.
+        pytest.param("dynamodb", "moto", marks=pytest.mark.thorough),
+        pytest.param("cosmos", "a server of penstock's own", marks=pytest.mark.thorough),
+    ],
 )
 def test_another_source_says_that_it_is_a_stand_in_and_gets_its_verdict(
     demo: Demo, temporary: Path, source: str, stand_in: str

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "mongodb.md"
 
 
+@pytest.mark.thorough  # the library example is such a job, too, and is run by the suite
 def test_the_job_of_the_page_goes_on_after_a_kill_and_repeats_nothing(
     nats: Nats, tmp_path: Path
 ) -> None:

@@ -178,6 +178,8 @@ def test_a_server_that_fails_and_throttles_and_lets_iterators_expire_costs_nothi
         assert_exact(server, source, [message.id for message in messages(nats, stream)])
 
 
+# The splits under kills run through the whole pipeline, and the iterator reads DynamoDB Local.
+@pytest.mark.thorough
 def test_dynamodb_local_is_delivered_exactly_once(tmp_path: Path, nats: Nats, stream: str) -> None:
     try:
         local = DynamodbLocal()

@@ -36,7 +36,9 @@ def changes_of(bodies: list[dict[str, Any]], subjects: list[str]) -> list[dict[s
     return found
 
 
-@pytest.mark.parametrize("packing", ["change", pytest.param("batch", marks=pytest.mark.thorough)])
+# Order and prefixes with hash partitions are the sink's own tests; kills are other sources'.
+@pytest.mark.thorough
+@pytest.mark.parametrize("packing", ["change", "batch"])
 def test_documents_keep_their_partition_and_their_order_under_kill_9(
     packing: str, database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -67,10 +67,11 @@ def victim(run: Run, random: random.Random) -> psutil.Process | None:
     return random.choice(found) if found else None
 
 
+# So do DynamoDB's shards and Cosmos DB's key ranges, under the same kills.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "polled",
-    # Read by tasks: so are DynamoDB's splits, under the same kills.
-    [False, pytest.param(True, marks=pytest.mark.thorough)],
+    [False, True],
     ids=["read by one", "read by tasks"],
 )
 def test_splits_and_merges_are_exact_under_kill_9(

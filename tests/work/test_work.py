@@ -51,7 +51,7 @@ def limits() -> dict[str, Any]:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("kernels", ["plain", "native"])
+@pytest.mark.parametrize("kernels", [pytest.param("plain", marks=pytest.mark.thorough), "native"])
 def test_a_change_costs_no_more_work_than_it_did(kernels: str, limits: dict[str, Any]) -> None:
     with Nats() as nats:
         try:

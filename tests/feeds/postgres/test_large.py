@@ -15,7 +15,10 @@ _ROWS = 300_000
 _MIB = 2**20
 
 
-@pytest.fixture(scope="module", params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(one, marks=pytest.mark.thorough) for one in (15, 16)), 18],
+)
 def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """One that starts to stream, or to spill, soon."""
     settings = {"logical_decoding_work_mem": "256kB", "fsync": False, "max_wal_size": "4GB"}

@@ -147,7 +147,7 @@ def test_a_promotion_with_all_that_we_have_is_no_gap(standby: tuple[Postgres, Po
     assert len({row["event_id"] for row in story.rows}) == 20
 
 
-@pytest.fixture(params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])
+@pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.thorough) for one in (15, 16)), 18])
 def recovered(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Postgres]]:
     """(a server, a base backup of it that comes up on a timeline of its own)."""
     try:

@@ -195,7 +195,7 @@ def test_a_slot_of_another_database_is_refused(reader: Reader, postgres: Postgre
         postgres.execute(f"SELECT pg_drop_replication_slot('{reader.slot}')")
 
 
-@pytest.fixture(params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])
+@pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.thorough) for one in (15, 16)), 18])
 def forgetful(request: pytest.FixtureRequest) -> Iterator[Database]:
     """A database on a server that keeps hardly any WAL for slots."""
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}

@@ -24,7 +24,8 @@ from penstock.sinks.settings import PressureSettings
 from tests.progress import Noted
 from tests.servers import Nats, free_port
 
-SURE = ["exactly-once", "deduplicated"]
+# `test_versions` has a kill with the other delivery, too.
+SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
 
 
 class Clock:

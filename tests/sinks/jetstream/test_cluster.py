@@ -21,7 +21,8 @@ from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
-SURE = ["exactly-once", "deduplicated"]
+# `test_versions` has a kill with the other delivery, too.
+SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
 
 
 @pytest.fixture(scope="module")

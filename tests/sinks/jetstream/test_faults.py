@@ -18,7 +18,8 @@ from tests.servers import Nats
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
-SURE = ["exactly-once", "deduplicated"]
+# `test_versions` has a kill with the other delivery, too.
+SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
 BATCHES = 12
 
 

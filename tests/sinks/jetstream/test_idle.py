@@ -18,6 +18,7 @@ from tests.sinks.conftest import MakeBatch
 pytestmark = pytest.mark.live
 
 TIMEOUT = 2.0
+SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
 
 
 def settings(nats: Nats, stream: str, delivery: str) -> JetStreamSettings:
@@ -30,7 +31,7 @@ def settings(nats: Nats, stream: str, delivery: str) -> JetStreamSettings:
     )
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated"])
+@pytest.mark.parametrize("delivery", SURE)
 def test_a_pause_between_writes_is_no_fault(
     nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
 ) -> None:
@@ -42,7 +43,7 @@ def test_a_pause_between_writes_is_no_fault(
     assert [note for note in told if not note.get("connected", True)] == []
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated"])
+@pytest.mark.parametrize("delivery", SURE)
 def test_a_pause_inside_an_open_end_is_no_fault(
     nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
 ) -> None:
