@@ -223,18 +223,12 @@ class Connection:
         if not self.collect(take, timeout or self._timeout):
             raise Unavailable(f"{self.address} does not answer on {subject}")
 
-    def subscribe(self, subject: str, queue: str = "") -> int:
+    def subscribe(self, subject: str, queue: str = "") -> None:
         """Messages under the subject (may have wildcards) come out of `receive` from now on; in a
-        queue group each goes to one member. Returns a number for `unsubscribe`. Raises
-        Unavailable, SettingsError."""
+        queue group each goes to one member. Raises Unavailable, SettingsError."""
         self._subscriptions += 1
         self.send(protocol.sub(subject, self._subscriptions, queue))
         self.ping()
-        return self._subscriptions
-
-    def unsubscribe(self, number: int) -> None:
-        """Ends a subscription; what has arrived already stays. Raises Unavailable."""
-        self.send(protocol.unsub(number))
 
     def check(self) -> None:
         """Takes in all that has arrived; raises Unavailable when the server has closed the

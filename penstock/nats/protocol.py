@@ -72,11 +72,6 @@ def sub(subject: str, sid: int, queue: str = "") -> bytes:
     return f"SUB {subject} {group}{sid}\r\n".encode()
 
 
-def unsub(sid: int) -> bytes:
-    """UNSUB."""
-    return b"UNSUB %d\r\n" % sid
-
-
 def pub(subject: str, reply: str, payload: bytes) -> bytes:
     """PUB with a reply subject."""
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload)
