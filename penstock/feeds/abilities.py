@@ -216,6 +216,14 @@ class TakesSnapshots(Protocol):
         ...
 
 
+@runtime_checkable
+class OrdersNoPartitions(Protocol):
+    """A feed with snapshots whose partitions' places have no common order: no position tells
+    whether a change is in a snapshot."""
+
+    has_no_common_order: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSelection:
     """A part of a table. `where`: a condition in the source's own language, "" for all rows.

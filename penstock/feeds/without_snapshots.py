@@ -1,4 +1,4 @@
-"""The gap policy of a feed whose snapshots, if it has any, have no position in its log."""
+"""The gap policy of a feed that has no snapshots."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,8 +8,8 @@ from pydantic import BeforeValidator
 def _refuse(value: Any) -> Any:
     if value == "resnapshot":
         raise ValueError(
-            "`resnapshot` needs snapshots with a position, which this source does not have; write"
-            " `fail`, or `continue` and load the data anew"
+            "`resnapshot` needs snapshots, which this source does not have; write `fail`, or"
+            " `continue` and load the data anew"
         )
     return value
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import LeaseLost, Malformed
 from penstock.leases import Lease, LeaseStore
-from penstock.position import Place
+from penstock.position import Bookmarks, PartitionId, Place
 
 GapRow = dict[str, Any]
 
@@ -26,6 +26,30 @@ def gap_id(partition: str, cause: str, after: str, mark: Mapping[str, Any] | Non
     """The same for the same hole, however often it is found."""
     text = json.dumps([partition, cause, after, mark or {}], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def losses(rows: Mapping[str, GapRow]) -> str:
+    """A text that is another one after each loss of changes, each time that one is found again, and
+    once reading goes on after it; "" where nothing was ever lost. Pure."""
+    known = [
+        (name, [[gap["id"], gap["to"]] for gap in row["gaps"]])
+        for name, row in sorted(rows.items())
+        if row["gaps"]
+    ]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16] if known else ""
+
+
+def unpublished(rows: Mapping[str, GapRow], saved: Bookmarks) -> list[str]:
+    """The stale partitions of which changes were read before their last gap that are not saved as
+    stored yet. A partition without a bookmark is done. Pure."""
+    found = []
+    for name, row in rows.items():
+        bookmark = saved.get(PartitionId(name))
+        if row["stale"] and row["gaps"] and bookmark is not None and not bookmark.ended:
+            before = row["gaps"][-1]["from"]
+            if before and (bookmark.place is None or bookmark.place < _place(before)):
+                found.append(name)
+    return found
 
 
 class Gaps:
@@ -72,12 +96,12 @@ class Gaps:
 
         self._change(partition, note)
 
-    def clear(self, partition: str, *, seen: str | None = None) -> None:
+    def clear(self, partition: str, *, seen: GapRow | None = None) -> None:
         """The partition is mended: it is not stale any more. Its gaps stay on record. `seen`: the
-        id of the last gap that was mended; it stays stale where another one came after that."""
+        row whose gaps were mended; it stays stale where another one was found after that."""
 
         def note(row: GapRow) -> None:
-            if seen is None or (row["gaps"] and row["gaps"][-1]["id"] == seen):
+            if seen is None or losses({"": row}) == losses({"": seen}):
                 row["stale"] = False
 
         self._change(partition, note)

@@ -212,7 +212,7 @@ class PartitionReader:
                 # What is lost, and what to do about it, is found by following again.
                 self._is_in_doubt = True
             else:
-                if pages:
+                if pages or following.begins:
                     self._end_gaps(following.begins or str(pages[0].first))
                 return pages
 

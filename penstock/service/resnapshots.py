@@ -1,18 +1,18 @@
 """`on_gap: resnapshot`: after a gap every table of the backend is taken anew, and then its
-partition is not stale any more.
+partitions are not stale any more.
 
-What is missing is read from the records of runs each time: nothing is lost with the service.
+A snapshot mends the gaps that were on record before it began: each run's record says which. So no
+clocks and no positions of before and after a gap are compared. What is missing is read from the
+records of runs each time: nothing is lost with the service.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
 
 import structlog
 
-from penstock.leases.gaps import Gaps
+from penstock.leases.gaps import GapRow, Gaps, losses
 from penstock.snapshots.catalog import Known
 from penstock.snapshots.records import RunRecord
 from penstock.table_schema import TableName
@@ -23,37 +23,25 @@ _AGAIN = 60.0  # seconds after which a table whose run failed is asked for again
 log = structlog.get_logger("penstock")
 
 
-class Passed(NamedTuple):
-    """A gap that reading has passed: where it went on, and when the gap was found (seconds since
-    1970). Positions of before and after a gap may be of different servers."""
-
-    to: str
-    found_at: float
-
-
-def passed(row: Mapping[str, Any]) -> Passed | None:
-    """The last gap of a stale partition that is to be mended so, once changes go on after it."""
-    last = row["gaps"][-1] if row["gaps"] else None
-    if last is None or not row["stale"] or last["policy"] != "resnapshot" or not last["to"]:
-        return None
-    return Passed(str(last["to"]), datetime.fromisoformat(last["at"]).timestamp())
+def to_mend(rows: Mapping[str, GapRow]) -> dict[str, GapRow]:
+    """The stale partitions that are to be mended so. Empty as long as changes do not go on after
+    the last gap of each of them: one snapshot mends them all."""
+    found = {
+        name: row
+        for name, row in rows.items()
+        if row["stale"] and row["gaps"] and row["gaps"][-1]["policy"] == "resnapshot"
+    }
+    return found if all(row["gaps"][-1]["to"] for row in found.values()) else {}
 
 
 def outdated(
-    tables: Sequence[Known], records: Sequence[RunRecord], gap: Passed, now: float
+    tables: Sequence[Known], records: Sequence[RunRecord], lost: str, now: float
 ) -> tuple[list[Known], bool]:
-    """The tables that are to be asked for now, because they have no snapshot from after the gap,
-    nor one that runs or failed just now; and whether all have one (of no table that is not known).
-    Pure."""
+    """The tables that are to be asked for now, because they have no snapshot from after what was
+    `lost` (see `losses`), nor one that runs or failed just now; and whether all have one (of no
+    table that is not known). Pure."""
     records = [one for one in records if not one.is_partial]
-    done = {
-        one.name
-        for one in records
-        if one.state == "done"
-        and one.begun_at >= gap.found_at
-        # Without the era, which the end of a gap has not.
-        and one.position.rpartition("-")[2] >= gap.to
-    }
+    done = {one.name for one in records if one.state == "done" and one.gap == lost}
     busy = {
         one.name
         for one in records
@@ -64,15 +52,20 @@ def outdated(
 
 
 class Resnapshots:
-    """Looks at the gaps of these backends. Used by one thread. Everything raises Unavailable,
-    SettingsError."""
+    """Looks at the gaps of these backends. `waits`: whether a snapshot would be too early, by a
+    backend's gaps. Used by one thread. Everything raises Unavailable, SettingsError."""
 
-    def __init__(self, backends: Sequence[str], gaps: Callable[[str], Gaps]) -> None:
-        self._backends, self._gaps = backends, gaps
+    def __init__(
+        self,
+        backends: Sequence[str],
+        gaps: Callable[[str], Gaps],
+        waits: Callable[[str, Mapping[str, GapRow]], object] = lambda *_: False,
+    ) -> None:
+        self._backends, self._gaps, self._waits = backends, gaps, waits
         self._look_at = 0.0
-        # By backend and gap: every table that was followed since the gap was first seen. One that
-        # is not followed any more is not mended.
-        self._affected: defaultdict[tuple[str, str], dict[TableName, Known]] = defaultdict(dict)
+        # By backend: every table that was followed since a gap was first seen. One that is not
+        # followed any more is not mended.
+        self._affected: defaultdict[str, dict[TableName, Known]] = defaultdict(dict)
 
     def look(
         self,
@@ -86,16 +79,19 @@ class Resnapshots:
         self._look_at = time.monotonic() + _LOOK
         for backend in self._backends:
             gaps = self._gaps(backend)
-            for partition, row in gaps.rows().items():
-                if (gap := passed(row)) is None:
-                    continue
-                identity = row["gaps"][-1]["id"]
-                affected = self._affected[backend, identity]
-                affected |= {one.name: one for one in tables if one.source.backend == backend}
-                missing, is_mended = outdated([*affected.values()], records(), gap, time.time())
-                for each in missing:
-                    request(each.name)
-                if is_mended:
-                    gaps.clear(partition, seen=identity)
-                    del self._affected[backend, identity]
+            rows = gaps.rows()
+            stale = to_mend(rows)
+            if not stale or self._waits(backend, rows):
+                continue
+            affected = self._affected[backend]
+            affected |= {one.name: one for one in tables if one.source.backend == backend}
+            missing, is_mended = outdated(
+                [*affected.values()], records(), losses(rows), time.time()
+            )
+            for each in missing:
+                request(each.name)
+            if is_mended:
+                for partition, row in stale.items():
+                    gaps.clear(partition, seen=row)
                     log.warning("lost changes are mended", backend=backend, partition=partition)
+                del self._affected[backend]

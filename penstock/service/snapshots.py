@@ -5,7 +5,7 @@ so only the instance that holds the lease subscribes. A server that is away is w
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
@@ -17,6 +17,8 @@ from penstock.backoff import delays
 from penstock.closing import Closes
 from penstock.config import Pipeline
 from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.feeds import OrdersNoPartitions
+from penstock.leases.gaps import GapRow, losses, unpublished
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
 from penstock.position import Bookmarks
@@ -60,6 +62,7 @@ class Snapshots(Closes):
         self._resnapshots = Resnapshots(
             [each.backend for each in self._sources if each.feed.on_gap == "resnapshot"],
             lambda backend: self._positions(backend).gaps,
+            self._unpublished,
         )
         self._has_resumed = False
         self._said = ""
@@ -188,10 +191,22 @@ class Snapshots(Closes):
         return self._positions(backend).load()
 
     def _gap(self, backend: str) -> str:
-        """The last gap of each partition, and whether it was passed."""
+        """See `Job.gap`. Raises Unavailable while changes from before a gap are not published, and
+        nothing could tell them from those after the snapshot."""
         rows = self._positions(backend).gaps.rows()
-        last = {name: row["gaps"][-1] for name, row in sorted(rows.items()) if row["gaps"]}
-        return " ".join(f"{name}:{gap['id']}:{gap['to']}" for name, gap in last.items())
+        for partition in self._unpublished(backend, rows):
+            raise Unavailable(
+                f"changes of {partition} from before a gap are not published yet",
+                hint="ask again when the pipeline has published them",
+            )
+        return losses(rows)
+
+    def _unpublished(self, backend: str, rows: Mapping[str, GapRow]) -> Sequence[str]:
+        """Partitions of which changes from before a gap would come after a snapshot, and undo
+        rows of it: without a common order no position tells."""
+        (feed,) = (each.feed for each in self._sources if each.backend == backend)
+        ordered = not isinstance(feed, OrdersNoPartitions)
+        return () if ordered else unpublished(rows, self._bookmarks(backend))
 
     def _positions(self, backend: str) -> Positions:
         pipeline = self._pipeline

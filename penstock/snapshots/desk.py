@@ -32,7 +32,7 @@ from penstock.table_schema import TableName
 log = structlog.get_logger("penstock")
 
 
-_SHOWN = "position", "lsn", "ranges", "done", "chunks", "rows", "bytes"
+_SHOWN = "position", "lsn", "gap", "ranges", "done", "chunks", "rows", "bytes"
 ALIVE = 10.0  # seconds after which the record of a run is stored again
 
 
@@ -285,7 +285,7 @@ class Desk:
 def _complete(record: RunRecord, meta: Mapping[str, Any]) -> RunRecord:
     return replace(
         record, state="done", position=meta["position"], lsn=meta["lsn"], done=record.ranges,
-        chunks=meta["batch_count"], rows=meta["row_count"],
+        chunks=meta["batch_count"], rows=meta["row_count"], gap=meta.get("losses") or "",
     )  # fmt: skip
 
 

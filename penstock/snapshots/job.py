@@ -52,6 +52,7 @@ class RunProgress:
 
     position: str = ""
     lsn: str = ""
+    gap: str = ""  # the job's, before the source's snapshot
     ranges: int = 0
     done: int = 0
     chunks: int = 0

@@ -64,6 +64,7 @@ class Meta:
             "compression": self.compression,
             "dictionary": None,
             "exact": self.is_exact,
+            "losses": plan.gap or None,
             "stream": changes,
             "stream_created": plan.created,
             "start_sequence": plan.start,

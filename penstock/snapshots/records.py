@@ -32,7 +32,8 @@ _ID = re.compile(r"snap-[0-9A-Z]{26}")
 class RunRecord:
     """How a run is, or how it ended. `ranges` is 0 until the table was cut. `by`: the run that took
     its place, after the service had ended in the middle of it. `options`: see `SnapshotOptions`;
-    plain JSON, without those that were not given."""
+    plain JSON, without those that were not given. `gap`: see `Job.gap`, before the source's
+    snapshot, and unchanged after all of it was read."""
 
     snapshot_id: str
     pipeline: str
@@ -43,6 +44,7 @@ class RunRecord:
     state: State
     position: str = ""
     lsn: str = ""
+    gap: str = ""
     ranges: int = 0
     done: int = 0
     chunks: int = 0

@@ -87,9 +87,7 @@ class SnapshotRun:
                 kept = self._kept(stream)
                 if self.job.resumes:
                     self._restore(stream)
-                # Changes after the point are not committed yet: they come after this.
-                start = stream.end(self._sink.stream)
-                self._run(stream, kept, start)
+                self._run(stream, kept)
         except BaseException as error:
             self._stopped.set()
             is_left = self._is_left or not self.job.is_ours()
@@ -107,14 +105,14 @@ class SnapshotRun:
         kept.refuse(settings.max_age)
         return kept
 
-    def _run(self, stream: InitStream, kept: Kept, start: Start) -> None:
+    def _run(self, stream: InitStream, kept: Kept) -> None:
         """Under one snapshot of the source after the other. An error that passes ends the one that
         it is of, once the table was cut."""
         waits, tried = delays(limit=1.0), 0
         while True:
             done = len(self._work.done)
             try:
-                if self._finish(stream, kept, start):
+                if self._finish(stream, kept):
                     return
             except Unavailable as error:
                 tried = 1 if len(self._work.done) > done else tried + 1
@@ -128,9 +126,12 @@ class SnapshotRun:
             if self.is_cancelled or self._is_left:  # since we looked
                 self._stopped.set()
 
-    def _finish(self, stream: InitStream, kept: Kept, start: Start) -> bool:
+    def _finish(self, stream: InitStream, kept: Kept) -> bool:
         """Reads what is left under one snapshot of the source; whether that was all."""
-        self._gap = self.job.gap()
+        self._gap = self.progress.gap = self.job.gap()
+        # Changes after the point are not committed yet: they come after this. Those from before a
+        # gap are in the stream already: over rows from after the gap they would be wrong.
+        start = stream.end(self._sink.stream)
         with self._snapshot() as taken:
             self._ends_at = time.monotonic() + self._settings.max_age
             self._begin_on(stream, taken)

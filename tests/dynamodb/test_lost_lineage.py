@@ -491,6 +491,33 @@ def test_the_end_of_a_gap_is_known_when_empty_pages_come_first(server: StreamsSe
     assert recorder.found == [("trimmed", ""), ("trimmed", sequence(shard.sequences[2]))]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_gap_that_no_record_comes_after_has_an_end(server: StreamsServer, gone: bool) -> None:
+    """An idle shard, whose pages stay empty; or one that is not there any more."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b")
+    stream.trim(shard, 2)
+    if gone:
+        stream.split(shard)
+        shard.gone = True
+    recorder = Recorder()
+    reader = PartitionReader(
+        feed_of(server, "resnapshot"),
+        PartitionId(f"{stream.label}/{shard.id}"),
+        Bookmark(place_of(sequence(shard.sequences[0])), {}),
+        recorder,
+    )
+    deadline = time.monotonic() + 60
+    while not recorder.found or not recorder.found[-1][1]:
+        assert time.monotonic() < deadline
+        assert not reader.step(0.05).pages
+    (cause, first), (_, end) = recorder.found
+    assert (cause, first) == ("shard_gone" if gone else "trimmed", "")
+    moment = datetime.fromisoformat(end.removeprefix("end at " if gone else "tip at "))
+    assert abs(moment.timestamp() - server.now) < 60
+
+
 @pytest.mark.parametrize("operation", ["GetShardIterator", "GetRecords"])
 def test_a_loss_that_passes_by_itself_is_asked_for_again_after_half_a_minute(
     server: StreamsServer, operation: str

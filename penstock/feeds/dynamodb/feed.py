@@ -45,6 +45,8 @@ _SKEW = 60.0
 class DynamodbFeed:
     """The implementation of `feeds.Feed`. It is its settings."""
 
+    has_no_common_order = True  # see `feeds.OrdersNoPartitions`
+
     def __init__(self, settings: DynamodbSettings) -> None:
         self.settings = settings
         self._streams = TableStreams(settings, lambda: self._client)

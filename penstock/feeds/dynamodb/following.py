@@ -147,6 +147,7 @@ class DynamodbFollowing:
     def end(self) -> None:
         """There is nothing to read."""
         self._drained = True
+        self._begin_at("end")
 
     def _call(self) -> Page | None:
         """One call of GetRecords; the page, if there are records for us."""
@@ -268,10 +269,17 @@ class DynamodbFollowing:
     def _note_nothing(self) -> None:
         """A page without records. The place stays, and is known to be newer now and then."""
         self._reach.found_nothing(self._now())
+        if self._drained or not self._tip.is_sought:
+            self._begin_at("end" if self._drained else "tip")
         if self._drained or self._reach.through - self._ages.newest >= _RENEW:
             self._ages.renew(self._reach.through)
             if self._after is None or self._scans:
                 self._beginning = self._beginning.read_through(self._reach.through, self._now())
+
+    def _begin_at(self, what: str) -> None:
+        """Without a record: the end of a shard, or its tip, as of this moment."""
+        moment = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
+        self.begins = self.begins or f"{what} at {moment.replace('+00:00', 'Z')}"
 
     @property
     def drained(self) -> bool:

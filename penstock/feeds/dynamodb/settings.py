@@ -8,7 +8,6 @@ from pydantic import Field, field_validator, model_validator
 
 from penstock.errors import Malformed
 from penstock.feeds import At
-from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
 from penstock.position import bookmarks_from_json
 from penstock.settings import Duration, Secret, Settings, Start
 
@@ -46,9 +45,10 @@ class DynamodbSettings(Settings):
     """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`,
     `snapshot` (latest, and once a snapshot of the table's items), a time with a zone, or a
     token."""
-    on_gap: PolicyWithoutSnapshots = "fail"
+    on_gap: Literal["fail", "continue", "resnapshot"] = "fail"
     """When changes are lost (trimmed after 24 hours, the stream was disabled and enabled): stop
-    this backend and say so, or go on after the gap and say so."""
+    this backend and say so, or go on after the gap and say so; `resnapshot` then takes a snapshot
+    of the table."""
     tenant: str = Field("none", pattern=r"^(none|field:.+)$")
     """What fills the column `tenant`: `none`, or `field:<attribute>` of the item."""
     polled: bool = True
