@@ -5,7 +5,7 @@ service stopped, its chunks expired) is asked for again.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -143,7 +143,7 @@ class Bootstrap:
         if meta["snapshot_id"] != self.table.snapshot_id:
             # The service began again, under another id, what it had not finished.
             if meta["snapshot_id"] > self.table.snapshot_id and not _is_partial(meta):
-                self._follow(meta["snapshot_id"])
+                self.follow(meta["snapshot_id"])
             return None
         self._prepare(meta["schema_version"])
         if problem := differs(meta, list(self._chunks.values())):
@@ -160,7 +160,7 @@ class Bootstrap:
             self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
             cursor=self.table.cursor or str(meta["position"]).rpartition(":")[0],
             sequence=int(meta["start_sequence"]) - 1, places={},
-            relation_id=meta.get("relation_id"),
+            relation_id=meta.get("relation_id"), losses=meta.get("losses") or "",
         )  # fmt: skip
         self._target.finish(found)
         return found
@@ -206,19 +206,19 @@ class Bootstrap:
                     f"nobody takes a snapshot of {self.progress.name}: {error.message}",
                     hint=f"is the pipeline {self.announced.pipeline} running? start it first",
                 ) from None
-            self._follow(stored)
+            self.follow(stored)
             return
         if answer.get("again"):  # the service cannot say yet, or not now
             self._asked_at += _AGAIN - _SILENCE
             return
         if "error" in answer:
             raise SettingsError(answer["error"], hint=answer.get("hint", ""))
-        self._follow(answer["snapshot_id"])
+        self.follow(answer["snapshot_id"])
 
     def _stored(self) -> str | None:
         """The last snapshot of the table, if the changes after it are there still."""
         api = JetStream(self._connection)
-        meta = self._last_meta(api)
+        meta = last_meta(api, self._init, self.announced.name)
         if meta is None:
             return None
         stream = api.stream(meta["stream"])
@@ -228,23 +228,9 @@ class Bootstrap:
             return None
         return str(meta["snapshot_id"])
 
-    def _last_meta(self, api: JetStream) -> Mapping[str, Any] | None:
-        """Of a whole table: others may ask for parts of it."""
-        subject, found = f"init.meta.{self._token}", None
-        message = api.last(self._init, subject)
-        if message is None:
-            return None
-        last = body_of(message.headers, message.payload)
-        if not _is_partial(last):
-            return last
-        sequence = 0
-        while message := api.next(self._init, subject, sequence + 1):
-            sequence = message.sequence
-            meta = body_of(message.headers, message.payload)
-            found = found if _is_partial(meta) else meta
-        return found
-
-    def _follow(self, snapshot_id: str) -> None:
+    def follow(self, snapshot_id: str) -> None:
+        """This one is loaded: it runs, or is complete."""
+        self._asked_at = self._clock()
         if snapshot_id == self.table.snapshot_id:
             return
         self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
@@ -274,6 +260,23 @@ class Bootstrap:
             raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
         self.table = replace(self.table, snapshot_id="")
         self._request()
+
+
+def last_meta(api: JetStream, init: str, name: Sequence[str]) -> Mapping[str, Any] | None:
+    """The newest of a whole table: others may ask for parts of it."""
+    subject, found = f"init.meta.{'.'.join(map(escape, name))}", None
+    message = api.last(init, subject)
+    if message is None:
+        return None
+    last = body_of(message.headers, message.payload)
+    if not _is_partial(last):
+        return last
+    sequence = 0
+    while message := api.next(init, subject, sequence + 1):
+        sequence = message.sequence
+        meta = body_of(message.headers, message.payload)
+        found = found if _is_partial(meta) else meta
+    return found
 
 
 def _is_partial(meta: Mapping[str, Any]) -> bool:

@@ -27,7 +27,8 @@ class Followed:
     """Of one table. `add` the messages of one transaction, then take its `work`.
 
     `schema_of` gives the document of a version of the table's schema, or None. `problem`: why the
-    rows can only be made right by a new snapshot; the table takes no changes from then on.
+    rows can only be made right by a new snapshot; the table takes no changes from then on. `newer`:
+    that snapshot, if it was taken already.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Followed:
     ) -> None:
         self.table = table
         self.problem = ""
+        self.newer = ""
         self.changes = 0
         self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
         self._places = {name: Place.parse(text) for name, text in table.places.items()}

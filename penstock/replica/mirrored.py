@@ -37,7 +37,7 @@ class MirrorTable:
     are applied, of the stream that was made at `created`. `places`: the last change under each
     subject (and of each partition), which a writer that repeats itself sends again. `kept`: columns
     that the source does not have any more. `document`: the column that has whole documents, where
-    the source has these; then those of the key are JSON text.
+    the source has these; then those of the key are JSON text. `losses`: of the snapshot's meta.
     """
 
     name: str
@@ -53,6 +53,7 @@ class MirrorTable:
     relation_id: int | None = None
     state: State = "loading"
     snapshot_id: str = ""
+    losses: str = ""
     stream: str = ""
     created: str = ""
     cursor: str = ""

@@ -212,6 +212,8 @@ class Replica(Closes):
         for each in self._live.take_broken(self._announced):
             log.warning("a table is loaded again", table=each.table.name, reason=each.problem)
             self._load(self._announced[each.table.name], each.table)
+            if each.newer:
+                self._loading[each.table.name].follow(each.newer)
 
     def _look(self) -> None:
         """New tables, dropped ones, and how far the stream is; from time to time."""
@@ -231,4 +233,5 @@ class Replica(Closes):
                         self._load(announced)
         with suppress(SettingsError):
             self._live.find_hole(self.status)
+        self._live.find_mended(self._init, self._announced)
         self._reload()

@@ -10,8 +10,8 @@ from penstock.errors import Malformed, SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
-from penstock.replica.bootstrap import Loading
-from penstock.replica.catalog import Catalog
+from penstock.replica.bootstrap import Loading, last_meta
+from penstock.replica.catalog import Catalog, PublishedTable
 from penstock.replica.documents import is_renamed_to
 from penstock.replica.followed import Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
@@ -57,6 +57,7 @@ class LiveTables(Closes):
         self._live: dict[str, Followed] = {}
         self._called: dict[tuple[str, str, str], Followed | None] = {}  # by messages
         self._reader: TailReader | None = None
+        self._init_end = -1  # of the stream of snapshots, when it was looked at last
 
     @property
     def tables(self) -> Sequence[MirrorTable]:
@@ -75,6 +76,7 @@ class LiveTables(Closes):
         self._reader = None
         self._live.clear()
         self._called.clear()
+        self._init_end = -1
 
     def begin(self, table: MirrorTable) -> None:
         """A table whose rows are there: its changes are applied from now on."""
@@ -93,6 +95,7 @@ class LiveTables(Closes):
             dropped=self._dropped,
         )
         self._called.clear()
+        self._init_end = -1
         # Messages that others have already are read again for this one, if need be.
         if self._reader is None or table.sequence < self.sequence:
             self._rewind()
@@ -188,6 +191,26 @@ class LiveTables(Closes):
             if found["created"] != each.table.created or last < each.table.sequence:
                 each.problem = f"the stream {stream} was made again"
         if any(each.problem for each in self._live.values()):
+            self._store(())
+
+    def find_mended(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
+        """Tables of which a snapshot was stored since the source lost changes."""
+        api = JetStream(self._connection)
+        end = int(((api.stream(init) or {}).get("state") or {}).get("last_seq", 0))
+        if end == self._init_end:
+            return
+        for each in self._live.values():
+            known = announced.get(each.table.name)
+            meta = known and last_meta(api, init, known.name)
+            if (
+                meta
+                and meta["snapshot_id"] > each.table.snapshot_id
+                and (meta.get("losses") or "") != each.table.losses
+            ):
+                each.problem = "the source lost changes, and a snapshot was taken since"
+                each.newer = meta["snapshot_id"]
+        self._init_end = end
+        if any(each.newer for each in self._live.values()):
             self._store(())
 
     def _lost(self, start: int, end: int) -> None:
