@@ -1,11 +1,13 @@
 """`penstock mirror`: keeps copies of tables in SQLite or PostgreSQL."""
 
+from collections.abc import Iterator
+
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, Unavailable
 from penstock.processes import StopRequest, ending_at_signals
 from penstock.replica.bootstrap import Loading
 from penstock.replica.replica import Replica
@@ -48,14 +50,15 @@ def command(
     console = Console(stderr=True, quiet=quiet)
     shown = Live(console=console, refresh_per_second=4, transient=True)
     stop = StopRequest()  # the transaction that is open then is finished
-    with ending_at_signals(lambda _: stop.set()), replica, shown:
-        replica.run(
-            once=once,
-            is_stopped=stop.is_set,
-            report=lambda status: shown.update(lines(status, width=console.width)),
-        )
-    for table in replica.copies:
-        console.print(f"{table.target}: up to message {table.sequence:,} of {table.stream}")
+    with ending_at_signals(lambda _: stop.set()), replica:
+        with shown:
+            replica.run(
+                once=once,
+                is_stopped=stop.is_set,
+                report=lambda status: shown.update(lines(status, width=console.width)),
+            )
+        for line in () if quiet else left(replica):
+            console.print(line, soft_wrap=True, highlight=False)
 
 
 def _names(tables: str | None) -> list[str] | None:
@@ -65,6 +68,18 @@ def _names(tables: str | None) -> list[str] | None:
     if not names:
         raise SettingsError("--tables names no table", hint="leave it out for all that there are")
     return names
+
+
+def left(replica: Replica) -> Iterator[str]:
+    """What the mirror has at its end: each table's rows, and how far they are."""
+    for table in replica.copies:
+        try:
+            rows = f"{replica.count(table):,} rows, "
+        except Unavailable:  # the target went away last
+            rows = ""
+        yield f"{table.target}: {rows}up to message {table.sequence:,} of {table.stream}"
+    for loading in replica.status.loading:
+        yield f"{loading.name}: not loaded yet, {loading.rows:,} rows so far"
 
 
 def lines(status: ReplicaStatus, *, width: int) -> Text:

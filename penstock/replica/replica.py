@@ -73,6 +73,10 @@ class Replica(Closes):
         """The live tables, as far as they are."""
         return self._live.tables
 
+    def count(self, table: MirrorTable) -> int:
+        """How many rows the target has of a table."""
+        return self._target.count(table)
+
     def run(
         self,
         *,

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.cli.mirror import lines
+from penstock.cli.mirror import left, lines
+from penstock.errors import Unavailable
 from penstock.replica.bootstrap import Loading
+from penstock.replica.mirrored import MirrorTable
+from penstock.replica.replica import Replica
 from penstock.replica.tailing import ReplicaStatus
 from tests.replica.conftest import world_of
 from tests.replica.world import World, same, sqlite_rows
@@ -31,15 +35,29 @@ def test_once_makes_a_copy_and_again_goes_on(
     )
     world = world_of().start()
     target = f"sqlite:///{tmp_path}/mirror.db"
-    for _ in range(2):
+    for rows in (3, 4):
         database.execute("INSERT INTO people SELECT max(id) + 1 FROM people")
         world.published()
         done = mirror(world.nats.url, "--tables", "people", "--to", target, "--once")
         assert done.exit_code == 0, done.output
-        assert "people: up to message" in done.output
+        assert f"people: {rows} rows, up to message" in done.output
         same(database, target, "people")
     with pytest.raises(Exception, match="no such table"):
         sqlite_rows(target, "other")
+
+
+def test_what_is_not_loaded_and_what_cannot_be_counted_is_said() -> None:
+    class Replicated:
+        copies = (MirrorTable(name="a", backend="", schema="public", table="a", target="a",
+                              stream="CDC", sequence=1200),)  # fmt: skip
+        status = ReplicaStatus(loading=[Loading(name="b", rows=5000)])
+
+        def count(self, _: MirrorTable) -> int:
+            raise Unavailable("the target does not answer")
+
+    assert list(left(cast(Replica, Replicated()))) == [
+        "a: up to message 1,200 of CDC", "b: not loaded yet, 5,000 rows so far",
+    ]  # fmt: skip
 
 
 @pytest.mark.live
