@@ -26,6 +26,7 @@ from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
 from penstock.replica.targets import LoadedChunk, Target, encoders
 from penstock.sinks.subject import escape
+from penstock.tail.decompression import BUCKET, Decompressor
 
 _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
@@ -74,6 +75,7 @@ class Bootstrap:
         self._failures = 0
         self._readings = 1
         self._is_patient = is_patient
+        self._decompressor = Decompressor(self._dictionary)
         self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
 
     def step(self, wait: float) -> MirrorTable | None:
@@ -114,9 +116,13 @@ class Bootstrap:
             )  # fmt: skip
         return self._consumer
 
+    def _dictionary(self, identity: str) -> bytes | None:
+        found = Bucket(self._connection, BUCKET).get(f"id.{identity}")
+        return None if found is None else found.value
+
     def _take_snap(self, message: Delivered) -> None:
         self._asked_at = self._clock()
-        body = body_of(message.headers, message.payload)
+        body = body_of(message.headers, message.payload, self._decompressor)
         version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
         cursor = body["position"].rpartition(":")[0]

@@ -11,13 +11,17 @@ import pyarrow as pa
 
 from penstock.errors import Malformed, SettingsError
 from penstock.replica.targets import LoadedChunk
+from penstock.tail.decompression import DICTIONARY, Decompressor
 
 _ARROW = "application/vnd.apache.arrow.stream"
 
 
-def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
+def body_of(
+    headers: Mapping[str, str], payload: bytes, decompressor: Decompressor | None = None
+) -> Mapping[str, Any]:
     """A chunk, a meta or an error. Raises Malformed, SettingsError for a compression that this
-    version does not know."""
+    version does not know, and what the decompressor raises, which reads frames with a
+    dictionary."""
     compression = headers.get("Content-Encoding", "none")
     if compression not in ("none", "zstd"):
         raise SettingsError(
@@ -25,7 +29,9 @@ def body_of(headers: Mapping[str, str], payload: bytes) -> Mapping[str, Any]:
             hint="upgrade penstock here, or set snapshot.compression: none in the pipeline file",
         )
     try:
-        if compression == "zstd":
+        if DICTIONARY in headers:
+            payload = (decompressor or Decompressor()).plain(headers, payload)
+        elif compression == "zstd":
             payload = pa.input_stream(BytesIO(payload), compression="zstd").read()
         if headers.get("Content-Type") == _ARROW:
             return _tabular(payload)

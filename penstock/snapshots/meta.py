@@ -8,6 +8,7 @@ from typing import Any
 from penstock.feeds import WHOLE_TABLE, RowSelection
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.work import ChunkInfo, SnapshotPlan
@@ -25,7 +26,7 @@ class Meta:
     plan: SnapshotPlan
     is_exact: bool
     kept: Kept
-    compression: str
+    compression: ChunkCompression
     chunks: Sequence[ChunkInfo]
     selection: RowSelection = WHOLE_TABLE
 
@@ -61,8 +62,8 @@ class Meta:
             "columns": list(self.selection.columns) or [one["name"] for one in schema.columns],
             "where": self.selection.where or None,
             "partial": not self.selection.is_whole,
-            "compression": self.compression,
-            "dictionary": None,
+            "compression": self.compression.method,
+            "dictionary": self.compression.identity,
             "exact": self.is_exact,
             "losses": plan.gap or None,
             "stream": changes,

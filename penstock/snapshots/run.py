@@ -23,6 +23,7 @@ from penstock.feeds import TableSnapshot
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.chunks import ChunkForm, cut, images_for
+from penstock.snapshots.compression import ChunkCompression, dictionary_of
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.job import Cancelled, Job, RunProgress
 from penstock.snapshots.meta import Meta
@@ -62,6 +63,7 @@ class SnapshotRun:
         self._failure: BaseException | None = None  # the first one; others may follow from it
         self._lock = threading.Lock()  # over `progress` and `_failure`
         self._ends_at = 0.0  # of the source's snapshot, monotonic seconds
+        self._dictionary = b""  # of small chunks
         self._gap = ""  # the job's, before the source's snapshot
         self._again: Sequence[Any] = ()  # ranges to be read once more
         self._is_left = self._is_read = self._is_meta_sent = False
@@ -85,6 +87,8 @@ class SnapshotRun:
             with self._stream() as stream:
                 stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
                 kept = self._kept(stream)
+                if self._settings.compression == "zstd":
+                    self._dictionary = dictionary_of(stream, self._sink, self.job)
                 if self.job.resumes:
                     self._restore(stream)
                 self._run(stream, kept)
@@ -320,7 +324,7 @@ class SnapshotRun:
         schema = taken.schema
         return ChunkWriter(
             stream=stream, work=self._work, name=self.job.name, schema_version=schema.version,
-            compression=self._settings.compression, room=room, pace=self._pace,
+            compression=self._compression(), room=room, pace=self._pace,
             is_over=self._is_over, wrote=self._wrote,
             form=ChunkForm(
                 table=schema.table, schema=schema.schema, snapshot_id=self.job.snapshot_id,
@@ -328,6 +332,9 @@ class SnapshotRun:
                 is_keyed=schema.is_of_documents,
             ),
         )  # fmt: skip
+
+    def _compression(self) -> ChunkCompression:
+        return ChunkCompression(self._settings.compression, self._dictionary)
 
     def _wrote(self, rows: int, size: int) -> None:
         with self._lock:
@@ -340,7 +347,7 @@ class SnapshotRun:
         assert plan is not None
         meta = Meta(
             name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
-            is_exact=taken.is_exact, kept=kept, compression=self._settings.compression,
+            is_exact=taken.is_exact, kept=kept, compression=self._compression(),
             chunks=self._work.all_chunks(), selection=self.job.selection,
         )  # fmt: skip
         meta.publish(stream, self._sink)

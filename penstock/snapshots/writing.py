@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import Rejected
 from penstock.snapshots.chunks import ChunkForm
+from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.work import (
@@ -23,8 +24,6 @@ from penstock.snapshots.work import (
 )
 from penstock.table_schema import TableName
 
-COMPRESSION = "Content-Encoding"
-_LEVEL = 1  # more costs twice the time and gains a tenth
 VERSION = b"1"  # of the bodies' format
 
 
@@ -38,7 +37,7 @@ class ChunkWriter:
     form: ChunkForm
     name: TableName
     schema_version: str
-    compression: str
+    compression: ChunkCompression
     room: int
     pace: SnapshotPace
     is_over: Callable[[], bool]
@@ -76,9 +75,7 @@ class ChunkWriter:
         self, part: SnapshotPart, reading: PartReading, rows: pa.RecordBatch, *, is_last: bool
     ) -> ChunkInfo:
         (number, was_used), form = self.work.number(reading), self.form
-        body = form.body(rows, number)
-        if self.compression == "zstd":
-            body = pa.Codec("zstd", compression_level=_LEVEL).compress(body, asbytes=True)
+        body, compressed = self.compression.of(form.body(rows, number))
         if len(body) > self.room:
             raise Rejected(
                 f"a row of {form.schema}.{form.table} takes {len(body)} bytes; the server takes"
@@ -94,9 +91,8 @@ class ChunkWriter:
             HEADER: header_of(
                 part, reading, rows=rows.num_rows, place=(form.lsn, form.position), is_last=is_last
             ),
+            **compressed,
         }
-        if self.compression != "none":
-            headers[COMPRESSION] = self.compression.encode()
         table, snapshot_id = token(self.name), form.snapshot_id
         identity = f"init-{table}-{snapshot_id}-{number}"
         if was_used:  # the server would drop it for the chunk that had it before

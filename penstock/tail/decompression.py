@@ -7,7 +7,7 @@ from penstock.errors import Malformed, SettingsError
 from penstock.plugins import driver
 
 ENCODING = "Content-Encoding"
-_DICTIONARY = "Penstock-Dictionary"
+DICTIONARY = "Penstock-Dictionary"
 BUCKET = "dictionaries"
 
 
@@ -29,7 +29,7 @@ class Decompressor:
                 f"a message is compressed with {encoding!r}, which this version cannot read",
                 hint="upgrade penstock here, or set sink.compression: none in the pipeline file",
             )
-        zstd, known = driver("zstandard"), self._of(headers.get(_DICTIONARY, ""))
+        zstd, known = driver("zstandard"), self._of(headers.get(DICTIONARY, ""))
         try:
             plain: bytes = known.decompress(data)
         except zstd.ZstdError as error:

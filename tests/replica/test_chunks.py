@@ -7,11 +7,14 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 import pytest
+import zstandard
 
 from penstock.errors import Malformed, SettingsError
 from penstock.replica.chunks import body_of, differs, loaded
 from penstock.replica.targets import LoadedChunk
 from penstock.snapshots.chunks import ChunkForm, cut
+from penstock.snapshots.compression import ChunkCompression
+from penstock.tail.decompression import Decompressor
 
 ROWS = [{"id": 1, "raw": b"\x00"}, {"id": 2, "raw": None}]
 FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1",
@@ -34,6 +37,43 @@ def test_rows_come_back(encoding: str, compression: str) -> None:
     found = body_of(headers, body)
     assert found["data"] == rows
     assert loaded(found, body) == LoadedChunk(4, 2, zlib.crc32(body))
+
+
+def trained(start: int = 0) -> bytes:
+    samples = [
+        b'{"id":%d,"name":"customer %d of the shop"}' % (n, n * 7) for n in range(start, 999)
+    ]
+    made: bytes = zstandard.train_dictionary(4096, samples).as_bytes()
+    return made
+
+
+def test_a_small_chunk_has_the_dictionary_and_a_large_one_has_not() -> None:
+    compression = ChunkCompression("zstd", trained())
+    assert compression.identity
+    small = b'{"data":[{"id":5,"name":"customer 35 of the shop"}]}'
+    frame, headers = compression.of(small)
+    assert headers == {
+        "Content-Encoding": b"zstd",
+        "Penstock-Dictionary": compression.identity.encode(),
+    }
+    assert len(frame) < len(ChunkCompression("zstd").of(small)[0])
+    asked: list[str] = []
+
+    def found(identity: str) -> bytes:
+        asked.append(identity)
+        return trained()
+
+    told = {name: value.decode() for name, value in headers.items()}
+    assert body_of(told, frame, Decompressor(found))["data"][0]["id"] == 5
+    assert asked == [compression.identity]
+    with pytest.raises(SettingsError, match=f"the dictionary {asked[0]}, which the bucket"):
+        body_of(told, frame)
+    with pytest.raises(Malformed, match="no whole zstd frame"):  # of the same id
+        other = bytearray(trained(500))
+        other[4:8] = trained()[4:8]
+        body_of(told, frame, Decompressor(lambda _: bytes(other)))
+    assert compression.of(small * 200)[1] == {"Content-Encoding": b"zstd"}
+    assert ChunkCompression("none", trained()).of(small) == (small, {})
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from penstock.nats.buckets import Bucket
 from penstock.replica.bootstrap import Bootstrap
+from penstock.sinks.jetstream.dictionaries import DictionaryBucket
+from penstock.sinks.jetstream.training import trained
 from tests.replica.world import World, same, sqlite_rows
 from tests.servers import Database
 
@@ -62,6 +66,37 @@ def test_rows_that_were_there_and_all_changes_after_them(
     same(database, target, "things")
     assert mirror.status.snapshots == 0
     assert mirror.status.changes > 0
+
+
+def test_chunks_of_few_rows_have_the_tables_dictionary(
+    database: Database, world_of: Callable[..., World], tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE people (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO people SELECT n, 'person ' || n FROM generate_series(1, 30) n")
+    world = world_of(
+        snapshot={"compression": "zstd", "chunk_rows": 10}, encoding="json", compression="zstd",
+        dictionaries=True,
+    )  # fmt: skip
+    world.connection.open()
+    bodies = [orjson.dumps({"id": n, "name": f"person {n}", "operation": "INSERT"})
+              for n in range(2000)]  # fmt: skip
+    found = trained(("default", "public", "people"), bodies, 4096)
+    DictionaryBucket(world.connection, world.settings).put([found])
+    world.start()
+    target = f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    same(database, target, "people")
+    meta = world.api.last("INIT", "init.meta.people")
+    chunk = world.api.last("INIT", "init.snap.people.>")
+    assert meta is not None and chunk is not None
+    assert orjson.loads(meta.payload)["dictionary"] == found[0].id
+    assert chunk.headers["Penstock-Dictionary"] == found[0].id
+    Bucket(world.connection, "dictionaries").delete(f"id.{found[0].id}")
+    other = f"sqlite:///{tmp_path}/other.db"
+    world.mirror(other)  # of a snapshot without it: tests/replica/test_chunks.py has the error
+    same(database, other, "people")
+    meta = world.api.last("INIT", "init.meta.people")
+    assert meta is not None and orjson.loads(meta.payload)["dictionary"] is None
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
