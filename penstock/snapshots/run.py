@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -30,8 +29,8 @@ from penstock.snapshots.meta import Meta
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
-from penstock.snapshots.work import HEADER, SnapshotPart, SnapshotPlan, Work, read_header
-from penstock.snapshots.writing import ChunkWriter
+from penstock.snapshots.work import SnapshotPart, SnapshotPlan, Work
+from penstock.snapshots.writing import ChunkWriter, written
 
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
 _NICE = 19  # of the threads that read: running pipelines come first
@@ -189,17 +188,7 @@ class SnapshotRun:
         plan = Records(stream.connection, job.pipeline).plan(job.snapshot_id)
         if plan is None:
             return
-        stored = []
-        for one in stream.chunks(job.name, job.snapshot_id):
-            about = read_header(one.headers.get(HEADER, ""))
-            chunk = {
-                "chunk": int(one.subject.rpartition(".")[2]), "sequence": one.sequence,
-                "rows": about["rows"], "bytes": len(one.payload),
-                "crc32": zlib.crc32(one.payload), "lsn": about["lsn"],
-                "position": about["position"],
-            }  # fmt: skip
-            stored.append((chunk, about))
-        self._work.restore(plan, stored)
+        self._work.restore(plan, written(stream, job.name, job.snapshot_id))
         for chunk in self._work.chunks:
             self._wrote(chunk["rows"], chunk["bytes"])
         self.progress.done = len(self._work.done)

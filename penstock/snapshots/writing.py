@@ -21,6 +21,7 @@ from penstock.snapshots.work import (
     SnapshotPart,
     Work,
     header_of,
+    read_header,
 )
 from penstock.table_schema import TableName
 
@@ -104,6 +105,22 @@ class ChunkWriter:
             "chunk": number, "sequence": sequence, "rows": rows.num_rows, "bytes": len(body),
             "crc32": zlib.crc32(body), "lsn": form.lsn, "position": form.position,
         }  # fmt: skip
+
+
+def written(
+    stream: InitStream, name: TableName, snapshot_id: str
+) -> list[tuple[ChunkInfo, dict[str, Any]]]:
+    """The chunks that a run has stored already, each with its header."""
+    found = []
+    for one in stream.chunks(name, snapshot_id):
+        about = read_header(one.headers.get(HEADER, ""))
+        chunk = {
+            "chunk": int(one.subject.rpartition(".")[2]), "sequence": one.sequence,
+            "rows": about["rows"], "bytes": len(one.payload), "crc32": zlib.crc32(one.payload),
+            "lsn": about["lsn"], "position": about["position"],
+        }  # fmt: skip
+        found.append((chunk, about))
+    return found
 
 
 def _marked(slices: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
