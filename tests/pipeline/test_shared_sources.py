@@ -27,7 +27,11 @@ from tests.pipeline.test_shared_leases import SOON, has
 from tests.pipeline.test_two_instances import published
 from tests.servers import Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(1800)]
+# tests/reading/test_taken.py has what is asked of the sink without Spark.
+pytestmark = [
+    pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.thorough,
+    pytest.mark.timeout(1800),
+]  # fmt: skip
 
 KEYS = 97
 
@@ -204,9 +208,7 @@ def freeze_and_kill(run: Run) -> None:
     assert_none_is_left(processes)
 
 
-@pytest.mark.parametrize(
-    "make", [Cosmos, pytest.param(Dynamodb, marks=pytest.mark.thorough)], ids=["cosmos", "dynamodb"]
-)
+@pytest.mark.parametrize("make", [Cosmos, Dynamodb], ids=["cosmos", "dynamodb"])
 def test_what_a_killed_host_had_goes_on_once_although_it_was_split_meanwhile(
     tmp_path: Path, nats: Nats, stream: str, make: Callable[[], Any]
 ) -> None:
