@@ -46,22 +46,27 @@ class Reports(Settings):
         return Reporter(Path(runtime) / BOARD) if runtime else None
 
 
-class SchemasOptions(Settings):
-    """Where a reader stores the schemas that its source announces: the sink's type, and its options
-    as JSON. Spark redacts options with this name (spark.redaction.regex). `prefix`: what tables'
-    names begin with."""
+class TargetOptions(Settings):
+    """The sink, for a reader: its type, and its options as JSON. Spark redacts options with this
+    name (spark.redaction.regex). `prefix`: what the names of tables begin with whose schemas a
+    reader stores there."""
 
     sink: str = ""
     secret: SecretStr = SecretStr("")
     prefix: str = ""
 
-    def store(self, pipeline: str) -> SchemaStore | None:
-        """The pipeline's; None where the sink keeps no schemas."""
+    def open(self) -> Sink | None:
+        """None where the reader needs none. No I/O."""
         if not self.sink:
             return None
         plug_in: SinkPlugin = plugin("sinks", self.sink)
         options = orjson.loads(self.secret.get_secret_value())
-        sink = plug_in.build(settings_from_options(plug_in.settings, options))
+        return plug_in.build(settings_from_options(plug_in.settings, options))
+
+    def schemas(self, pipeline: str) -> SchemaStore | None:
+        """Where a reader stores the schemas that its source announces; None where the sink keeps
+        none."""
+        sink = self.open()
         prefix = (self.prefix,) if self.prefix else ()
         return sink.schemas(pipeline, prefix) if isinstance(sink, KeepsSchemas) else None
 
@@ -112,7 +117,7 @@ class SourceOptions(Settings):
     runtime: str | None = None
     # Where tasks on other hosts report to.
     reports: Reports = Reports()
-    schemas: SchemasOptions = SchemasOptions()
+    target: TargetOptions = TargetOptions()
     # The folder through which changes that cannot be decoded go around the JVM, and the columns
     # that do so, too, with commas.
     depot: str = ""

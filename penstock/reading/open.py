@@ -56,7 +56,7 @@ def shared(
     feed: Feed, options: SourceOptions, positions: SharedPositions, gaps: GapLog, report: Report
 ) -> "OpenReading":
     """As `assigned`, of the partitions whose leases are this host's."""
-    partitions = SharedPartitions(feed, positions, options.leases)
+    partitions = SharedPartitions(feed, positions, options.leases, sink=options.target.open())
     assignments, lengths = _spread(options)
     epochs = SharedEpochs(assignments, partitions, positions, lengths)
 

@@ -14,12 +14,14 @@ from typing import Any
 from penstock.config import Sharing
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Feed
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.position import Bookmarks, PartitionId
 from penstock.reading.discovery import Discovery
 from penstock.reading.host_leases import HostLeases, Survey
 from penstock.reading.roster import Openings
 from penstock.reading.rounds import Rounds
 from penstock.reading.shared import SharedPositions
+from penstock.reading.taken import TakenPartitions
+from penstock.sinks import Sink
 
 log = logging.getLogger("penstock")
 
@@ -28,7 +30,8 @@ class SharedPartitions:
     """Which partitions are this host's, in the place of a roster. `clock` is monotonic seconds.
 
     A partition that was given up comes back only after `renew_epoch`: a task may still have some of
-    it in its hands. `asked`: those of ours that other hosts ask for.
+    it in its hands. `asked`: those of ours that other hosts ask for. `sink`: where the feed moves
+    bookmarks, it is asked how far it has a partition that was taken.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class SharedPartitions:
         positions: SharedPositions,
         sharing: Sharing,
         *,
+        sink: Sink | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.asked: frozenset[PartitionId] = frozenset()
@@ -52,13 +56,14 @@ class SharedPartitions:
             on_fatal=lambda error: log.error("the partitions cannot be shared: %s", error),
         )
         self._last = Survey({}, {})  # all leases, at the last look
+        self._taken = TakenPartitions(feed, sink)
         self._lock = threading.Lock()  # of the two that follow
-        self._taken: dict[PartitionId, Bookmark] = {}  # and not opened yet
         self._given_up: set[PartitionId] = set()
         self._threads: list[threading.Thread] = []
         self._failure: PenstockError | None = None
         self._over = threading.Event()
-        self._has_ended = threading.Event()  # a partition of ours, since the last look
+        # Of the thread that discovers: there is something to ask or to look for.
+        self._wakes = threading.Event()
 
     def start(self) -> None:
         """Takes leases from now on; idempotent."""
@@ -73,7 +78,7 @@ class SharedPartitions:
     def stop(self) -> None:
         """Renews no more, and takes no more: what is held expires."""
         self._over.set()
-        self._has_ended.set()
+        self._wakes.set()
 
     def tick(self) -> float:
         """Renews and acquires what is due; seconds until the next call. One thread calls it."""
@@ -81,16 +86,19 @@ class SharedPartitions:
         return self._rounds.wait(acquires=self._acquires)
 
     def discover(self) -> float:
-        """Makes rows for partitions that have none; seconds until the next call."""
-        self._has_ended.clear()
-        return self._discovery.turn(0.0)
+        """Asks the sink about what was taken, and makes rows for partitions that have none; seconds
+        until the next call."""
+        self._wakes.clear()
+        return min(self._taken.ask(), self._discovery.turn(0.0))
 
     def look_up(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
         """What was taken since the last call, and may be read. Raises what a thread ended with."""
         if self._failure is not None:
             raise self._failure
-        with self._lock:
-            ready, self._taken = self._taken, {}
+        ready = self._taken.ready()
+        for name in self.doubtful(list(ready)):  # the sink may have answered late
+            del ready[name]
+            self.give_up(name)
         return Openings(ready, set(), []) if ready else None
 
     def doubtful(self, partitions: Collection[PartitionId]) -> list[PartitionId]:
@@ -101,7 +109,7 @@ class SharedPartitions:
         """It is not ours any more; writes nothing."""
         with self._lock:
             self._given_up.add(partition)
-            self._taken.pop(partition, None)
+        self._taken.discard(partition)
         self._leases.forget([partition])
 
     @property
@@ -123,7 +131,7 @@ class SharedPartitions:
         """These have ended, and that is saved: their children are looked for."""
         self.release(partitions)
         self._discovery.ended()
-        self._has_ended.set()
+        self._wakes.set()
 
     def leave(self) -> None:
         """Gives all leases back, and takes no more. Call it when nothing is in flight."""
@@ -139,7 +147,7 @@ class SharedPartitions:
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON for the status page, beside that of the partitions that are ours."""
-        error = self._rounds.error or self._discovery.error
+        error = self._rounds.error or self._taken.error or self._discovery.error
         return {
             "host": self._leases.host,
             "leases": len(self._last.rows),
@@ -159,9 +167,9 @@ class SharedPartitions:
         self._last = self._leases.survey()
         with self._lock:
             waiting = set(self._given_up)
-        taken = self._leases.take(self._last, waiting)
-        with self._lock:
-            self._taken |= taken
+        if taken := self._leases.take(self._last, waiting):
+            self._taken.add(taken)
+            self._wakes.set()
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -175,4 +183,4 @@ class SharedPartitions:
 
     def _discover(self) -> None:
         while not self._over.is_set():
-            self._has_ended.wait(self.discover())
+            self._wakes.wait(self.discover())

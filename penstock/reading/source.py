@@ -118,7 +118,7 @@ class Source:
         """Reads the options and opens the positions store, if one is named."""
         sys.excepthook = _ended_quietly
         settings, feed = read_source(options)
-        store = settings.schemas.store(settings.pipeline)
+        store = settings.target.schemas(settings.pipeline)
         if store is not None and isinstance(feed, AnnouncesSchemas):
             feed.announce_schemas(Announced(store))
         if settings.positions is None:

@@ -15,6 +15,7 @@ from penstock.leases.first_start import FirstStart
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.reading.shared import SharedPositions
+from penstock.reading.taken import moved
 from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
 
 log = structlog.get_logger("penstock")
@@ -78,12 +79,7 @@ def _move(
 ) -> None:
     """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
     beyond it is saved before anything is read."""
-    nothing = Record()
-    found = {
-        name: moved
-        for name, bookmark in saved.items()
-        if (moved := feed.moved(bookmark, begun.get(name, nothing).bookmark)) is not None
-    }
+    found = moved(feed, saved, begun)
     if not found:
         return
     positions.save(found, force=True)

@@ -20,7 +20,7 @@ from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode, feed_options
 from penstock.plugins import plugin
-from penstock.sinks import KeepsSchemas, SetsAside, images_of
+from penstock.sinks import KeepsSchemas, ReportsPositions, SetsAside, images_of
 from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
@@ -119,7 +119,7 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "on_error": backend.on_error,
         **({} if backend.max_gap is None else {"max_gap": f"{backend.max_gap}s"}),
         "hash_partitions": str(pipeline.hash_partitions(backend)),
-        **_schemas(pipeline, backend),
+        **_target(pipeline, backend),
     }
 
 
@@ -130,15 +130,16 @@ def _sharing(pipeline: Pipeline) -> dict[str, str]:
     return {"share": pipeline.share} | {f"leases.{name}": each for name, each in leases.items()}
 
 
-def _schemas(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
-    """Where the reader stores the schemas of its tables, if the sink keeps any."""
-    sink = pipeline.sink
-    if not isinstance(sink.sink(), KeepsSchemas):
-        return {}
-    secret = orjson.dumps(options_from_settings(sink.settings)).decode()
-    found = {"schemas.sink": sink.type, "schemas.secret": secret}
-    several = len(pipeline.backends) > 1
-    return found | ({"schemas.prefix": backend.name} if several else {})
+def _target(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
+    """The sink, if the reader stores the schemas of its tables there, or asks how far it is."""
+    sink, found = pipeline.sink.sink(), dict[str, str]()
+    asks = pipeline.share is not None and isinstance(sink, ReportsPositions)
+    if asks or isinstance(sink, KeepsSchemas):
+        secret = orjson.dumps(options_from_settings(pipeline.sink.settings)).decode()
+        found = {"target.sink": pipeline.sink.type, "target.secret": secret}
+        if len(pipeline.backends) > 1:
+            found["target.prefix"] = backend.name
+    return found
 
 
 def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
