@@ -115,6 +115,7 @@ _WITHOUT_STATE: tuple[tuple[str, _Row], ...] = (
     ("invalid ", (SettingsError, "correct `connection`")),
     ("missing ", (SettingsError, "correct `connection`")),
     ("resolve host", (Unavailable, "correct the host in `connection`")),
+    ("Name or service not known", (Unavailable, "correct the host in `connection`")),  # psycopg 3.2
     ("could not translate host name", (Unavailable, "correct the host in `connection`")),
     ("Connection refused", (Unavailable, "start the server, or correct host and port")),
 )
