@@ -97,6 +97,7 @@ def test_ctrl_c_ends_the_shop_and_the_verdict_is_still_given(demo: Demo, tempora
     assert gone(temporary)
 
 
+@pytest.mark.thorough  # the tutorial is played through with a demo that is kept
 def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary: Path) -> None:
     process = demo("--seconds", "2", "--rate", "200", "--keep", "--quiet")
     said = read_until(process, "pipeline.yaml")

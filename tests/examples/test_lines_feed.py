@@ -106,6 +106,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{root}")
 
 
+@pytest.mark.thorough  # any feed is read so, and the contract suite holds this one
 @pytest.mark.spark
 @pytest.mark.fault
 @pytest.mark.usefixtures("installed")

@@ -92,6 +92,8 @@ def test_a_backend_whose_publication_is_dropped_fails_alone(
         assert run.stop() == 0
 
 
+# tests/pipeline/test_gaps.py has a backend that stops while others go on.
+@pytest.mark.thorough
 def test_a_backend_that_may_not_log_in_any_more_goes_on_when_it_may(
     databases: list[Database], nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ def rows(nats: Nats, stream: str) -> list[Any]:
     return [body["data"]["who"] for body in json_messages(nats, stream)]
 
 
+@pytest.mark.thorough  # tests/service/test_resuming.py has both cases without Spark
 @pytest.mark.timeout(300)
 def test_a_stream_emptied_by_max_age_goes_on_behind_what_it_had(
     database: Database, nats: Nats, stream: str, tmp_path: Path

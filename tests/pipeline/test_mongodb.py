@@ -257,6 +257,7 @@ def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
         assert copy_of(found) == expected
 
 
+@pytest.mark.thorough  # tests/service/test_moved_bookmarks.py has it without Spark
 def test_another_list_of_collections_after_a_kill_loses_and_doubles_nothing(
     nats: Nats, stream: str, tmp_path: Path
 ) -> None:

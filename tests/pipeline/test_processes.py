@@ -70,6 +70,7 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
     assert "Traceback" not in run.log
 
 
+@pytest.mark.thorough  # rarely fails
 @pytest.mark.timeout(240)
 def test_without_the_fork_server_a_killed_service_leaves_no_worker(
     database: Database, nats: Nats, stream: str, tmp_path: Path

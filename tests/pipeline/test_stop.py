@@ -60,14 +60,8 @@ def items(database: Database) -> Database:
     return database
 
 
-@pytest.mark.parametrize(
-    "stop",
-    [
-        by_both,
-        pytest.param(twice_by_signal, marks=pytest.mark.thorough),
-        pytest.param(twice_by_request, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough  # rarely fails
+@pytest.mark.parametrize("stop", [by_both, twice_by_signal, twice_by_request])
 def test_a_second_stop_changes_nothing(
     stop: Callable[[Run], None], items: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:

@@ -165,6 +165,8 @@ def freeze_until_replaced(owner: Run, other: Run, asleep: list[psutil.Process]) 
     assert published(owner) == said, "it publishes on standby"
 
 
+# Takeovers without a store are in tests/service, too, of other sources.
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_without_a_shared_store_the_slot_decides(
     database: Database, nats: Nats, stream: str, tmp_path: Path

@@ -92,6 +92,7 @@ def session(folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough  # test_archive.py has each case without a session
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_an_archive_is_made_once_used_and_never_trusted_blindly(
