@@ -86,6 +86,7 @@ def _running_in(folder: Path) -> list[str]:
     return [command for command in commands if f"{folder}/" in command]
 
 
+@pytest.mark.thorough  # the next one, too, ends with a verdict and by Ctrl-C
 def test_ctrl_c_ends_the_shop_and_the_verdict_is_still_given(demo: Demo, temporary: Path) -> None:
     process = demo("--seconds", "600", "--rate", "300")
     read_until(process, "streaming:")
@@ -97,7 +98,6 @@ def test_ctrl_c_ends_the_shop_and_the_verdict_is_still_given(demo: Demo, tempora
     assert gone(temporary)
 
 
-@pytest.mark.thorough  # the tutorial is played through with a demo that is kept
 def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary: Path) -> None:
     process = demo("--seconds", "2", "--rate", "200", "--keep", "--quiet")
     said = read_until(process, "pipeline.yaml")

@@ -156,7 +156,7 @@ def test_splits_under_load_are_exact_under_kill_9(
         assert not run.log.count("level=error"), run.log
 
 
-@pytest.mark.thorough  # tests/feeds/dynamodb has the faults, and the next one the kills
+@pytest.mark.thorough  # tests/feeds/dynamodb has the faults, and the splits are under kills
 def test_a_server_that_fails_and_throttles_and_lets_iterators_expire_costs_nothing(
     tmp_path: Path, nats: Nats, stream: str
 ) -> None:
