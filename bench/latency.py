@@ -2,10 +2,9 @@
 
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,8 +121,9 @@ def latency(
             writer.start(warm_up)
             writer.wait()
             since = time.time()
-            with _snapshots(folder if beside else None) as taken:
-                usage.mark()
+            usage.mark()
+            with ThreadPoolExecutor(1) as asking:
+                taken = asking.submit(_take_snapshots, folder, since + seconds if beside else 0.0)
                 writer.start(seconds)
                 writer.wait()
             total = 1000 + writer.rows
@@ -133,33 +133,21 @@ def latency(
                 alive=running.check,
             )
             spent = usage.stop()
-        return _latency(nats.url, load, since, seconds, writer.late, usage, spent, len(taken))
+        return _latency(nats.url, load, since, seconds, writer.late, usage, spent, taken.result())
 
 
-@contextmanager
-def _snapshots(folder: Path | None) -> Iterator[list[float]]:
-    """Takes snapshots of the other table until its end; gives the seconds of each."""
-    taken: list[float] = []
-    over = threading.Event()
-
-    def take() -> None:
-        # Nice: whoever asks is not a part of the pipeline.
-        command = ["nice", "-n", "19", sys.executable, "-m", "penstock", "snapshot"]
-        command += [f"{folder}/pipeline.yaml", _BESIDE]
-        while not over.is_set():
-            begun = time.monotonic()
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            taken.append(time.monotonic() - begun)
-
-    thread = threading.Thread(target=take)
-    if folder is not None:
-        thread.start()
-    try:
-        yield taken
-    finally:
-        over.set()
-        if folder is not None:
-            thread.join()
+def _take_snapshots(folder: Path, until: float) -> int:
+    """Takes snapshots of the other table, one after the other, until that moment (seconds since
+    1970); how many."""
+    # Nice: whoever asks is not a part of the pipeline.
+    command = ["nice", "-n", "19", sys.executable, "-m", "penstock", "snapshot"]
+    taken = 0
+    while time.time() < until:
+        subprocess.run(
+            [*command, f"{folder}/pipeline.yaml", _BESIDE], check=True, stdout=subprocess.DEVNULL
+        )
+        taken += 1
+    return taken
 
 
 def latency_source(

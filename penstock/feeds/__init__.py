@@ -208,7 +208,8 @@ class Following(Protocol):
 
     @property
     def begins(self) -> str:
-        """Where in the source's own terms this following began; the end of a gap before it."""
+        """Where in the source's own terms this following began; the end of a gap before it. Empty
+        until it is known: some know it with the first change, or when there is none."""
         ...
 
     def status(self) -> Mapping[str, Any]:

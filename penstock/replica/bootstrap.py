@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -26,7 +27,7 @@ from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
 from penstock.replica.targets import LoadedChunk, Target, encoders
 from penstock.sinks.subject import escape
-from penstock.tail.decompression import BUCKET, Decompressor
+from penstock.tail.decompression import Decompressor, stored_dictionary
 
 _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
@@ -75,7 +76,7 @@ class Bootstrap:
         self._failures = 0
         self._readings = 1
         self._is_patient = is_patient
-        self._decompressor = Decompressor(self._dictionary)
+        self._decompressor = Decompressor(partial(stored_dictionary, connection))
         self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
 
     def step(self, wait: float) -> MirrorTable | None:
@@ -115,10 +116,6 @@ class Bootstrap:
                 hint="the pipeline makes it with its first snapshot; `snapshot.stream` names it",
             )  # fmt: skip
         return self._consumer
-
-    def _dictionary(self, identity: str) -> bytes | None:
-        found = Bucket(self._connection, BUCKET).get(f"id.{identity}")
-        return None if found is None else found.value
 
     def _take_snap(self, message: Delivered) -> None:
         self._asked_at = self._clock()

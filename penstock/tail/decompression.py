@@ -4,11 +4,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.errors import Malformed, SettingsError
+from penstock.nats.buckets import Bucket
+from penstock.nats.connection import Connection
 from penstock.plugins import driver
 
 ENCODING = "Content-Encoding"
 DICTIONARY = "Penstock-Dictionary"
 BUCKET = "dictionaries"
+
+
+def stored_dictionary(connection: Connection, id: str) -> bytes | None:
+    """Of the bucket `dictionaries`. Raises Unavailable, SettingsError."""
+    found = Bucket(connection, BUCKET).get(f"id.{id}")
+    return None if found is None else found.value
 
 
 class Decompressor:

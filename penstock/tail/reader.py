@@ -13,12 +13,11 @@ from penstock.backoff import delays
 from penstock.closing import Closes
 from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
-from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
 from penstock.tail.bodies import changes_of
-from penstock.tail.decompression import BUCKET, Decompressor
+from penstock.tail.decompression import Decompressor, stored_dictionary
 from penstock.tail.message import Message
 from penstock.tail.start import ALL, Since, Start
 
@@ -169,8 +168,7 @@ class TailReader(Closes):
 
     def _dictionary(self, id: str) -> bytes | None:
         self._connected()
-        found = Bucket(self._connection, BUCKET).get(f"id.{id}")
-        return None if found is None else found.value
+        return stored_dictionary(self._connection, id)
 
     def _first(self) -> int:
         """The first sequence to read; pins what was relative to the end of the stream."""

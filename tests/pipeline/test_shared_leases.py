@@ -1,7 +1,7 @@
 """Two hosts, each with its own Spark, divide one feed's partitions by leases; one is killed."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,27 +29,31 @@ PARTITIONS = 12
 FEED: dict[str, Any] = {
     "changes": 100_000, "partitions": PARTITIONS, "page": 10, "latency": "1s", "polled": True,
 }  # fmt: skip
+MEMORY = {"type": "memory", **FEED}
 # Seconds in which Spark has started and something is published, on a machine with much to do.
 SOON = 400.0
 
 
 @contextmanager
-def host(folder: Path, store: Path, nats: Nats, stream: str) -> Iterator[Run]:
+def host(
+    folder: Path, store: Path, nats: Nats, stream: str,
+    backend: Mapping[str, Any] = MEMORY, checkpoint: str = "0.5s",
+) -> Iterator[Run]:  # fmt: skip
     folder.mkdir()
     pipeline = {
         "name": "many",
-        "backends": [{"name": "default", "type": "memory", **FEED}],
+        "backends": [{"name": "default", **backend}],
         "sink": {
             "type": "jetstream",
             "url": nats.url,
             "stream": stream,
-            "subject": f"{stream.lower()}.{{source_partition}}",
+            "subject": f"{stream.lower()}.{{source_partition}}.{{operation}}",
             "delivery": "exactly-once",
         },
         "share": "leases",
         "leases": {"renew": "0.5s", "acquire": "0.5s", "expire": "10s"},
         "positions": f"sqlite:///{store}",
-        "checkpoint": {"interval": "0.5s"},
+        "checkpoint": {"interval": checkpoint},
         "state": str(folder / "state"),
         "ops": {"port": 0},
     }
@@ -67,7 +71,7 @@ def stored(nats: Nats, stream: str) -> dict[str, list[str]]:
     """The ids of the stored changes of each partition, in their order."""
     found: dict[str, list[str]] = defaultdict(list)
     for message in messages(nats, stream):
-        found[message.subject.rpartition(".")[2]].append(message.id)
+        found[message.subject.split(".")[-2]].append(message.id)
     return found
 
 

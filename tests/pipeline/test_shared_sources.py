@@ -19,11 +19,10 @@ from tests.pipeline.running import (
     count,
     eventually,
     messages,
-    running,
     send,
     tree,
 )
-from tests.pipeline.test_shared_leases import SOON, has
+from tests.pipeline.test_shared_leases import SOON, has, host
 from tests.pipeline.test_two_instances import published
 from tests.servers import Nats
 
@@ -34,6 +33,8 @@ pytestmark = [
 ]  # fmt: skip
 
 KEYS = 97
+# What is saved is far behind what is stored, apart from what was handed over or has ended.
+FAR = "1h"
 
 
 class Source(Protocol):
@@ -174,31 +175,6 @@ def split(source: Source) -> None:
         source.split()
 
 
-@contextmanager
-def host(folder: Path, store: Path, nats: Nats, stream: str, source: Source) -> Iterator[Run]:
-    folder.mkdir()
-    pipeline = {
-        "name": "many",
-        "backends": [{"name": "default", **source.backend}],
-        "sink": {
-            "type": "jetstream",
-            "url": nats.url,
-            "stream": stream,
-            "subject": f"{stream.lower()}.{{source_partition}}.{{operation}}",
-            "delivery": "exactly-once",
-        },
-        "share": "leases",
-        "leases": {"renew": "0.5s", "acquire": "0.5s", "expire": "10s"},
-        "positions": f"sqlite:///{store}",
-        # What is saved is far behind what is stored, apart from what was handed over or has ended.
-        "checkpoint": {"interval": "1h"},
-        "state": str(folder / "state"),
-        "ops": {"port": 0},
-    }
-    with running(folder, pipeline) as run:
-        yield run
-
-
 def freeze_and_kill(run: Run) -> None:
     """As a machine ends: nothing of it writes after its leases are free."""
     processes = tree(run)
@@ -215,8 +191,8 @@ def test_what_a_killed_host_had_goes_on_once_although_it_was_split_meanwhile(
     file = tmp_path / "positions.db"
     with make() as source, written(source) as end:
         with (
-            host(tmp_path / "1", file, nats, stream, source) as first,
-            host(tmp_path / "2", file, nats, stream, source) as second,
+            host(tmp_path / "1", file, nats, stream, source.backend, FAR) as first,
+            host(tmp_path / "2", file, nats, stream, source.backend, FAR) as second,
         ):
             eventually(lambda: has(first) and has(second), seconds=SOON, run=first)
             split(source)

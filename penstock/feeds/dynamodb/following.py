@@ -278,8 +278,9 @@ class DynamodbFollowing:
 
     def _begin_at(self, what: str) -> None:
         """Without a record: the end of a shard, or its tip, as of this moment."""
-        moment = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="seconds")
-        self.begins = self.begins or f"{what} at {moment.replace('+00:00', 'Z')}"
+        if not self.begins:
+            moment = datetime.fromtimestamp(self._now(), UTC)
+            self.begins = f"{what} at {moment:%Y-%m-%dT%H:%M:%SZ}"
 
     @property
     def drained(self) -> bool:
