@@ -31,6 +31,12 @@ from tests.dynamodb.streams import Refused
 _accounts = itertools.count()
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    # Connections that wait to be accepted: with the usual 5, of fifty at once some are reset.
+    request_queue_size = 128
+
+
 class StreamsServer(StreamsService):
     """Serves on a free port of loopback from `__enter__` to `__exit__`."""
 
@@ -46,8 +52,7 @@ class StreamsServer(StreamsService):
         class Handler(_Handler):
             streams = server
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", self._port), Handler)
         self._port = self._http.server_address[1]
         serve = self._http.serve_forever
         self._thread = threading.Thread(target=serve, args=(0.05,), daemon=True)

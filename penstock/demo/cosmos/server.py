@@ -93,8 +93,7 @@ class CosmosServer:
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"cosmos": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
-        self._http.daemon_threads = True
+        self._http = _Http(("127.0.0.1", self._port), handler)
         self._port = self._http.server_address[1]
         serve = self._http.serve_forever
         self._thread = threading.Thread(target=serve, args=(0.05,), daemon=True)
@@ -289,6 +288,12 @@ def _item(
         if verb == "DELETE"
         else CosmosReply(200, stored, {"etag": stored["_etag"]})
     )
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    # Connections that wait to be accepted: with the usual 5, of fifty at once some are reset.
+    request_queue_size = 128
 
 
 class _Handler(BaseHTTPRequestHandler):
