@@ -271,6 +271,23 @@ class Pipeline(Deployment):
         return self
 
     @model_validator(mode="after")
+    def _takes_no_snapshots(self) -> "Pipeline":
+        """Rows of snapshots do not go through the statements: what these mask or leave out, chunks
+        would have."""
+        wishes = {"snapshot.initial": self.snapshot.initial}
+        for each in self.backends:
+            start, on_gap = (getattr(each.settings, key, None) for key in ("start", "on_gap"))
+            wishes[f"start: snapshot of backend {each.name}"] = start == "snapshot"
+            wishes[f"on_gap: resnapshot of backend {each.name}"] = on_gap == "resnapshot"
+        wanted = [name for name, is_wanted in wishes.items() if is_wanted]
+        if self.transform and wanted:
+            raise ValueError(
+                f"{wanted[0]} takes snapshots, whose rows do not go through transform: leave one of"
+                " them out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _can_be_shared(self) -> "Pipeline":
         if self.share is None:
             if "leases" in self.model_fields_set:

@@ -72,6 +72,12 @@ class Desk:
         SettingsError for a table that is not followed, and for options that it does not take;
         Unavailable."""
         table = resolve(name, tables)
+        if self._pipeline.transform:
+            raise SettingsError(
+                f"{'.'.join(table.name)} has no snapshots: their rows would go around transform",
+                hint="leave transform out of the pipeline file; another pipeline without it may"
+                " take the snapshot",
+            )
         options = options.of(table, self._pipeline.snapshot)
         if table.schema.suspended:
             raise SettingsError(
@@ -188,7 +194,7 @@ class Desk:
     def _go_on(self, record: RunRecord, tables: list[Known]) -> bool:
         """Goes on with a run of an instance before this one, if it left a plan."""
         found = [one for one in tables if one.name == record.name]
-        if not found or self.records.plan(record.snapshot_id) is None:
+        if not found or self._pipeline.transform or not self.records.plan(record.snapshot_id):
             return False
         try:
             options = SnapshotOptions.read(record.options).of(found[0], self._pipeline.snapshot)

@@ -73,8 +73,15 @@ def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Da
     assert found.exit_code == 1
     assert "keeps changes for 0:05:00" in found.output
     assert "1:00:00 at least" in found.output
-    file.write_text(file.read_text() + "snapshot: {max_age: 1m}\n")
+    whole = file.read_text()
+    file.write_text(whole + "snapshot: {max_age: 1m}\n")
     assert check(file).exit_code == 0
+    transform = "transform: [{sql: SELECT * FROM changes}]\n"
+    file.write_text(whole + transform)
+    assert "snapshots: there are none: their rows would go around transform" in check(file).output
+    file.write_text(whole + transform + "snapshot: initial\n")
+    found = check(file)
+    assert found.exit_code != 0 and "do not go through transform" in found.output
 
 
 @pytest.mark.live

@@ -176,6 +176,32 @@ def test_a_request_is_answered_and_the_meta_comes(
     assert orjson.loads(schema.value or b"")["version"] == meta["schema_version"]
 
 
+def test_rows_do_not_go_around_a_transform(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of a snapshot that began without it."""
+    table = table_in(database)
+    desk, gate = desk_of(chunk_rows=20, slots=1), Gate(monkeypatch, "init.snap.", 10)
+    desk.start()
+    before = desk.accepted(table)
+    gate.reached()
+    desk.is_ours = False
+    gate.open()
+    desk.stop()
+    monkeypatch.undo()
+    sql = "SELECT * FROM changes"
+    document = orjson.loads(desk.file.read_bytes()) | {"transform": [{"sql": sql}]}
+    desk.pipeline = parse_pipeline(orjson.dumps(document).decode())
+    desk.start()
+    record = desk.ended(before)
+    assert record.state == "failed" and "transform" in record.error
+    answer = desk.ask(f"request.{table}")
+    assert "transform" in answer["error"] and "again" not in answer
+    assert desk.last(f"init.error.{table}")["error"] == answer["error"]
+    assert desk.chunks(table, before) == []
+    assert [state for _, state in desk.taken()] == ["failed"]
+
+
 def test_requests_for_a_table_share_a_run(database: Database, desk_of: Callable[..., Desk]) -> None:
     table = table_in(database)
     desk = desk_of()
