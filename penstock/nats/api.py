@@ -19,6 +19,7 @@ _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10039: (SettingsError, "enable JetStream for the account"),
     10076: (SettingsError, "start nats-server with JetStream enabled (-js, or jetstream {})"),
     10054: (Rejected, "raise the stream's max_msg_size, or drop the large column"),
+    10052: (SettingsError, "correct what the message names"),
     10058: (SettingsError, "a stream of that name exists with another configuration"),
     10065: (SettingsError, "another stream takes these subjects: change the sink's subject"),
     10074: (SettingsError, "replicas need a cluster of at least as many servers"),
@@ -29,6 +30,7 @@ _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10023: (Unavailable, "the server is full: raise its max_file, or purge streams"),
     10174: (SettingsError, "nats stream edit STREAM --allow-batch, or delivery: deduplicated"),
     10109: (SettingsError, "the stream is sealed: use another one"),
+    10169: (SettingsError, "the stream counts (allow_msg_counter): use another one"),
 }
 
 

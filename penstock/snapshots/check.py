@@ -6,7 +6,7 @@ from penstock.config import Pipeline
 from penstock.finding import Finding
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.catalog import sources
-from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.init_stream import InitStream, problems
 from penstock.snapshots.retention import Kept
 
 
@@ -26,4 +26,8 @@ def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
         changes, chunks = stream.config(sink.stream), stream.config(settings.stream)
     # As the stream will be made.
     to_be = {"max_age": sink.max_age * 10**9, "max_bytes": sink.max_bytes or -1}
-    return Kept.of(sink.stream, changes or to_be, chunks).findings(settings.max_age)
+    unfit = [
+        Finding(level="error", subject=f"stream {settings.stream}", message=problem, remedy=remedy)
+        for problem, remedy in (problems(settings.stream, chunks) if chunks else ())
+    ]
+    return [*unfit, *Kept.of(sink.stream, changes or to_be, chunks).findings(settings.max_age)]

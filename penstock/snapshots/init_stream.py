@@ -13,6 +13,7 @@ from penstock.errors import SettingsError, Unavailable
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from penstock.sinks.jetstream.stream import unfit
 from penstock.sinks.subject import escape
 from penstock.table_schema import TableName
 
@@ -34,6 +35,17 @@ def token(name: TableName) -> str:
 def meta_identity(name: TableName, snapshot_id: str) -> str:
     """The header `Nats-Msg-Id` of a snapshot's meta."""
     return f"init-meta-{token(name)}-{snapshot_id}"
+
+
+def problems(name: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What keeps a stream from taking snapshots: (problem, remedy)."""
+    subjects = f"{PREFIX}.>"
+    if subjects not in (config.get("subjects") or ()):
+        remedy = f"add the subject {subjects} to it, or name another one in snapshot.stream"
+        yield f"does not take {subjects}", remedy
+    yield from unfit(name, config, subjects)
+    if config.get("deny_purge"):
+        yield "forbids purging (deny_purge)", "name another one in snapshot.stream"
 
 
 class InitStream(Closes):
@@ -79,11 +91,9 @@ class InitStream(Closes):
                 "name": self._stream, "subjects": [f"{PREFIX}.>"], "max_age": MAX_AGE * 10**9,
                 "storage": storage, "num_replicas": replicas, "allow_direct": True,
             })  # fmt: skip
-        elif f"{PREFIX}.>" not in (found["config"].get("subjects") or ()):
-            raise SettingsError(
-                f"the stream {self._stream} does not take {PREFIX}.>",
-                hint=f"add the subject {PREFIX}.> to it, or name another one in snapshot.stream",
-            )
+        else:
+            for problem, remedy in problems(self._stream, found["config"]):
+                raise SettingsError(f"the stream {self._stream} {problem}", hint=remedy)
 
     def publish(
         self, subject: str, body: bytes, headers: Mapping[str, bytes], identity: str

@@ -19,12 +19,14 @@ _NANOSECONDS = 10**9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """For how many seconds the two streams keep messages; None: for ever. `is_bounded`: the stream
-    of changes has a limit of bytes or messages, or lets acknowledged ones go."""
+    of changes has a limit of bytes or messages, or lets acknowledged ones go. `of_subject`: it
+    keeps so many messages of a subject, and no reader notices that those before are gone."""
 
     stream: str
     changes: float | None
     chunks: float | None
     is_bounded: bool = False
+    of_subject: int = 0
 
     @classmethod
     def of(
@@ -32,17 +34,26 @@ class Kept:
     ) -> "Kept":
         """By the configurations of the streams; None for one that does not exist: for ever."""
         config = changes or {}
+        refuses = config.get("discard") == "new" and config.get("discard_new_per_subject")
         bounded = any(config.get(key, -1) > 0 for key in ("max_bytes", "max_msgs"))
         return cls(
             stream=stream,
             changes=_seconds(changes),
             chunks=_seconds(chunks),
             is_bounded=bounded or config.get("retention", "limits") != "limits",
+            of_subject=0 if refuses else max(config.get("max_msgs_per_subject", 0), 0),
         )
 
     def refuse(self, max_age: float) -> None:
         """Raises SettingsError where changes are gone before a snapshot that takes `max_age`
         seconds, and as long to load, can be followed by them."""
+        if self.of_subject:
+            raise SettingsError(
+                f"the stream {self.stream} keeps only {self.of_subject} messages of a subject:"
+                " changes after a snapshot are gone, and rows stay wrong without an error",
+                hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1; max_age and"
+                " max_bytes bound a stream so that readers notice",
+            )
         if self.changes is not None and self.changes < 2 * max_age:
             raise SettingsError(
                 f"the stream {self.stream} keeps changes for {_text(self.changes)}: when a snapshot"

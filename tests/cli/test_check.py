@@ -1,6 +1,7 @@
 """`penstock check` against real servers: what it prints, and its exit code."""
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.cli.check import _summary
+from penstock.errors import SettingsError
 from penstock.finding import Finding, Level
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from penstock.snapshots.init_stream import InitStream
 from tests.servers import Database, Nats
 
 FILE = """\
@@ -82,6 +85,41 @@ def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Da
     file.write_text(whole + transform + "snapshot: initial\n")
     found = check(file)
     assert found.exit_code != 0 and "do not go through transform" in found.output
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"subjects": ["init.snap.>"]}, "does not take init.>"),
+        ({"deny_purge": True}, "forbids purging"),
+        ({"allow_msg_counter": True, "allow_direct": True}, "counts"),
+        ({"subject_transform": {"src": "init.>", "dest": "other.>"}}, "is not found"),
+    ],
+)
+def test_a_stream_that_takes_no_snapshots_is_1(
+    own_nats: Callable[..., Nats],
+    file: Path,
+    database: Database,
+    nats: Nats,
+    config: dict[str, Any],
+    says: str,
+) -> None:
+    database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
+    server = own_nats()
+    file.write_text(file.read_text().replace(nats.url, server.url))
+    with closing(Connection(NatsSettings(url=server.url))) as connection:
+        connection.open()
+        JetStream(connection).create({"name": "INIT", "subjects": ["init.>"], **config})
+    found = check(file)
+    assert found.exit_code == 1 and "stream INIT: " in found.output and says in found.output, (
+        found.output
+    )
+    with (
+        InitStream(NatsSettings(url=server.url), "INIT") as stream,
+        pytest.raises(SettingsError, match=says),
+    ):
+        stream.ensure(replicas=1, storage="file")
 
 
 @pytest.mark.live

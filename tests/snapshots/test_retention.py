@@ -32,6 +32,14 @@ def test_a_minute_of_changes_and_a_week_of_chunks_is_refused() -> None:
         ({"max_age": 60 * MINUTE}, {"max_age": 0}, "warning"),
         ({"max_bytes": 1000, "max_msgs": -1}, None, "warning"),
         ({"retention": "interest"}, None, "warning"),
+        ({"max_msgs_per_subject": 5}, None, "error"),
+        ({"max_msgs_per_subject": 5, "discard": "new"}, None, "error"),
+        (
+            {"max_msgs_per_subject": 5, "discard": "new", "discard_new_per_subject": True},
+            None,
+            "ok",
+        ),
+        ({"max_msgs_per_subject": -1}, None, "ok"),
     ],
 )
 def test_the_rest_is_told(changes: Any, chunks: Any, level: str) -> None:

@@ -114,6 +114,14 @@ _WITHOUT_STATE: tuple[tuple[str, _Row], ...] = (
     ("certificate", (SettingsError, "correct sslmode and sslrootcert in `connection`")),
     ("invalid ", (SettingsError, "correct `connection`")),
     ("missing ", (SettingsError, "correct `connection`")),
+    (  # a name that no language of the server's messages translates
+        "MULE_INTERNAL",
+        (
+            SettingsError,
+            "penstock reads UTF-8, and the server converts this encoding to none: load a dump"
+            " (pg_dump --encoding) into a database with encoding UTF8",
+        ),
+    ),
     ("resolve host", (Unavailable, "correct the host in `connection`")),
     ("Name or service not known", (Unavailable, "correct the host in `connection`")),  # psycopg 3.2
     ("could not translate host name", (Unavailable, "correct the host in `connection`")),

@@ -85,6 +85,13 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
         if level == "logical"
         else "ALTER SYSTEM SET wal_level = logical; and restart the server",
     )
+    if _setting(connection, "server_encoding") == "SQL_ASCII":
+        yield Finding(
+            level="warning",
+            subject="server_encoding",
+            message="it is SQL_ASCII: a row that is not UTF-8 becomes a dead letter",
+            remedy="load a dump into a database with encoding UTF8",
+        )
     yield from _retention(connection)
 
 

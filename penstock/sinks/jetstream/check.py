@@ -25,6 +25,7 @@ from penstock.sinks.jetstream.stream import (
     is_exact,
     is_widened,
     problems,
+    unfit,
     wanted,
 )
 from penstock.sinks.subject import Template, parse_template
@@ -163,6 +164,9 @@ def _beside(api: JetStream, stream: str) -> Iterator[Finding]:
                     f"takes {subject}, so {name} cannot be made when it is needed",
                     f"leave penstock.> out of the subjects of {other}",
                 )  # fmt: skip
+        info = api.stream(name)
+        for problem, remedy in unfit(name, info["config"], subject) if info else ():
+            yield _finding("error", f"stream {name}", problem, remedy)
 
 
 def _sanity(
@@ -181,11 +185,32 @@ def _sanity(
             "warning", name, f"takes messages of {stream.largest} bytes at most: larger changes "
             "are rejected", f"nats stream edit {stream.name} --max-msg-size=-1",
         )  # fmt: skip
-    if config.get("storage") == "memory":
-        yield _finding(
-            "warning", name, "is kept in memory: a restart of the server loses what the source "
-            "no longer has", "make a stream with file storage",
-        )  # fmt: skip
+    for key, value, message, remedy in _LOSING:
+        if (found := config.get(key)) and value in (found, None):
+            yield _finding("warning", name, message, remedy)
+
+
+# Configuration that loses changes, or adds what are none: (key, value, message, remedy).
+_LOSING = (
+    (
+        "storage", "memory", "is kept in memory: a restart of the server loses what the source no "
+        "longer has", "make a stream with file storage",
+    ),
+    (
+        "persist_mode", "async", "acknowledges before it writes (persist_mode async): a crash of "
+        "the server loses what the source no longer has", "make a stream without persist_mode",
+    ),
+    (
+        "sources", None, "is filled from other streams, too (sources): what they have under our "
+        "subjects ends exactly-once, and is a change for readers",
+        "give the sources a stream of their own",
+    ),
+    (
+        "subject_delete_marker_ttl", None, "stores markers for what has expired "
+        "(subject_delete_marker_ttl): they end exactly-once, and readers meet messages that are "
+        "no changes", "make a stream without delete markers",
+    ),
+)  # fmt: skip
 
 
 def _memory(
@@ -216,22 +241,25 @@ _CAPS = {
 
 
 def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
-    caps = [text.format(config[key]) for key, text in _CAPS.items() if config.get(key, 0) > 0]
-    age = config.get("max_age", 0)
-    if age > 0:
-        caps.append(str(timedelta(microseconds=age // 1000)))
-    if not caps:
-        return
-    kept = " and ".join(caps)
-    if config.get("discard") == "new" and not age:
+    """What a limit takes away, and what it keeps out."""
+    caps = {key: text.format(config[key]) for key, text in _CAPS.items() if config.get(key, 0) > 0}
+    full = []
+    if config.get("discard") == "new":
+        full = [caps.pop(key) for key in ("max_msgs", "max_bytes") if key in caps]
+        if config.get("discard_new_per_subject") and "max_msgs_per_subject" in caps:
+            full.append(caps.pop("max_msgs_per_subject"))
+    if full:
         yield _finding(
-            "warning", name, f"takes no more once it holds {kept}: the pipeline then waits, and "
-            "the source keeps its log", "watch its size, or raise the limit",
+            "warning", name, f"takes no more once it holds {' or '.join(full)}: the pipeline then "
+            "waits, and the source keeps its log", "watch its size, or raise the limit",
         )  # fmt: skip
-    else:
+    gone = list(caps.values())
+    if (age := config.get("max_age", 0)) > 0:
+        gone.append(str(timedelta(microseconds=age // 1000)))
+    if gone:
         yield _finding(
-            "warning", name, f"keeps only {kept}: a consumer that comes later misses changes",
-            "raise the limit to cover the longest outage of a consumer",
+            "warning", name, f"keeps only {' and '.join(gone)}: a consumer that comes later misses "
+            "changes", "raise the limit to cover the longest outage of a consumer",
         )  # fmt: skip
 
 

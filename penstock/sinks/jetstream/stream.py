@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from penstock.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.nats.subjects import covers
+from penstock.nats.subjects import covers, overlaps
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamSettings
 from penstock.sinks.subject import Template
 
@@ -121,6 +121,7 @@ def remembering(api: JetStream, stream: TargetStream, settings: JetStreamSetting
     if not is_widened(stream, settings):
         return stream
     window = int(settings.remembers(exact=False) * _NANOSECONDS)
+    window = min(window, int(stream.config.get("max_age") or window))  # more is refused
     return TargetStream.of(api.update({**stream.config, "duplicate_window": window}))
 
 
@@ -133,14 +134,30 @@ def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, st
             f"nats stream edit {stream.name} --subjects '{template.wildcard}', or change the "
             "sink's subject or stream",
         )
-    if stream.config.get("sealed"):
+    yield from unfit(stream.name, stream.config, template.wildcard)
+
+
+def unfit(name: str, config: Mapping[str, Any], wildcard: str) -> Iterator[tuple[str, str]]:
+    """What keeps any stream of ours from storing what is published under `wildcard` as it is:
+    (problem, remedy)."""
+    if config.get("sealed"):
         yield "is sealed", "use another stream"
-    if stream.config.get("mirror"):
+    if config.get("mirror"):
         yield "is a mirror, which takes no messages", "publish to the stream it mirrors"
-    if stream.config.get("no_ack"):
+    if config.get("no_ack"):
         yield (
             "acknowledges nothing (no_ack)",
-            f"nats stream edit {stream.name} --ack; nothing is safe without acknowledgements",
+            f"nats stream edit {name} --ack; nothing is safe without acknowledgements",
+        )
+    if config.get("allow_msg_counter"):
+        yield "counts (allow_msg_counter), and takes nothing but increments", "use another stream"
+    moved = config.get("subject_transform") or {}
+    if moved.get("dest") and overlaps(moved.get("src") or ">", wildcard):
+        yield (
+            f"stores messages as {moved['dest']} (subject_transform): what is stored is not found "
+            "under its own subject",
+            f"take the transform out (nats stream edit {name} --interactive), and transform in a "
+            "stream that has this one as its source",
         )
 
 
@@ -196,6 +213,11 @@ def _obstacle(stream: TargetStream, version: tuple[int, ...]) -> tuple[str, str]
     shown = ".".join(map(str, version))
     if version < ATOMIC_SINCE:
         return f"nats-server {shown} has no atomic batches", "2.12.1 and later have them"
+    if stream.config.get("persist_mode") == "async":
+        return (
+            f"the stream {stream.name} has persist_mode async, which excludes atomic batches",
+            "use another stream: this cannot be changed",
+        )
     if not stream.atomic:
         return (
             f"the stream {stream.name} does not allow atomic batches",

@@ -86,6 +86,7 @@ def test_the_sockets_exceptions_are_unavailable() -> None:
         (None, "connection refused? Connection refused", Unavailable, "start the server"),
         (None, 'FATAL:  role "nobody" does not exist', SettingsError, "user"),
         (None, "FATAL:  password authentication failed for user", SettingsError, "password"),
+        (None, "FATAL:  Umwandlung zwischen UTF8 und MULE_INTERNAL", SettingsError, "pg_dump"),
         (None, "anything else", Unavailable, "again"),
     ],
 )

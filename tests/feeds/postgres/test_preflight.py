@@ -5,6 +5,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
+from penstock.errors import SettingsError
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.finding import Finding
 from tests.feeds.postgres.reading import Reader
@@ -47,6 +48,34 @@ def test_a_server_that_is_not_there_is_the_only_finding() -> None:
     (finding,) = PostgresFeed(settings).check()
     assert (finding.level, finding.subject) == ("error", "server")
     assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("encoding", "level", "says"),
+    [
+        ("MULE_INTERNAL", "error", "MULE_INTERNAL"),
+        ("SQL_ASCII", "warning", "a dead letter"),
+        ("EUC_JIS_2004", "ok", ""),
+    ],
+)
+def test_a_database_that_is_not_read_as_utf8_is_named_with_its_remedy(
+    postgres: Postgres, encoding: str, level: str, says: str
+) -> None:
+    name = f"of_{encoding.lower()}"
+    postgres.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+    try:
+        url = postgres.url_of(name)
+        feed = PostgresFeed(PostgresSettings(connection=url, slot="s", publication="p"))
+        findings = feed.check()
+        found = [each for each in findings if "encoding UTF8" in each.remedy]
+        assert [each.level for each in found] == [level] * (level != "ok")
+        assert all(says in each.message for each in found)
+        if level == "error":
+            assert findings == found
+            with pytest.raises(SettingsError):  # nothing that passes by itself
+                feed.begin()
+    finally:
+        postgres.drop(name)
 
 
 def test_a_missing_publication_has_its_sql(reader_of: Callable[..., Reader]) -> None:

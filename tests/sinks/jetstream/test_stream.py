@@ -11,12 +11,14 @@ from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.poison.dead_letters import ensure_stream
 from penstock.sinks.jetstream.stream import TargetStream, choose, wanted
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live
+DAY = 86_400 * 10**9
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
 
@@ -144,10 +146,31 @@ def test_subjects_that_another_stream_has_are_a_settings_error(
     assert any("as well" in message for message in levels(check(), "error"))
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [({"no_ack": True}, "acknowledges nothing"), ({"sealed": True}, "is sealed")],
-)
+UNFIT = [
+    ({"no_ack": True}, "acknowledges nothing"),
+    ({"sealed": True}, "is sealed"),
+    ({"allow_msg_counter": True}, "takes nothing but increments"),
+    ({"subject_transform": {"src": "{}.items.*", "dest": "moved.{}.*"}}, "is not found"),
+    ({"subject_transform": {"src": "", "dest": "moved.>"}}, "is not found"),
+    ({"subject_transform": {"src": "another.>", "dest": "moved.>"}}, ""),
+]
+
+
+def make_unfit(api: JetStream, name: str, subject: str, config: dict[str, Any]) -> None:
+    base = {"name": name, "subjects": [subject], "allow_direct": True, "allow_atomic": True}
+    if transform := config.get("subject_transform"):
+        prefix = subject.removesuffix(".>")
+        there = {
+            "src": transform["src"].format(prefix),
+            "dest": transform["dest"].format(prefix).replace("*", "{{wildcard(1)}}"),
+        }
+        config = {"subject_transform": there}
+    created = api.create(base if config.get("sealed") else base | config)
+    if config.get("sealed"):
+        api.update({**created["config"], "sealed": True})
+
+
+@pytest.mark.parametrize(("config", "says"), UNFIT)
 def test_a_stream_that_cannot_be_written_safely_is_a_settings_error(
     config: dict[str, Any],
     says: str,
@@ -157,13 +180,46 @@ def test_a_stream_that_cannot_be_written_safely_is_a_settings_error(
     settings_of: Any,
     check: Any,
 ) -> None:
-    base = {"name": stream, "subjects": [f"{stream}.>"]}
-    created = api.create({**base, "no_ack": bool(config.get("no_ack"))})
-    if config.get("sealed"):
-        api._call(f"STREAM.UPDATE.{stream}", {**created["config"], "sealed": True})
-    with pytest.raises(SettingsError, match=says):
+    make_unfit(api, stream, f"{stream}.>", config)
+    errors = levels(check(), "error")
+    assert len(errors) == bool(says) and all(says in message for message in errors)
+    if says:
+        with pytest.raises(SettingsError, match=says):
+            JetStreamSink(settings_of(nats.url)).prepare()
+    else:
         JetStreamSink(settings_of(nats.url)).prepare()
-    assert any(says in message for message in levels(check(), "error"))
+
+
+@pytest.mark.parametrize(("config", "says"), [one for one in UNFIT if "subject" not in str(one)])
+def test_so_is_one_for_what_is_set_aside(
+    config: dict[str, Any],
+    says: str,
+    nats: Nats,
+    stream: str,
+    api: JetStream,
+    settings_of: Any,
+    check: Any,
+) -> None:
+    make_unfit(api, f"{stream}_DLQ", f"penstock.dlq.{stream}.>", config)
+    assert [says in message for message in levels(check(), "error")] == [True]
+    with pytest.raises(SettingsError, match=f"{stream}_DLQ .*{says}"):
+        ensure_stream(api, f"{stream}_DLQ", f"penstock.dlq.{stream}.>", settings_of(nats.url), {})
+
+
+def test_a_stream_that_keeps_messages_for_less_than_their_ids_is_written_to(
+    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
+) -> None:
+    second = 10**9
+    subjects = [f"{stream}.>"]
+    api.create(
+        {"name": stream, "subjects": subjects, "max_age": second, "duplicate_window": second // 10}
+    )
+    receipt = JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write(
+        [batch_of(3)], ignore
+    )
+    info = api.stream(stream)
+    assert receipt.published == 3 and info is not None
+    assert info["config"]["duplicate_window"] == second
 
 
 def test_check_makes_nothing_and_says_what_will_be_made(
@@ -259,6 +315,22 @@ def test_check_stores_nothing(
         ),
         ({"max_msg_size": 1000}, {}, "takes messages of 1000 bytes at most"),
         ({"storage": "memory"}, {}, "kept in memory"),
+        ({"persist_mode": "async", "allow_atomic": False}, {}, "acknowledges before it writes"),
+        ({"persist_mode": "async", "allow_atomic": False}, {}, "excludes atomic batches"),
+        ({"sources": [{"name": "ELSEWHERE"}]}, {}, "is filled from other streams"),
+        (
+            {"max_age": DAY, "allow_msg_ttl": True, "subject_delete_marker_ttl": DAY},
+            {},
+            "stores markers",
+        ),
+        ({"max_msgs": 10, "max_age": DAY, "discard": "new"}, {}, "keeps only 1 day, 0:00:00"),
+        ({"max_msgs": 10, "max_age": DAY, "discard": "new"}, {}, "takes no more once it holds 10"),
+        ({"max_msgs_per_subject": 2, "discard": "new", "max_bytes": 99}, {}, "keeps only 2 "),
+        (
+            {"max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": True},
+            {},
+            "takes no more once it holds 2 messages a subject",
+        ),
         ({"allow_atomic": False}, {}, "deduplicated: the stream"),
     ],
 )
@@ -341,6 +413,8 @@ def test_what_is_asked_for_is_chosen(asked: Any) -> None:
         (10074, 400, SettingsError),
         (10005, 400, SettingsError),
         (10109, 400, SettingsError),
+        (10169, 400, SettingsError),
+        (10052, 500, SettingsError),
         (10077, 503, Unavailable),
         (10008, 503, Unavailable),
         (10023, 503, Unavailable),

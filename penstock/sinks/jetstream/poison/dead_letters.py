@@ -26,6 +26,7 @@ from penstock.sinks.encoding.message import (
 )
 from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.stream import unfit
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.subject import escape
 
@@ -193,6 +194,8 @@ def ensure_stream(
                 f"the stream {name} exists and does not take {subject}",
                 hint=f"nats stream edit {name} --subjects '{subject}', or move it away",
             )
+        for problem, remedy in unfit(name, info["config"], subject):
+            raise SettingsError(f"the stream {name} {problem}", hint=remedy)
         return dict(info["config"])
     config = {
         "name": name,
