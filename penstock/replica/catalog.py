@@ -9,7 +9,7 @@ import ormsgpack
 
 from penstock.errors import SettingsError
 from penstock.nats.api import JetStream
-from penstock.nats.buckets import Bucket, key_of
+from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.replica.mirrored import MirrorTable
 
@@ -30,15 +30,18 @@ class PublishedTable:
         return str(self.document.get("pipeline") or "")
 
     @property
+    def backend(self) -> str:
+        """What its name begins with, where the pipeline has several backends; else ""."""
+        return str(self.document.get("backend") or "")
+
+    @property
     def name(self) -> tuple[str, ...]:
         """What subjects call it: as the key, with the table's and its schema's own names."""
-        table, schema = self.document["table"], self.document["schema"]
-        before = self.key.split(".")[:-1]
-        if not before:
-            return (table,)
-        if before[-1] == key_of([schema]):
-            return (*before[:-1], schema, table)
-        return (*before, table)
+        table, schema, backend = self.document["table"], self.document["schema"], self.backend
+        parts = [backend] if backend else []
+        if len(self.key.split(".")) > len(parts) + 1:
+            parts.append(schema)
+        return (*parts, table)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,9 +52,9 @@ class PublishedTable:
     def mirrored(self) -> MirrorTable:
         """A table of a replica, of which nothing is there yet: its own name, with the schema before
         it outside `public`, and the backend where there are several."""
-        table, schema = self.document["table"], self.document["schema"]
-        backend = self.name[0] if len(self.name) > 1 and self.name[0] != schema else ""
-        is_alone = schema not in self.name if self.document.get("documents") else schema == "public"
+        table, schema, backend = self.document["table"], self.document["schema"], self.backend
+        has_schema = len(self.name) > 1 + bool(backend)
+        is_alone = not has_schema if self.document.get("documents") else schema == "public"
         parts = [backend, "" if is_alone else schema, table]
         return MirrorTable(
             name=self.key, backend=backend, schema=schema, table=table,

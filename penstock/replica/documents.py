@@ -15,6 +15,7 @@ from penstock.replica.fold import OF_ROWS
 from penstock.replica.mirrored import MirrorTable
 
 Row = dict[str, Any]
+_INT64 = 2.0**63
 
 
 def chunk_rows(table: MirrorTable, chunk: Mapping[str, Any]) -> list[Row]:
@@ -57,7 +58,7 @@ def _row(table: MirrorTable, key: Mapping[str, Any], document: Any) -> Row:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and -_INT64 <= value < 2 * _INT64:
         value = int(value)  # MongoDB compares them equal
     return orjson.dumps(value, default=_base64).decode()
 

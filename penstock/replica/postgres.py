@@ -114,18 +114,19 @@ class PostgresTarget(SqlTarget):
         connection, names = self._opened(), self._names(table.columns)
         try:
             with connection.transaction(), connection.cursor() as cursor:
-                statement = f"COPY {loading} ({names}) FROM STDIN"
-                with cursor.copy(statement.encode(), ()) as copy:
+                # COPY has no parameters: there, % stands for itself.
+                statement = f"COPY {loading} ({names}) FROM STDIN".replace("%%", "%")
+                with cursor.copy(statement.encode()) as copy:
                     for row in rows:
                         copy.write_row(row)
         except errors.UniqueViolation:
             self._many(self._upsert(loading, table), rows)
 
-    def _remove_one(self, target: str, columns: Sequence[MirrorColumn]) -> str:
+    def _remove_one(self, target: str, table: MirrorTable) -> str:
         # As text: some types (json, point) cannot be compared.
         same = " AND ".join(
             f"{self.quote(one.name)}::text IS NOT DISTINCT FROM ({self.value(one)})::text"
-            for one in columns
+            for one in table.columns
         )
         found = f"SELECT ctid FROM {target} WHERE {same or 'true'} LIMIT 1"
         return f"DELETE FROM {target} WHERE ctid = ({found})"

@@ -171,7 +171,7 @@ class SqlTarget(Closes):
                 values = [(*row, *key) for key, row in zip(keys, rows, strict=True)]
                 self._many(f"UPDATE {target} SET {sets} WHERE {keyed}", values)
             case RemoveRows(rows):
-                self._many(self._remove_one(target, table.columns), rows)
+                self._many(self._remove_one(target, table), rows)
             case AlterColumns(added, dropped):
                 for name in dropped:
                     self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
@@ -297,7 +297,7 @@ class SqlTarget(Closes):
         """Adds rows in bulk; one that has a key of another replaces it."""
 
     @abstractmethod
-    def _remove_one(self, target: str, columns: Sequence[MirrorColumn]) -> str:
+    def _remove_one(self, target: str, table: MirrorTable) -> str:
         """A statement that deletes one row that equals the parameters in all columns."""
 
     @abstractmethod

@@ -122,10 +122,37 @@ class SqliteTarget(SqlTarget):
         statement = self._insert(loading, table).replace("INSERT", "INSERT OR REPLACE", 1)
         self._many(statement, rows)
 
-    def _remove_one(self, target: str, columns: Sequence[MirrorColumn]) -> str:
-        same = " AND ".join(f"{self.quote(one.name)} IS ?" for one in columns) or "true"
+    def _create(self, table: MirrorTable, name: str) -> None:
+        seen: dict[str, str] = {}
+        for column in table.names:
+            other = seen.setdefault(_folded(column), column)
+            if other is not column:
+                raise SettingsError(
+                    f"SQLite cannot have both columns {other} and {column} of {table.target},"
+                    " which differ only by case",
+                    hint="mirror the table into PostgreSQL, or rename a column",
+                )
+        if not table.key:
+            self._row_id(table)
+        super()._create(table, name)
+
+    def _remove_one(self, target: str, table: MirrorTable) -> str:
+        same = " AND ".join(f"{self.quote(one)} IS ?" for one in table.names) or "true"
+        row = self._row_id(table)
         return (
-            f"DELETE FROM {target} WHERE rowid = (SELECT rowid FROM {target} WHERE {same} LIMIT 1)"
+            f"DELETE FROM {target} WHERE {row} = (SELECT {row} FROM {target} WHERE {same} LIMIT 1)"
+        )
+
+    def _row_id(self, table: MirrorTable) -> str:
+        """The name of a row's number: a column of the table hides the names that it has."""
+        taken = {_folded(column.name) for column in (*table.columns, *table.kept)}
+        for name in ("_rowid_", "oid", "rowid"):
+            if name not in taken:
+                return name
+        raise SettingsError(
+            f"{table.target} has no key, and columns called _rowid_, oid and rowid: SQLite cannot"
+            " tell equal rows apart",
+            hint="give the table a key, or mirror it into PostgreSQL",
         )
 
     def _exists(self, name: str) -> bool:
@@ -142,6 +169,11 @@ _TEXTS = (
     "text", "character varying", "character", "uuid", "numeric", "date", "timestamp with time zone",
     "timestamp without time zone", "time without time zone", "interval",
 )  # fmt: skip
+
+
+def _folded(name: str) -> str:
+    """A name as SQLite compares it: without the case of ASCII letters."""
+    return name.encode().lower().decode()
 
 
 def _bytes(value: Any) -> Any:

@@ -69,7 +69,8 @@ def documents(target: str, table: str) -> dict[str, Any]:
 
 
 def _text(key: Any) -> str:
-    is_whole = isinstance(key, float) and key.is_integer()
+    # Larger ones are no integers of JSON readers, and not of MongoDB.
+    is_whole = isinstance(key, float) and key.is_integer() and -(2**63) <= key < 2**64
     return orjson.dumps(int(key) if is_whole else key).decode()
 
 

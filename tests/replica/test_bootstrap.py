@@ -4,6 +4,7 @@ more, by hand, as its service would."""
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -125,6 +126,17 @@ def test_a_snapshot_of_a_stream_that_was_made_again_is_refused(taken: Taken) -> 
     while bootstrap.table.snapshot_id and time.monotonic() < deadline:
         assert bootstrap.step(0.1) is None  # asks for another one
     assert bootstrap.table.snapshot_id == ""
+
+
+@pytest.mark.parametrize("minutes", [-5, 5])
+def test_whose_stream_a_snapshot_is_of_is_not_judged_by_clocks(taken: Taken, minutes: int) -> None:
+    clock = datetime.now(UTC) + timedelta(minutes=minutes)
+    meta = {**taken.meta, "timestamp": clock.isoformat()}
+    taken.purge("init.meta.t")
+    taken.publish("init.meta.t", meta)
+    assert taken.bootstrap()._stored() == meta["snapshot_id"]
+    taken.publish("init.meta.t", {**meta, "stream_created": "2020-01-01T00:00:00Z"})
+    assert taken.bootstrap()._stored() is None
 
 
 @pytest.mark.parametrize("part", [{"partial": True}, {"where": "id < 3"}])

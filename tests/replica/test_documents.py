@@ -22,6 +22,11 @@ pytestmark = pytest.mark.live
 KEYS: list[Any] = [
     1,
     2.5,
+    3.0,
+    1e20,
+    -1e19,
+    1.5e19,
+    float("inf"),
     Int64(2**60),
     "1",
     "a",

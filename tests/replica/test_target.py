@@ -15,6 +15,7 @@ from penstock.replica.targets import (
     ForgetLate,
     InsertRows,
     LoadedChunk,
+    RemoveRows,
     RestoreRows,
     Target,
     UpdateRows,
@@ -117,6 +118,69 @@ def test_columns_change_between_rows(target: str, made: Make) -> None:
     one.apply(work, 9)
     assert rows(target) == [("1", None), ("2", "1.50"), ("3", "2.00")]
     assert [table.names for table in one.open(["t"])] == [("a", "c %")]
+    one.close()
+
+
+def test_names_with_percent_signs(target: str, made: Make) -> None:
+    odd = [MirrorColumn(name=name, data_type="text") for name in ("v%s", "%%", 'a "%(x)s"')]
+    table = replace(TABLE, target="100%s", columns=(A, *odd))
+    one, first = made(), [(1, "x", "y", "z"), (1, "a", "b", "c")]  # a key twice goes another way
+    one.open(["t"])
+    one.begin(table)
+    one.load(table, LoadedChunk(0, 1, 0), first[:1])
+    one.load(table, LoadedChunk(1, 1, 0), first[1:])
+    one.finish(replace(table, state="live"))
+    keyless = replace(table, name="u", target="u", key=())
+    one.begin(keyless)
+    one.load(keyless, LoadedChunk(0, 2, 0), first)
+    live = replace(keyless, state="live")
+    one.finish(live)
+    one.apply([(live, [RemoveRows([(1, "x", "y", "z")])])], 9)
+    assert [dict(row)["v%s"] for row in rows_of(target, "u")] == ["a"]
+    assert [dict(row)['a "%(x)s"'] for row in rows_of(target, "100%s")] == ["c"]
+    one.close()
+
+
+@pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "OID"], ["RowID", "_rowid_"]])
+def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], tmp_path: Path) -> None:
+    columns = tuple(MirrorColumn(name=name, data_type="integer") for name in (*names, "v"))
+    table = replace(TABLE, columns=columns, key=())
+    url = f"sqlite:///{tmp_path}/m.db"
+    one, width = open_target(url), len(columns)
+    one.open(["t"])
+    one.begin(table)
+    one.load(table, LoadedChunk(0, 3, 0), [(2,) * width, (1,) * width, (None,) * width])
+    live = replace(table, state="live")
+    one.finish(live)
+    one.apply([(live, [RemoveRows([(1,) * width, (None,) * width])])], 9)
+    assert [dict(row)["v"] for row in rows_of(url, "t")] == ["2"]
+    one.close()
+
+
+def test_without_a_key_one_name_of_a_rows_number_is_left(tmp_path: Path) -> None:
+    names = ("rowid", "OID", "_rowid_", "v")
+    columns = tuple(MirrorColumn(name=name, data_type="integer") for name in names)
+    one, table = open_target(f"sqlite:///{tmp_path}/m.db"), replace(TABLE, columns=columns, key=())
+    one.open(["t"])
+    with pytest.raises(SettingsError, match=r"t has no key, and columns called.*PostgreSQL"):
+        one.begin(table)
+    assert one.begin(replace(table, key=("v",))) == []
+    one.close()
+
+
+def test_columns_that_differ_by_case(target: str, made: Make) -> None:
+    names = ("Name", "name", "NAME", "Änd", "änd")
+    columns = tuple(MirrorColumn(name=name, data_type="text") for name in names)
+    one, table = made(), replace(TABLE, columns=columns, key=("name",))
+    one.open(["t"])
+    if target.startswith("sqlite"):
+        with pytest.raises(SettingsError, match=r"both columns Name and name of t.*PostgreSQL"):
+            one.begin(table)
+        table = replace(table, columns=columns[1:2] + columns[3:])  # others are not ASCII
+    one.begin(table)
+    one.load(table, LoadedChunk(0, 1, 0), [table.names])
+    one.finish(replace(table, state="live"))
+    assert [dict(row) for row in rows_of(target, "t")] == [{name: name for name in table.names}]
     one.close()
 
 

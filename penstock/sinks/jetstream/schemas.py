@@ -40,7 +40,9 @@ class SchemaBucket:
         with self._bucket() as bucket:
             for (key, schema), last in zip(wanted.items(), bucket.lasts(list(wanted)), strict=True):
                 if not _is(_read(last), schema):
-                    bucket.put(key, self._dialect.value(schema.document(now, self._pipeline)))
+                    document = schema.document(now, self._pipeline)
+                    document["backend"] = self._prefix[0] if self._prefix else None
+                    bucket.put(key, self._dialect.value(document))
                 self._stored[key] = states[key]
 
     def remove(self, name: TableName) -> None:

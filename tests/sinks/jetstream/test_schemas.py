@@ -15,6 +15,7 @@ from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.reading.announced import Announced
+from penstock.replica.catalog import Catalog
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.schemas import BUCKET, SchemaBucket
 from penstock.table_schema import TableSchema
@@ -51,9 +52,31 @@ def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
     assert [one["version"] for one in found] == ["one", "two"]
     assert found[0] == {
         "table": name, "schema": "public", "qualified_name": f"public.{name}", "version": "one",
-        "position": None, "suspended": None, "pipeline": "shop", "timestamp": found[0]["timestamp"],
-        "documents": False, "columns": list(COLUMNS),
+        "position": None, "suspended": None, "pipeline": "shop", "backend": None,
+        "timestamp": found[0]["timestamp"], "documents": False, "columns": list(COLUMNS),
     }  # fmt: skip
+
+
+def test_a_backend_that_is_called_as_its_schema_is_no_schema(nats: Nats) -> None:
+    backend = f"b-{uuid.uuid4().hex}"
+    settings = JetStreamSettings(url=nats.url)
+    alone = replace(schema("t", "v"), schema=backend)
+    SchemaBucket(settings, "shop", (backend,)).put(alone, replace(alone, name=(backend, "t")))
+    SchemaBucket(settings, "shop").put(replace(alone, table="u", name=(backend, "u")))
+    connection = Connection(settings)
+    connection.open()
+    found = Catalog(connection).tables()
+    connection.close()
+    names = {key: each.name for key, each in found.items() if key.startswith(backend)}
+    tables = [found[key].mirrored() for key in names]
+    assert names == {
+        f"{backend}.t": (backend, "t"), f"{backend}.{backend}.t": (backend, backend, "t"),
+        f"{backend}.u": (backend, "u"),
+    }  # fmt: skip
+    assert [table.backend for table in tables] == [backend, backend, ""]
+    assert [table.target for table in tables] == [
+        f"{backend}_{backend}_t", f"{backend}_{backend}_t", f"{backend}_u",
+    ]  # fmt: skip
 
 
 def test_a_table_that_is_gone_is_deleted(nats: Nats) -> None:
