@@ -10,23 +10,22 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.errors import Unavailable
+from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.wire.pgoutput.values import SESSION
 
 Ordinary = psycopg.Connection[tuple[Any, ...]]
 
-# Row values are text: these make it one text, whatever the role or the database prefer.
-_SESSION = {
-    "IntervalStyle": "iso_8601",
-    "DateStyle": "ISO",
-    "TimeZone": "UTC",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "statement_timeout": "0",
-}
+# Set by a statement, which counts for more than the role, the database, `connection`, and PGTZ and
+# the like in the environment: libpq sends those after the options.
+_PIN = sql.SQL(
+    "SELECT name, pg_catalog.set_config(name, value, false) FROM (VALUES {}) AS s (name, value)"
+).format(sql.SQL(", ").join(sql.SQL("({}, {})").format(*one) for one in SESSION.items()))
+_NO_LIMIT = {"statement_timeout": "0"}
 _STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
 _CANCELLING = 2.0  # seconds for a request to end a statement
 _LATE = 10.0  # seconds that a server may be late with ending a statement that took too long
@@ -98,7 +97,7 @@ def connect_ordinary(settings: PostgresSettings) -> Ordinary:
 def connect_replication(settings: PostgresSettings) -> Ordinary:
     """A connection of a wal sender that is bound to the database; its commands take no longer
     than `connect_timeout`."""
-    parameters = _parameters(settings, _SESSION) | {"replication": "database"}
+    parameters = _parameters(settings, _NO_LIMIT) | {"replication": "database"}
     with translating(f"connecting to {address(settings)} for replication"):
         return _connected(parameters, settings.connect_timeout)
 
@@ -108,7 +107,7 @@ def connect_exporting(
 ) -> Ordinary:
     """As `connect_replication`, to make a slot: that waits for older transactions, for at most
     `patience` seconds, and until it `is_stopped`."""
-    session = _SESSION | {"lock_timeout": str(round(patience * 1000))}
+    session = _NO_LIMIT | {"lock_timeout": str(round(patience * 1000))}
     parameters = _parameters(settings, session) | {"replication": "database"}
     with translating(f"connecting to {address(settings)} for replication"):
         return _connected(parameters, patience + _LATE, is_stopped)
@@ -118,7 +117,7 @@ def connect_reading(settings: PostgresSettings, is_stopped: Callable[[], bool]) 
     """An autocommit connection for reading tables: values are text as in the log, statements may
     take long, until it `is_stopped`, and row security is an error instead of a filter."""
     session = {"idle_in_transaction_session_timeout": "0", "row_security": "off"}
-    parameters = _parameters(settings, _SESSION | session)
+    parameters = _parameters(settings, _NO_LIMIT | session)
     with translating(f"connecting to {address(settings)}"):
         connection = _connected(parameters, _READING, is_stopped)
         if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
@@ -133,7 +132,25 @@ def _connected(
     connection.patience = patience
     if is_stopped is not None:
         connection.is_stopped = is_stopped
+    try:
+        _pin(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _pin(connection: Ordinary) -> None:
+    """Makes values the text that the decoder reads. Raises SettingsError, SET's own errors."""
+    found: dict[str, str] = dict(connection.execute(_PIN).fetchall())
+    for name, value in SESSION.items():
+        # A pooler may answer here what it does not do in the session of the next statement.
+        told = connection.info.parameter_status(name) or found.get(name)
+        if told != value:
+            raise SettingsError(
+                f"the session has {name} = {told}, and must have {value}",
+                hint=f"connect to the server itself, and look for what sets {name} on the way",
+            )
 
 
 def _parameters(settings: PostgresSettings, session: dict[str, str]) -> dict[str, Any]:

@@ -26,14 +26,17 @@ from penstock.wire.pgoutput.values.times import date, timestamp, timestamptz
 Converter = Callable[[bytes], Any]
 Types = Mapping[int, TypeEntry]
 
-# What the replication session must be set to, whatever the role's own settings are.
+# What the session that sends values must be set to: one value has one text, whatever the server,
+# the database, the role or libpq's environment prefer.
 SESSION: Mapping[str, str] = {
     "client_encoding": "UTF8",
-    "DateStyle": "ISO",
+    "DateStyle": "ISO, MDY",
     "IntervalStyle": "iso_8601",
     "TimeZone": "UTC",
     "extra_float_digits": "1",
     "bytea_output": "hex",
+    "lc_monetary": "C",
+    "quote_all_identifiers": "off",
 }
 
 _FAMILIES: Mapping[Family, Converter] = {
