@@ -23,7 +23,7 @@ def advance_slot(server: Database | Postgres, slot: str) -> None:
 
 def _once_free(server: Database | Postgres, slot: str, *statements: str) -> None:
     # A walsender ends a moment after its client has closed the connection.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             for statement in statements:

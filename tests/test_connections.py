@@ -59,7 +59,7 @@ def test_who_has_another_key_is_not_served(address: str) -> None:
 def test_stalled_clients_do_not_block_others_and_are_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "_PATIENCE", 1.0)
+    monkeypatch.setattr(connections, "_PATIENCE", 3.0)
     with serving() as server:
         stalled = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(50)]
         assert answers(server)

@@ -56,6 +56,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._closed = False
+        self.asked = 0  # bytes that went to the server
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self) -> None:
@@ -123,5 +124,7 @@ class Proxy:
             while self.weather.stalled:
                 time.sleep(_TICK)
             sink.sendall(data[start : start + step])
+            if direction == "questions":
+                self.asked += step
             if weather.rate and self.weather.rate:
                 time.sleep(_TICK)

@@ -59,7 +59,7 @@ class Reading:
             self.errors.append(step.error)
         return step.error
 
-    def until(self, done: Callable[[], Any], *, seconds: float = 30) -> Any:
+    def until(self, done: Callable[[], Any], *, seconds: float = 60) -> Any:
         """Steps until it is true, through whatever may be tried again; returns what it gave."""
         deadline = time.monotonic() + seconds
         while not (found := done()):

@@ -114,10 +114,10 @@ def test_a_sender_does_not_wait_for_a_board_that_does_not_answer(board: Board, w
         begun = time.monotonic()
         for n in range(1000):
             reporter.report("sink", "s", {"n": n})
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60
         begun = time.monotonic()
         reporter.flush()
-        assert 0.05 < time.monotonic() - begun < 5
+        assert 0.05 < time.monotonic() - begun < 60
     assert board.snapshot() == {}
 
 

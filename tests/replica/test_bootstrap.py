@@ -69,7 +69,7 @@ def taken(database: Database, world_of: Callable[..., World], tmp_path: Path) ->
 
 
 def whole(bootstrap: Bootstrap) -> MirrorTable:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if (table := bootstrap.step(0.2)) is not None:
             return table
@@ -122,7 +122,7 @@ def test_a_snapshot_of_a_stream_that_was_made_again_is_refused(taken: Taken) -> 
     api.create(config)
     bootstrap = taken.bootstrap()
     assert bootstrap._stored() is None
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while bootstrap.table.snapshot_id and time.monotonic() < deadline:
         assert bootstrap.step(0.1) is None  # asks for another one
     assert bootstrap.table.snapshot_id == ""

@@ -30,7 +30,7 @@ class Gate:
                 is_held = next(counted) >= number
             if is_held:
                 self._reached.set()
-                assert self._open.wait(60)
+                assert self._open.wait(120)
             sequence = publish(stream, subject, *more)
             if is_held and then is not None:
                 raise then
@@ -40,7 +40,7 @@ class Gate:
 
     def reached(self) -> None:
         """Returns when a message waits."""
-        assert self._reached.wait(60)
+        assert self._reached.wait(120)
 
     def open(self) -> None:
         """Lets all pass."""

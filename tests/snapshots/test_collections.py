@@ -125,7 +125,7 @@ def test_no_reading_lasts_longer_than_max_age(
     runs: CollectionRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, name = Gate(monkeypatch, "init.snap.", 10), runs.shop.name
-    run = runs.run(name, chunk_rows=50, slots=1, max_age=1)
+    run = runs.run(name, chunk_rows=50, slots=1, max_age=3)
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
         gate.reached()

@@ -212,7 +212,7 @@ def test_no_snapshot_of_the_source_lasts_longer_than_max_age(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 10)
-    settings = SnapshotSettings(chunk_rows=50, slots=1, max_age=1)
+    settings = SnapshotSettings(chunk_rows=50, slots=1, max_age=3)
     run = SnapshotRun(world.job(table), world.sink, settings)
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
@@ -233,7 +233,7 @@ def test_max_age_ends_the_run_of_a_table_without_a_key(
 ) -> None:
     table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 2)
     world.database.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
-    settings = SnapshotSettings(chunk_bytes=4096, slots=1, max_age=1)
+    settings = SnapshotSettings(chunk_bytes=4096, slots=1, max_age=3)
     run = SnapshotRun(world.job(table), world.sink, settings)
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)

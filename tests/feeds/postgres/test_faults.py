@@ -85,6 +85,7 @@ def test_a_fast_stop_does_not_wait_for_an_idle_reader(server: Postgres, own: Dat
 
 def test_a_wal_sender_that_hangs_is_noticed(own: Database) -> None:
     reader = Reader(own, silence="1500ms").prepare()
+    began = time.monotonic()
     reader.following.read(0.2)
     ((pid,),) = own.execute(
         "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [reader.slot]
@@ -92,18 +93,17 @@ def test_a_wal_sender_that_hangs_is_noticed(own: Database) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         reader.following.keep_alive()
-        began = time.monotonic()
         error = _until_unavailable(reader)
         assert "said nothing" in str(error)
-        assert 1.0 < time.monotonic() - began < 30
+        assert time.monotonic() - began > 1.4, "as long as the server may be silent"
     finally:
         os.kill(pid, signal.SIGCONT)
         reader.close()
 
 
 def test_a_silent_slot_is_not_taken_for_a_hung_server(own: Database) -> None:
-    reader = Reader(own, silence="3s").prepare()
-    reader.nothing(8)
+    reader = Reader(own, silence="5s").prepare()
+    reader.nothing(11)
     reader.close()
 
 

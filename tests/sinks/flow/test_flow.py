@@ -182,7 +182,9 @@ def writing(settings_of: Any, batch_of: Any) -> Iterator[Callable[..., Writing]]
 def test_a_healthy_server_is_never_under_pressure(
     delivery: str, nats: Nats, settings_of: Any, batch_of: Any
 ) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    # A busy machine is no slow server.
+    pressure = {"slow_threshold": "10s", "critical_threshold": "20s"}
+    sink = JetStreamSink(settings_of(nats.url, delivery=delivery, pressure=pressure))
     told: list[Any] = []
     receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], Noted(told.append))
     assert receipt.published == 60_000

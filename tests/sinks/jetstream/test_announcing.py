@@ -81,7 +81,7 @@ def listening(nats: Nats, sink: JetStreamSink) -> dict[str, Any]:
             where = await asyncio.to_thread(
                 sink.announce, "penstock.gap.default", NEWS, identity="1"
             )
-            message = await subscription.next_msg(timeout=5)
+            message = await subscription.next_msg(timeout=60)
             return {"kept": where, "message": message.data}
         finally:
             await connection.close()

@@ -10,6 +10,7 @@ without JetStream from the start nobody answers, which is tested), and 10175, 10
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -171,18 +172,18 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
     sink.prepare()
     calming = threading.Timer(15.0, lambda: setattr(proxy, "weather", Weather()))
 
-    def stall() -> None:
+    def stall(after: int) -> None:
+        while proxy.asked < after:
+            time.sleep(0.01)
         proxy.weather = Weather(stalled=True)
         calming.start()
-
-    stalling = threading.Timer(1.0, stall)
 
     def changes() -> Iterator[pa.RecordBatch]:
         yield batch_of(1, 1)
         while not read(nats.url, stream):
             yield batch_of(0)
         proxy.weather = Weather(rate=20_000)  # a thousand messages take many seconds
-        stalling.start()
+        threading.Thread(target=stall, args=(proxy.asked + 20_000,), daemon=True).start()
         yield batch_of(1000, 2)
 
     told: list[Any] = []

@@ -23,7 +23,7 @@ SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)
 BATCHES = 12
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 20) -> None:
+def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "waited too long"
@@ -70,7 +70,7 @@ class Story:
 @pytest.fixture
 def story(settings_of: Any, batch_of: Any) -> Callable[..., Story]:
     def make(url: str, **settings: Any) -> Story:
-        sink = JetStreamSink(settings_of(url, **{"timeout": "3s", **settings}))
+        sink = JetStreamSink(settings_of(url, **{"timeout": "5s", **settings}))
         one = Story(sink, [batch_of(400, n) for n in range(1, BATCHES + 1)])
         one.thread.start()
         return one

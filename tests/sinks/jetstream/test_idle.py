@@ -17,7 +17,7 @@ from tests.sinks.conftest import MakeBatch
 
 pytestmark = pytest.mark.live
 
-TIMEOUT = 2.0
+TIMEOUT = 4.0  # a busy machine takes its time to answer
 SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
 
 
@@ -37,7 +37,7 @@ def test_a_pause_between_writes_is_no_fault(
 ) -> None:
     sink = JetStreamSink(settings(nats, stream, delivery))
     told: list[Any] = []
-    for commit in range(1, 4):
+    for commit in range(1, 3):
         sink.write([batch_of(500, commit)], Noted(told.append))
         time.sleep(TIMEOUT + 0.1)
     assert [note for note in told if not note.get("connected", True)] == []
@@ -48,7 +48,7 @@ def test_a_pause_inside_an_open_end_is_no_fault(
     nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
 ) -> None:
     def slowly() -> Iterator[pa.RecordBatch]:
-        for commit in range(1, 4):
+        for commit in range(1, 3):
             yield batch_of(500, commit)
             time.sleep(TIMEOUT + 0.1)
 

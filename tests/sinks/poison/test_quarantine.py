@@ -226,7 +226,7 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
     assert len(letters(read, nats, stream)) == 2
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 30) -> None:
+def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "waited too long"

@@ -62,7 +62,7 @@ def told(forks: Forks, *words: str, say: str = "", **more: str) -> tuple[int, st
 
 
 def soon(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not check():
         assert time.monotonic() < deadline
         time.sleep(0.05)
