@@ -51,8 +51,7 @@ class Kept:
             raise SettingsError(
                 f"the stream {self.stream} keeps only {self.of_subject} messages of a subject:"
                 " changes after a snapshot are gone, and rows stay wrong without an error",
-                hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1; max_age and"
-                " max_bytes bound a stream so that readers notice",
+                hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1, and bound max_age",
             )
         if self.changes is not None and self.changes < 2 * max_age:
             raise SettingsError(

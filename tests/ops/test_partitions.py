@@ -27,7 +27,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 
 def arrived(board: Board, backend: str, count: int) -> dict[str, Entry]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found := rows_of(board.snapshot(), "partition", backend)) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} rows came"
         time.sleep(0.01)

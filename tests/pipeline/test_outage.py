@@ -90,7 +90,7 @@ def test_an_outage_under_load(database: Database, stream: str, tmp_path: Path) -
             assert 'penstock_sink_connected{sink="jetstream"} 0.0' in series
 
             server.start()
-            eventually(lambda: count(server, stream) == ROWS, seconds=120, run=run)
+            eventually(lambda: count(server, stream) == ROWS, seconds=300, run=run)
             eventually(lambda: health(run)[1]["health"] == "ok", run=run)
             assert run.status()["sinks"][0]["breaker"] == "closed"
             eventually(lambda: kept(database) < 1 << 20, run=run)

@@ -106,7 +106,7 @@ def run(spark: SparkSession, folder: Path, *, seconds: float, **options: Any) ->
         .option("checkpointLocation", str(folder / "checkpoint"))
         .start()
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while query.isActive and not _settled(folder, seconds) and time.monotonic() < deadline:
         time.sleep(0.1)
     if query.isActive:

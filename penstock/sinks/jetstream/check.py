@@ -201,14 +201,12 @@ _LOSING = (
         "the server loses what the source no longer has", "make a stream without persist_mode",
     ),
     (
-        "sources", None, "is filled from other streams, too (sources): what they have under our "
-        "subjects ends exactly-once, and is a change for readers",
-        "give the sources a stream of their own",
+        "sources", None, "is filled from other streams, too (sources): under our subjects that "
+        "ends exactly-once, and misleads readers", "give the sources a stream of their own",
     ),
     (
-        "subject_delete_marker_ttl", None, "stores markers for what has expired "
-        "(subject_delete_marker_ttl): they end exactly-once, and readers meet messages that are "
-        "no changes", "make a stream without delete markers",
+        "subject_delete_marker_ttl", None, "stores markers of what expired: they end exactly-once, "
+        "and are no changes for readers", "make a stream without subject_delete_marker_ttl",
     ),
 )  # fmt: skip
 

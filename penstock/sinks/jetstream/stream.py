@@ -154,10 +154,9 @@ def unfit(name: str, config: Mapping[str, Any], wildcard: str) -> Iterator[tuple
     moved = config.get("subject_transform") or {}
     if moved.get("dest") and overlaps(moved.get("src") or ">", wildcard):
         yield (
-            f"stores messages as {moved['dest']} (subject_transform): what is stored is not found "
-            "under its own subject",
-            f"take the transform out (nats stream edit {name} --interactive), and transform in a "
-            "stream that has this one as its source",
+            f"stores what we publish as {moved['dest']} (subject_transform), where it is not found",
+            f"take it out (nats stream edit {name} --interactive): a stream with this one as its "
+            "source can transform",
         )
 
 

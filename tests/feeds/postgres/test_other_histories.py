@@ -98,7 +98,7 @@ def promoted(standby: Postgres) -> Iterator[Postgres]:
 
 
 def replayed(standby: Postgres, lsn: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     query = "SELECT coalesce(pg_last_wal_replay_lsn() >= %s::pg_lsn, false)"
     while standby.execute(query, [lsn]) != [(True,)]:
         assert time.monotonic() < deadline, standby.log[-2000:]
