@@ -2,7 +2,9 @@
 
 A table with a primary key is cut by it: rows do not move between ranges. One without is cut by the
 numbers of its pages (before PostgreSQL 14 not at all), and a partitioned one leaf by leaf.
-Keys are compared by the server only, under the collation of their columns, and travel as text.
+Keys are compared by the server only, by the operators of the key's index under the collation of
+their columns, and travel as text. No name in these statements, but those in a request's `where`,
+depends on the search_path: an operator that is found by name may have another order.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +15,7 @@ from psycopg import sql
 
 _BLOCK = 8192  # what servers are built with, unless told otherwise; ranges need not be exact
 _PAGES_FOR_A_BOUND = 20  # that are sampled
+_SIGNS = "<", "<=", "=", ">=", ">"
 _LEAST_ROWS = 100  # of a range: a statement for each row would cost more than it saves
 
 
@@ -30,15 +33,39 @@ class TableRange(TypedDict, total=False):
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of the primary key: `kind` is its type, `operators` are `<`, `<=`, `=`, `>=`, `>` of
+    its index. Both with their schemas, as SQL."""
+
+    name: str
+    kind: str
+    operators: tuple[str, str, str, str, str]
+
+    @property
+    def quoted(self) -> sql.Identifier:
+        """In SQL."""
+        return sql.Identifier(self.name)
+
+    def compared(self, sign: str, value: sql.Composable) -> sql.Composed:
+        """With a value, by the operator that is usually called so."""
+        operator = sql.SQL(self.operators[_SIGNS.index(sign)])
+        return sql.SQL("{} {} {}").format(self.quoted, operator, value)
+
+    def value(self, text: str) -> sql.Composed:
+        """A value of its type."""
+        return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(self.kind))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A table as its publication sends it. `key`: (column, type) of the primary key. `filter`
-    (the publication's) and `where` (the request's): SQL expressions, or ""."""
+    """A table as its publication sends it. `key`: the primary key, where rows can be sorted by it.
+    `filter` (the publication's) and `where` (the request's): SQL expressions, or ""."""
 
     schema: str
     table: str
     columns: tuple[str, ...]
-    key: tuple[tuple[str, str], ...]
+    key: tuple[KeyColumn, ...]
     filter: str
     is_partitioned: bool
     where: str = ""
@@ -59,7 +86,7 @@ def rows_in_range(rows: int, size: int, *, count: int, weight: int) -> int:
 
 def count_query(table: Published) -> sql.Composed:
     """How many rows there are."""
-    return sql.SQL("SELECT count(*) FROM {}{}").format(table.quoted, _where([], table))
+    return sql.SQL("SELECT pg_catalog.count(*) FROM {}{}").format(table.quoted, _where([], table))
 
 
 def probe_query(table: Published) -> sql.Composed:
@@ -69,29 +96,46 @@ def probe_query(table: Published) -> sql.Composed:
 
 def bounds_query(table: Published, rows: int) -> sql.Composed:
     """The key of every `rows`-th row, as texts, in the order of the key."""
-    key = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
-    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n, _ in table.key)
     return sql.SQL(
-        "SELECT {texts} FROM (SELECT {key}, row_number() OVER (ORDER BY {key}) AS penstock_number"
-        " FROM {table}{where}) numbered WHERE penstock_number % {rows} = 0 ORDER BY penstock_number"
+        "SELECT {texts} FROM (SELECT {key}, pg_catalog.row_number() OVER (ORDER BY {order})"
+        " AS penstock_number FROM {table}{where}) numbered"
+        " WHERE pg_catalog.mod(penstock_number, {rows}::pg_catalog.int8) OPERATOR(pg_catalog.=)"
+        " 0::pg_catalog.int8 ORDER BY penstock_number"
     ).format(
-        texts=texts, key=key, table=table.quoted, where=_where([], table), rows=sql.Literal(rows)
-    )
+        texts=_texts(table), key=_key(table), order=_order(table), table=table.quoted,
+        where=_where([], table), rows=sql.Literal(rows),
+    )  # fmt: skip
 
 
 def sample_query(table: Published, percent: float) -> sql.Composed:
     """The keys of the rows in so many of a hundred pages, as texts, in the order of the key."""
-    key = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
-    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(n)) for n, _ in table.key)
     return sql.SQL(
-        "SELECT {texts} FROM (SELECT {key} FROM {table} TABLESAMPLE SYSTEM ({percent}){where})"
-        " sampled ORDER BY {order}"
+        "SELECT {texts} FROM (SELECT {key} FROM {table} TABLESAMPLE pg_catalog.system({percent})"
+        "{where}) sampled ORDER BY {order}"
     ).format(
         # Without the name of what is selected from, the texts would be sorted.
-        order=sql.SQL(", ").join(sql.Identifier("sampled", name) for name, _ in table.key),
-        texts=texts, key=key, table=table.quoted, where=_where([], table),
-        percent=sql.Literal(percent),
+        order=_order(table, "sampled"), texts=_texts(table), key=_key(table), table=table.quoted,
+        where=_where([], table), percent=sql.Literal(percent),
     )  # fmt: skip
+
+
+def _key(table: Published) -> sql.Composed:
+    return sql.SQL(", ").join(column.quoted for column in table.key)
+
+
+def _texts(table: Published) -> sql.Composed:
+    """As the types' input reads them: a cast to text may be a function of its own."""
+    text = sql.SQL("pg_catalog.format('%s', {})")
+    return sql.SQL(", ").join(text.format(column.quoted) for column in table.key)
+
+
+def _order(table: Published, *source: str) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL("{} USING {}").format(
+            sql.Identifier(*source, column.name), sql.SQL(column.operators[0])
+        )
+        for column in table.key
+    )
 
 
 def sample_percent(size: int, *, heap: int, weight: int) -> float:
@@ -154,31 +198,51 @@ def range_query(table: Published, part: TableRange) -> sql.Composed:
     if "leaf" in part:
         source: Any = sql.SQL("ONLY ") + sql.SQL(part["leaf"])  # quoted by the server
         conditions = [
-            sql.SQL("ctid {} {}::tid").format(sql.SQL(sign), sql.Literal(f"({page},0)"))
+            sql.SQL("ctid OPERATOR(pg_catalog.{}) {}::pg_catalog.tid").format(
+                sql.SQL(sign), sql.Literal(f"({page},0)")
+            )
             for sign, page in ((">=", part.get("first")), ("<", part.get("stop")))
             if page is not None
         ]
         return sql.SQL("SELECT {} FROM {}{}").format(columns, source, _where(conditions, table))
-    conditions = [
-        _compared(table, sign, key)
+    compared = [
+        _compared(table.key, sign, key)
         for sign, key in ((">", part.get("after")), ("<=", part.get("to")))
         if key is not None
     ]
     if "since" in part:
-        age = sql.SQL("pg_catalog.age(xmin) <= pg_catalog.age({}::xid)")
-        conditions.append(age.format(sql.Literal(part["since"])))
-    where = _where(conditions, table)
+        age = sql.SQL(
+            "pg_catalog.age(xmin) OPERATOR(pg_catalog.<=) pg_catalog.age({}::pg_catalog.xid)"
+        )
+        compared.append(age.format(sql.Literal(part["since"])))
+    where = _where(compared, table)
     return sql.SQL("SELECT {} FROM {}{}").format(columns, table.quoted, where)
 
 
-def _compared(table: Published, sign: str, key: Sequence[str]) -> sql.Composed:
-    # Row-wise, which an index answers; spelled out as ORs it would not.
-    names = sql.SQL(", ").join(sql.Identifier(name) for name, _ in table.key)
-    values = sql.SQL(", ").join(
-        sql.SQL("{}::{}").format(sql.Literal(value), sql.SQL(kind))
-        for value, (_, kind) in zip(key, table.key, strict=True)
+def _compared(columns: Sequence[KeyColumn], sign: str, key: Sequence[str]) -> sql.Composable:
+    values = [column.value(text) for column, text in zip(columns, key, strict=True)]
+    if len({column.operators for column in columns}) == 1:
+        # Row-wise, which an index answers.
+        names = sql.SQL(", ").join(column.quoted for column in columns)
+        operator = sql.SQL(columns[0].operators[_SIGNS.index(sign)])
+        return sql.SQL("({}) {} ({})").format(names, operator, sql.SQL(", ").join(values))
+    # A comparison of rows has one operator. Of this an index answers the first condition.
+    bound = sql.SQL("{} AND ({})")
+    first = columns[0].compared(sign[0] + "=", values[0])
+    return bound.format(first, _spelled_out(columns, sign, values))
+
+
+def _spelled_out(
+    columns: Sequence[KeyColumn], sign: str, values: Sequence[sql.Composable]
+) -> sql.Composable:
+    column, value = columns[0], values[0]
+    if len(columns) == 1:
+        return column.compared(sign, value)
+    return sql.SQL("{} OR {} AND ({})").format(
+        column.compared(sign[0], value),
+        column.compared("=", value),
+        _spelled_out(columns[1:], sign, values[1:]),
     )
-    return sql.SQL("({}) {} ({})").format(names, sql.SQL(sign), values)
 
 
 def _where(conditions: Sequence[sql.Composable], table: Published) -> sql.Composable:

@@ -28,6 +28,7 @@ from penstock.feeds.postgres.connect import (
 )
 from penstock.feeds.postgres.copying import copied
 from penstock.feeds.postgres.cutting import (
+    KeyColumn,
     Published,
     TableRange,
     bounds_query,
@@ -63,6 +64,9 @@ _EXPORTED = (
 )
 _EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 
+# A request's condition means what it means to the role: nothing else is found by a search_path.
+_ROLES_NAMES = "SET LOCAL search_path TO DEFAULT"
+
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
 _TABLE = """
@@ -74,20 +78,33 @@ WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
 """
 
 _KEY = """
-SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       ARRAY(SELECT pg_catalog.format('OPERATOR(%%I.%%s)', n.nspname, o.oprname)
+             FROM pg_catalog.pg_amop s
+             JOIN pg_catalog.pg_operator o ON o.oid = s.amopopr
+             JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+             WHERE s.amopfamily = c.opcfamily AND s.amoppurpose = 's'
+               AND s.amoplefttype = c.opcintype AND s.amoprighttype = c.opcintype
+             ORDER BY s.amopstrategy)
 FROM pg_catalog.pg_index i
-CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (number, position)
+JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+JOIN pg_catalog.pg_am m ON m.oid = x.relam AND m.amname = 'btree'
+CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[])
+    WITH ORDINALITY AS k (number, class, position)
 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+JOIN pg_catalog.pg_opclass c ON c.oid = k.class
 WHERE i.indrelid = %s AND i.indisprimary AND i.indisvalid AND k.position <= i.indnkeyatts
 ORDER BY k.position
 """
 
 # A partitioned table's own size is 0.
 _LEAVES = """
-SELECT leaf::text, pg_catalog.pg_relation_size(leaf), pg_catalog.pg_table_size(leaf)
-FROM (SELECT relid AS leaf FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf
-      UNION SELECT %s::oid::regclass
-            FROM pg_catalog.pg_class c WHERE c.oid = %s::oid AND c.relkind <> 'p') leaves
+SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname),
+       pg_catalog.pg_relation_size(c.oid), pg_catalog.pg_table_size(c.oid)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind <> 'p' AND (c.oid = %s::oid OR c.oid IN (
+    SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf))
 """
 
 
@@ -113,6 +130,8 @@ class PostgresRowSource:
             _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
+            if self.table.where:
+                connection.execute(_ROLES_NAMES)
 
             def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
                 query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
@@ -211,13 +230,15 @@ class PostgresSnapshot:
         raw = self._selected(raw)
         relation = decode_message(raw)
         assert isinstance(relation, Relation)
-        is_partitioned, row_filter = self._ask(_TABLE, settings.publication, schema, table)[0]
         self._oid = relation.oid
+        if self._selection.where:
+            self._holder.execute(_ROLES_NAMES)
+        is_partitioned, row_filter = self._ask(_TABLE, settings.publication, schema, table)[0]
         published = Published(
             schema=schema,
             table=table,
             columns=tuple(column.name for column in relation.columns),
-            key=tuple((name, kind) for name, kind in self._ask(_KEY, relation.oid)),
+            key=self._key(),
             filter=row_filter,
             where=checked(self._selection.where),
             is_partitioned=is_partitioned,
@@ -242,6 +263,12 @@ class PostgresSnapshot:
             rows=rows,
         )  # fmt: skip
 
+    def _key(self) -> tuple[KeyColumn, ...]:
+        """None where the index does not sort, or lacks operators."""
+        rows = self._ask(_KEY, self._oid)
+        found = [KeyColumn(name, kind, tuple(operators)) for name, kind, operators in rows]
+        return tuple(found) if all(len(each.operators) == 5 for each in found) else ()
+
     def _selected(self, raw: bytes) -> bytes:
         """The Relation message with the selected columns. It may have other ones than when the
         request was accepted."""
@@ -262,7 +289,7 @@ class PostgresSnapshot:
         table = self.source.table
         what = f"cutting {table.schema}.{table.table} into ranges"
         leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
-                  self._ask(_LEAVES, *[self._oid] * 3)]  # fmt: skip
+                  self._ask(_LEAVES, *[self._oid] * 2)]  # fmt: skip
         if not table.key:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE
             return list(page_ranges(leaves, size if by_pages else sys.maxsize))

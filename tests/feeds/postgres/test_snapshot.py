@@ -155,6 +155,123 @@ def test_keys_are_compared_under_the_collation_of_their_column(reader_any: Reade
         assert len(found) > 60
 
 
+# A type whose order is another one than that of the operators a search_path finds: without this
+# schema, those of composite types; `ci` sorts as citext does.
+_ORDERED = (
+    """
+CREATE SCHEMA elsewhere; CREATE TYPE elsewhere.ci AS (v text);
+CREATE FUNCTION elsewhere.cmp(elsewhere.ci, elsewhere.ci) RETURNS int IMMUTABLE LANGUAGE sql AS
+    $$SELECT CASE WHEN lower($1.v) < lower($2.v) COLLATE "C" THEN -1
+                  WHEN lower($1.v) = lower($2.v) COLLATE "C" THEN 0 ELSE 1 END$$;
+"""
+    + "".join(
+        f"CREATE FUNCTION elsewhere.f{n}(elsewhere.ci, elsewhere.ci) RETURNS bool IMMUTABLE"
+        f" LANGUAGE sql AS 'SELECT elsewhere.cmp($1, $2) {sign} 0';"
+        f"CREATE OPERATOR elsewhere.{sign} (FUNCTION = elsewhere.f{n}, LEFTARG = elsewhere.ci,"
+        " RIGHTARG = elsewhere.ci);"
+        for n, sign in enumerate(("<", "<=", "=", ">=", ">"))
+    )
+    + "CREATE OPERATOR CLASS elsewhere.ci_ops DEFAULT FOR TYPE elsewhere.ci USING btree AS "
+    + (
+        ", ".join(
+            f"OPERATOR {n} elsewhere.{sign}"
+            for n, sign in enumerate(("<", "<=", "=", ">=", ">"), 1)
+        )
+        + ", FUNCTION 1 elsewhere.cmp(elsewhere.ci, elsewhere.ci);"
+        "CREATE DOMAIN elsewhere.dom AS elsewhere.ci;"
+    )
+)
+_WORD = "chr(CASE n % 2 WHEN 0 THEN 65 ELSE 97 END + n % 26) || n"
+_CI = f"ROW({_WORD})::elsewhere.ci"
+# (columns of the key, their values for a number n)
+KEYS = {
+    "of its own order": (("elsewhere.ci",), (_CI,)),
+    "a domain": (("elsewhere.dom",), (_CI,)),
+    "an array": (("elsewhere.ci[]",), (f"ARRAY[{_CI}]",)),
+    "operators of two schemas": (("int", "elsewhere.ci", "text"), ("n % 3", _CI, _WORD)),
+    "a composite": (("others.pair",), (f"ROW(n % 5, {_WORD})::others.pair",)),
+    "char": (("char(9)", '"char"'), (_WORD, "(n % 10)::text")),
+    "citext": (("elsewhere.citext",), (_WORD,)),
+    "ltree": (("elsewhere.ltree", "elsewhere.citext"), ("('a.b' || n)::elsewhere.ltree", _WORD)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_are_compared_by_the_operators_of_their_index(
+    kind: str, reader_any: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, (types, values) = reader_any.database, KEYS[kind]
+    database.execute(f"{_ORDERED} CREATE SCHEMA others;")
+    for extension in ("citext", "ltree"):
+        if any(extension in each for each in types):
+            try:
+                database.execute(f"CREATE EXTENSION {extension} SCHEMA elsewhere")
+            except psycopg.errors.FeatureNotSupported as error:
+                pytest.skip(str(error))
+    names = [f"k{n}" for n in range(len(types))]
+    database.execute(
+        "CREATE TYPE others.pair AS (a int, b text); CREATE TABLE t (n int, "
+        + ", ".join(f"{name} {each}" for name, each in zip(names, types, strict=True))
+        + f", filler text, PRIMARY KEY ({', '.join(names)}));"
+        f"INSERT INTO t SELECT n, {', '.join(values)}, repeat('x', 400)"
+        " FROM generate_series(1, 600) n; ANALYZE t"
+    )
+    reader_any.prepare()
+    with snapshot_of(reader_any, "t") as snapshot:
+        assert snapshot.mark
+        for exact in (2**30, 0):
+            monkeypatch.setattr("penstock.feeds.postgres.snapshot._EXACT", exact)
+            found = rows_of(reader_any, snapshot, rows=11, size=8192)
+            assert sorted(row["n"] for row in flat(found)) == list(range(1, 601))
+            assert len(found) > 20
+
+
+def test_nothing_of_ours_is_found_through_a_search_path(reader_any: Reader) -> None:
+    """Whatever a role's path has before pg_catalog: the same rows, the same documents."""
+    database = reader_any.database
+    database.execute(
+        "CREATE TABLE keyed (id text PRIMARY KEY, c regclass, v int DEFAULT 7);"
+        "CREATE TABLE paged (id text, v int);"
+        "INSERT INTO keyed SELECT 'k' || n, 'paged', n FROM generate_series(1, 500) n;"
+        "INSERT INTO paged SELECT id, v FROM keyed"
+    )
+    database.execute("CREATE PUBLICATION p FOR TABLE keyed, paged")
+    reader_any.prepare()
+    database.execute("INSERT INTO keyed VALUES ('k501', 'paged')")
+    (change,) = reader_any.take(1)
+    assert change["after"]["c"] == "public.paged"
+    before, expected = reader_any.feed.schemas(), {}
+    for table in ("keyed", "paged"):
+        with snapshot_of(reader_any, table) as snapshot:
+            rows = flat(rows_of(reader_any, snapshot))
+        assert table == "paged" or change["after"] in rows
+        expected[table] = sorted(row["id"] for row in rows)
+    assert [len(found) for found in expected.values()] == [501, 500]
+    signs = ["<", "<=", "=", ">=", ">", "<>"]
+    database.execute(
+        "CREATE SCHEMA hostile;"
+        "CREATE FUNCTION hostile.no(text, text) RETURNS bool LANGUAGE sql AS 'SELECT false';"
+        "CREATE FUNCTION hostile.no(name, text) RETURNS bool LANGUAGE sql AS 'SELECT false';"
+        "CREATE FUNCTION hostile.no(tid, tid) RETURNS bool LANGUAGE sql AS 'SELECT false';"
+        "CREATE FUNCTION hostile.mod(int8, int8) RETURNS int8 LANGUAGE sql AS 'SELECT 0::int8';"
+        "CREATE FUNCTION hostile.format(text, text) RETURNS text LANGUAGE sql AS 'SELECT $1';"
+        "CREATE FUNCTION hostile.format_type(oid, int) RETURNS text LANGUAGE sql AS 'SELECT $1';"
+        + "".join(
+            f"CREATE OPERATOR hostile.{sign} (FUNCTION = hostile.no, LEFTARG = {left},"
+            f" RIGHTARG = {right});"
+            for sign in signs
+            for left, right in (("text", "text"), ("name", "text"), ("tid", "tid"))
+        )
+        + f"ALTER DATABASE {database.name} SET search_path = hostile, pg_catalog"
+    )  # fmt: skip
+    for table, ids in expected.items():
+        with snapshot_of(reader_any, table) as snapshot:
+            found = rows_of(reader_any, snapshot, rows=50, size=8192)
+        assert len(found) > 1
+        assert sorted(row["id"] for row in flat(found)) == ids
+    assert [*reader_any.feed.schemas()] == [*before]
+
+
 def test_a_table_without_a_key_is_cut_by_its_pages(reader_any: Reader) -> None:
     reader_any.database.execute(
         "CREATE TABLE t (v int, s text);"
@@ -424,7 +541,7 @@ def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
         assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
 
 
-@pytest.mark.parametrize("statement", ["SELECT pg_sleep(600)", "LOCK TABLE t"])
+@pytest.mark.parametrize("statement", ["SELECT pg_sleep(600)", "LOCK TABLE public.t"])
 def test_a_statement_ends_when_it_is_stopped(reader: Reader, statement: str) -> None:
     """Here and at the server."""
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -438,7 +555,7 @@ def test_a_statement_ends_when_it_is_stopped(reader: Reader, statement: str) -> 
         closing(connect_reading(reader.settings, stopped.is_set)) as connection,
         ThreadPoolExecutor() as pool,
     ):
-        other.execute("LOCK TABLE t")
+        other.execute("LOCK TABLE public.t")
         connection.execute("BEGIN")
         waiting = pool.submit(connection.execute, statement.encode())
         until(lambda: bool(reader.database.execute(running)))

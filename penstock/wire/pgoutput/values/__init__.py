@@ -37,6 +37,7 @@ SESSION: Mapping[str, str] = {
     "bytea_output": "hex",
     "lc_monetary": "C",
     "quote_all_identifiers": "off",
+    "search_path": "pg_catalog",  # values that are names have schemas, and our SQL finds no others
 }
 
 _FAMILIES: Mapping[Family, Converter] = {
