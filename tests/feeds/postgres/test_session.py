@@ -24,7 +24,7 @@ _ENVIRONMENT = {
 _PREFERRED = {
     "lc_monetary": "C.UTF-8", "timezone": "Asia/Kolkata", "datestyle": "SQL, DMY",
     "intervalstyle": "postgres_verbose", "extra_float_digits": "0", "bytea_output": "escape",
-    "quote_all_identifiers": "on",
+    "quote_all_identifiers": "on", "search_path": "public",
 }  # fmt: skip
 _ROW = """
     INSERT INTO t VALUES (1, '2026-01-02 03:04:05+00', '2026-01-02', '1 day', 1.5::float8 / 7,
@@ -55,7 +55,7 @@ def test_a_value_has_one_text_whatever_is_preferred(
     (row,) = reader.take(1)
     assert row["after"] == {
         "id": 1, "at": "2026-01-02T03:04:05Z", "day": "2026-01-02", "for": "P1D",
-        "n": 1.5 / 7, "b": "AP8=", "m": "$1.50", "r": "users",
+        "n": 1.5 / 7, "b": "AP8=", "m": "$1.50", "r": "public.users",
     }  # fmt: skip
 
 
