@@ -13,7 +13,8 @@ def error_of(text: str, address: str) -> PenstockError:
             f"{address} denies what penstock needs: {text}",
             hint="allow it to the user; docs/how-to/nats.md and snapshots.md list all",
         )
-    if any(lower.startswith(word) for word in _REFUSED):
+    # A timeout: the server got our credentials too late, from a busy machine or a slow network.
+    if any(lower.startswith(word) for word in _REFUSED) and not lower.endswith("timeout"):
         return SettingsError(
             f"{address} refuses our credentials: {text}",
             hint="check user and password (or token, nkey, credentials)",

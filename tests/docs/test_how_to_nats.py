@@ -37,6 +37,8 @@ class AsWritten(Nats):
         text = text.replace("/etc/nats", str(self.folder)).replace(
             "/var/lib/nats", str(self.folder / "jetstream")
         )
+        # Two seconds for a handshake are short on a busy machine.
+        text = text.replace("tls {", "tls {\n  timeout: 60")
         for name, value in PASSWORDS.items():
             text = text.replace(f"${name}", value)
         file = self.folder / "nats.conf"

@@ -239,6 +239,19 @@ def test_a_server_that_is_no_nats_server_is_unavailable_in_time(
         opened(impostor(says), timeout="200ms")
 
 
+def test_a_server_that_got_the_credentials_too_late_is_tried_again(own_nats: Any) -> None:
+    """A busy machine is no wrong password."""
+    users = {"users": [{"user": "u", "password": "p"}], "timeout": 0.2}
+    server: Nats = own_nats({"authorization": users})
+    with socket.create_connection((server.host, server.port), timeout=60) as silent:
+        said = b""
+        while data := silent.recv(4096):
+            said += data
+    error = said.decode().rpartition("-ERR ")[2].strip().strip("'")
+    assert isinstance(error_of(error, "host"), Unavailable), error
+    assert isinstance(error_of("Authorization Violation", "host"), SettingsError)
+
+
 def test_a_server_without_jetstream_is_a_settings_error(own_nats: Any) -> None:
     server: Nats = own_nats({"jetstream": False})
     sink = JetStreamSink(JetStreamSettings(url=server.url))
@@ -382,7 +395,9 @@ def test_tls(
     scheme: str, delivery: str, own_nats: Any, certificate: tuple[Path, Path], batch_of: Any
 ) -> None:
     cert, private = certificate
-    server: Nats = own_nats({"tls": {"cert_file": str(cert), "key_file": str(private)}})
+    # Seconds for a handshake: two by default, which a busy machine takes.
+    tls = {"cert_file": str(cert), "key_file": str(private), "timeout": 60}
+    server: Nats = own_nats({"tls": tls})
     url = server.url.replace("nats", scheme)
     sink = JetStreamSink(JetStreamSettings(url=url, tls_ca=str(cert), delivery=delivery))
     receipt = sink.write([batch_of(3000, n) for n in range(1, 6)], ignore)
@@ -393,7 +408,7 @@ def test_tls(
 
 def test_client_certificates(own_nats: Any, certificate: tuple[Path, Path]) -> None:
     cert, private = map(str, certificate)
-    tls = {"cert_file": cert, "key_file": private, "ca_file": cert, "verify": True}
+    tls = {"cert_file": cert, "key_file": private, "ca_file": cert, "verify": True, "timeout": 60}
     server: Nats = own_nats({"tls": tls})
     works(server.url, tls_ca=cert, tls_cert=cert, tls_key=private)
     with pytest.raises(PenstockError):
