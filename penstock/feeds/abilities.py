@@ -186,6 +186,11 @@ class TableSnapshot(Protocol):
         bytes each, where the source can tell. Does I/O."""
         ...
 
+    @property
+    def counted(self) -> int | None:
+        """How many rows `plan` counted at the point; None where it did not count."""
+        ...
+
     def verify(self, known: Bookmarks) -> None:
         """Raises Unavailable where positions of changes that come after these bookmarks can't be
         compared with `position`: the source has got another history since it was taken. No I/O."""

@@ -108,6 +108,7 @@ class Snapshots(Closes):
         """Until `close`, an error, or the loss of the lease."""
         if tables.unknown:
             tables.look()
+        desk.prepare()
         self._resume(desk, tables)
         # The desk asks over this connection, too: one that is read never goes stale.
         responder = Responder(stream.connection, SUBJECTS, partial(self._answer, desk, tables))

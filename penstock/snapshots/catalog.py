@@ -65,9 +65,13 @@ def tables_of(source: SnapshotSource) -> list[Known]:
 
 def resolve(name: TableName, tables: Sequence[Known]) -> Known:
     """The table that a request calls so. Raises SettingsError, with those that there are."""
-    exact = [table for table in tables if table.name == name]
-    found = exact or [table for table in tables if name in table.names]
     text = ".".join(name)
+    found = (
+        [table for table in tables if table.name == name]
+        or [table for table in tables if name in table.names]
+        # A name may have dots, which a command line does not tell from those between names.
+        or [table for table in tables if text in map(".".join, table.names)]
+    )
     if len(found) == 1:
         return found[0]
     if found:

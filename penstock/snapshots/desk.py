@@ -65,6 +65,11 @@ class Desk:
         """Over the connection of now."""
         return Records(self._stream.connection, self._pipeline.name)
 
+    def prepare(self) -> None:
+        """Makes the stream: a consumer subscribes before it asks. Raises Unavailable."""
+        with _logged("the stream of snapshots is not as it should be"):
+            self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
+
     def request(
         self, name: TableName, tables: list[Known], options: SnapshotOptions = USUAL
     ) -> RunRecord:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -65,6 +66,7 @@ class SnapshotRun:
         self._dictionary = b""  # of small chunks
         self._gap = ""  # the job's, before the source's snapshot
         self._again: Sequence[Any] = ()  # ranges to be read once more
+        self._rows = 0  # that were read under the source's snapshot, of parts that are done
         self._is_left = self._is_read = self._is_meta_sent = False
 
     def cancel(self) -> None:
@@ -141,6 +143,8 @@ class SnapshotRun:
             self._take(stream, taken, start)
             if self._work.is_complete:
                 self._verify(taken)
+                if taken.counted not in (None, self._rows):
+                    raise _miscounted(taken, self._rows)
                 self._is_read = True
                 self._check(stream, taken)
                 self._is_meta_sent = True
@@ -218,6 +222,7 @@ class SnapshotRun:
         SchemaBucket(self._sink, self.job.pipeline, self.job.prefix).put(taken.schema)
         room = stream.room  # asked once: a worker's first connection may find no server
         size = min(settings.chunk_bytes, room)
+        self._rows = 0
         planned = Future[None]()
         with ThreadPoolExecutor(settings.slots, "snapshot") as pool:
             # They connect first: what wants to rewrite the table waits for all of them.
@@ -291,20 +296,24 @@ class SnapshotRun:
                 planned.result()
                 rows, size = self._settings.chunk_rows, min(self._settings.chunk_bytes, room)
                 chunks = 1 if self._settings.rate else _PAGE
+                read = 0
 
                 def slices(part: SnapshotPart) -> Iterator[Any]:
+                    nonlocal read
                     # Of several chunks: what is left at the end of a page is a small one.
                     for page in pages(part.range, chunks * rows, chunks * size):
+                        read += page.count
                         for batch in decoder.decode(page):
                             yield from cut(writer.form.rows(batch), most=rows, size=size)
 
                 while not (self._is_over() or self._is_old()):
-                    part = self._work.take()
+                    part, read = self._work.take(), 0
                     if part is None:
                         return
-                    if writer.write(part, slices(part)) and part.number is not None:
+                    if writer.write(part, slices(part)):
                         with self._lock:
-                            self.progress.done += 1
+                            self._rows += read
+                            self.progress.done += part.number is not None
         except BaseException as error:
             planned.exception()  # first: where cutting fails, nothing can be opened any more
             self._fail(error)
@@ -332,8 +341,10 @@ class SnapshotRun:
             self.progress.bytes += size
 
     def _publish_meta(self, stream: InitStream, taken: TableSnapshot, kept: Kept) -> None:
-        plan = self._work.plan
-        assert plan is not None
+        progress = self.progress
+        progress.position, progress.lsn = position, lsn = self._work.place
+        assert self._work.plan is not None
+        plan = replace(self._work.plan, position=position, lsn=lsn)
         meta = Meta(
             name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
             is_exact=taken.is_exact, kept=kept, compression=self._compression(),
@@ -343,3 +354,12 @@ class SnapshotRun:
 
     def _stream(self) -> InitStream:
         return InitStream(self._sink, self._settings.stream, self._is_over)
+
+
+def _miscounted(taken: TableSnapshot, rows: int) -> SettingsError:
+    name = f"{taken.schema.schema}.{taken.schema.table}"
+    return SettingsError(
+        f"{name} has {taken.counted:,} rows, and by its key {rows:,} were found",
+        hint=f"the index of its key may be corrupt, as after an upgrade of the system's collations:"
+        f" REINDEX TABLE {name}",
+    )

@@ -61,6 +61,7 @@ class Work:
         self.done: set[int] = set()
         self.chunks: list[ChunkInfo] = []
         self.abandoned: set[int] = set()
+        self._place: tuple[str, str] | None = None  # the first of parts that were read
         self._number = 0
         self._free: list[int] = []  # numbers below it of chunks that were deleted, the lowest last
         self._parts: Iterator[SnapshotPart] = iter(())
@@ -116,9 +117,17 @@ class Work:
             last = max((int(one["chunk"]) for one in [*self.chunks, *self._again]), default=-1)
             return sum(number < last for number in self._free)
 
-    def finish(self, part: SnapshotPart, reading: PartReading) -> None:
-        """The part was read to its end."""
+    @property
+    def place(self) -> tuple[str, str]:
+        """`position` and `lsn` of the first source's snapshot of which something is left, be it
+        that a range was empty: changes from there on are not contained."""
+        assert self.plan is not None
+        return self._place or (self.plan.position, self.plan.lsn)
+
+    def finish(self, part: SnapshotPart, reading: PartReading, place: tuple[str, str]) -> None:
+        """The part was read to its end, under the snapshot at this `position` and `lsn`."""
         with self._lock:
+            self._place = min(self._place or place, place)
             self._open -= 1
             if part.number is None:
                 self._again += reading.chunks
@@ -143,7 +152,7 @@ class Work:
     def forget(self) -> None:
         """Nothing is done: everything begins anew."""
         with self._lock:
-            self.plan = None
+            self.plan = self._place = None
             self.abandoned |= {int(one["chunk"]) for one in [*self.chunks, *self._again]}
             self.done.clear()
             self.chunks.clear()
@@ -169,6 +178,7 @@ class Work:
             else:
                 self.done.add(number)
                 self.chunks += chunks
+        self._place = min(((one["position"], one["lsn"]) for one in self.chunks), default=None)
         # Numbers of chunks that were not stored, or were deleted before.
         numbers = {int(chunk["chunk"]) for chunk, _ in stored}
         self._free = sorted(set(range(self._number)) - numbers, reverse=True)

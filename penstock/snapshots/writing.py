@@ -53,7 +53,7 @@ class ChunkWriter:
                     break
                 reading.chunks.append(self._chunk(part, reading, rows, is_last=is_last))
             else:
-                self.work.finish(part, reading)
+                self.work.finish(part, reading, (self.form.position, self.form.lsn))
                 return True
         except BaseException:
             self._abandon(reading)

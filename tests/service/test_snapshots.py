@@ -609,10 +609,22 @@ def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
     assert "again" not in desk.ask("request.absent")
 
 
+def test_the_stream_of_chunks_is_there_before_any_request(desk_of: Callable[..., Desk]) -> None:
+    """A consumer subscribes to it, and then asks."""
+    desk = desk_of()
+    api = JetStream(desk.connection)
+    if api.stream("INIT") is not None:
+        api._call("STREAM.DELETE.INIT", {})
+    desk.start()
+    found = api.stream("INIT")
+    assert found is not None and found["config"]["subjects"] == ["init.>"]
+
+
 def test_the_command_takes_snapshots_and_lists_them(
     database: Database, desk_of: Callable[..., Desk]
 ) -> None:
     table = table_in(database)
+    database.execute(f'CREATE TABLE "{table}.b" (id int PRIMARY KEY)')
     desk = desk_of()
     file = str(desk.file)
     found = CliRunner().invoke(main, ["snapshot", file, table])
@@ -638,6 +650,10 @@ def test_the_command_takes_snapshots_and_lists_them(
     assert failed.exit_code == 2 and "no followed table is called absent" in failed.output
     failed = CliRunner().invoke(main, ["snapshot", file, "cancel", record["snapshot_id"]])
     assert failed.exit_code == 2 and "does not run" in failed.output
+    dotted = [f"{table}.b", f"public.{table}.b", f"shop.public.{table}.b"]
+    found = CliRunner().invoke(main, ["snapshot", file, *dotted])
+    assert found.exit_code == 0, found.output
+    assert found.stdout.count(f"{table}.b: 0 rows in 0 chunks") == 3
 
 
 def test_schemas_follow_the_tables(

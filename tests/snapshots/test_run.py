@@ -3,16 +3,19 @@
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from penstock.config import SnapshotSettings
 from penstock.errors import LeaseLost, PenstockError, Rejected, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.feeds.postgres.cutting import Published, TableRange, range_query
 from penstock.feeds.postgres.snapshot import PostgresRowSource, PostgresSnapshot
 from penstock.nats.buckets import Bucket
 from penstock.position import Bookmark, PartitionId
@@ -171,6 +174,34 @@ def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
     assert meta["batch_count"] == len(chunks) == run.progress.chunks
     assert [chunk["chunk"] for chunk in meta["chunks"]] == list(range(len(chunks)))
     assert meta["row_count"] == sum(len(read(one)["data"]) for one in chunks) < 5_500
+
+
+def test_a_meta_is_of_the_first_point_of_which_something_is_left(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of that under which the table was cut, if all was read later."""
+    table = table_of(world, 4_000)
+    opened, cut_at = PostgresRowSource.opened, list[str]()
+
+    @contextmanager
+    def cut_off(source: PostgresRowSource, *more: Any) -> Iterator[Any]:
+        with opened(source, *more) as pages:
+
+            def none(*_: Any) -> Iterator[Any]:
+                cut_at.append(run.progress.position)
+                world.database.execute(f"DELETE FROM {table} WHERE id > 3000")
+                raise Unavailable("the connection is lost")
+
+            yield pages if cut_at else none
+
+    monkeypatch.setattr(PostgresRowSource, "opened", cut_off)
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50, slots=1))
+    run.run()
+    meta = world.meta(table)
+    (place,) = {(chunk["position"], chunk["lsn"]) for chunk in meta["chunks"]}
+    assert place == (meta["position"], meta["lsn"])
+    assert place[0] == run.progress.position > cut_at[0]
+    assert meta["row_count"] == 3000
 
 
 def test_a_table_without_a_key_begins_anew_after_a_lost_connection(
@@ -510,6 +541,44 @@ def test_the_meta_says_when_the_stream_of_changes_was_made(world: World) -> None
     assert found is not None
     meta = world.meta(table)
     assert (meta["start_sequence"], meta["stream_created"]) == (2, found["created"])
+
+
+def test_a_change_that_is_published_while_the_snapshot_is_made_follows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit may be after the point: nothing else has it."""
+    table, name = table_of(world, 10), f"CDC_{world.database.name}"
+    world.api.create({"name": name, "subjects": [f"{name}.>"]})
+    world.sink = world.sink.model_copy(update={"stream": name})
+    world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"before")
+    enter = PostgresSnapshot.__enter__
+
+    def publishing(snapshot: PostgresSnapshot) -> PostgresSnapshot:
+        world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"while it waits for the point")
+        found = enter(snapshot)
+        world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"after the point")
+        return found
+
+    monkeypatch.setattr(PostgresSnapshot, "__enter__", publishing)
+    world.run(table)
+    assert world.meta(table)["start_sequence"] == 2
+
+
+def test_rows_that_the_source_did_not_count_are_an_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the index of the key is corrupt: reading by it gives rows again, or leaves some
+    out."""
+    table = table_of(world, 2_000)
+
+    def doubling(table: Published, part: TableRange) -> sql.Composed:
+        part.pop("after", None)
+        return range_query(table, part)
+
+    monkeypatch.setattr("penstock.feeds.postgres.snapshot.range_query", doubling)
+    with pytest.raises(SettingsError, match=f"public.{table} has 2,000 rows, .* [0-9],[0-9]+ were"):
+        world.run(table, chunk_rows=20)
+    assert world.messages(f"init.*.{table}.>") == world.messages(f"init.meta.{table}") == []
 
 
 def test_changes_of_before_a_gap_that_was_found_meanwhile_do_not_follow(world: World) -> None:

@@ -30,7 +30,7 @@ def read(work: Work, part: SnapshotPart, count: int) -> PartReading:
     for _ in range(count):
         number, _ = work.number(reading)
         reading.chunks.append(chunk(number))
-    work.finish(part, reading)
+    work.finish(part, reading, ("1:0", "0/1"))
     return reading
 
 
@@ -135,3 +135,19 @@ def test_a_plan_that_does_not_fit_is_forgotten() -> None:
     read(work, work.set_parts()[0], 2)
     work.forget()
     assert (work.plan, work.done, work.all_chunks(), work.abandoned) == (None, set(), [], {0, 1})
+
+
+def test_its_place_is_the_first_of_what_is_left() -> None:
+    """A range without rows has one, too: a change of it may come after that."""
+    work = Work()
+    work.plan = PLAN
+    first, second, third = work.set_parts()
+    assert work.place == ("1:0", "0/1")
+    work.finish(first, PartReading(), ("3:0", "0/3"))
+    work.finish(second, PartReading(), ("2:0", "0/2"))
+    work.finish(third, PartReading(), ("4:0", "0/4"))
+    assert work.place == ("2:0", "0/2")
+    work.forget()
+    work.plan = PLAN
+    work.finish(third, PartReading(), ("4:0", "0/4"))
+    assert work.place == ("4:0", "0/4")

@@ -140,6 +140,7 @@ class DynamodbSnapshot:
     position = str(FIRST)
     is_exact = False
     mark = "segments"
+    counted = None
 
     def __init__(self, settings: DynamodbSettings, known: Bookmarks) -> None:
         self._settings, self._known = settings, known

@@ -102,6 +102,8 @@ class MongoRowSource:
 class MongoSnapshot:
     """A `feeds.TableSnapshot`. Nothing is kept at the server for it."""
 
+    counted = None
+
     def __init__(
         self,
         settings: MongoSettings,

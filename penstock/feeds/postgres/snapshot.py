@@ -170,6 +170,7 @@ class PostgresSnapshot:
         self._patience, self._selection = patience, selection
         self._era = self._era_of(known)
         self._open = ExitStack()
+        self.counted: int | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -301,9 +302,10 @@ class PostgresSnapshot:
                 return key_ranges(
                     sampled_bounds(keys, percent, rows=rows, size=size, weight=weight)
                 )
-            counted = self._holder.execute(count_query(table)).fetchone()
-            assert counted is not None
-            step = rows_in_range(rows, size, count=counted[0], weight=weight)
+            found = self._holder.execute(count_query(table)).fetchone()
+            assert found is not None
+            count = self.counted = int(found[0])
+            step = rows_in_range(rows, size, count=count, weight=weight)
             bounds = self._holder.execute(bounds_query(table, step)).fetchall()
         return key_ranges(bounds)
 
