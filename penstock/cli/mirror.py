@@ -79,7 +79,8 @@ def left(replica: Replica) -> Iterator[str]:
             rows = ""
         yield f"{table.target}: {rows}up to message {table.sequence:,} of {table.stream}"
     for loading in replica.status.loading:
-        yield f"{loading.name}: not loaded yet, {loading.rows:,} rows so far"
+        if not loading.problem:  # the error has it
+            yield f"{loading.name}: not loaded yet, {loading.rows:,} rows so far"
 
 
 def lines(status: ReplicaStatus, *, width: int) -> Text:

@@ -49,10 +49,14 @@ class Loading:
     problem: str = ""
 
 
+class NoSnapshot(Unavailable):
+    """One table cannot be loaded now, while the server and the target answer."""
+
+
 class Bootstrap:
     """Of one table; `step` until it returns the table. Over an open connection that others may
     use, by the same thread. A service that is away is waited for if it `is_patient`, or once it has
-    answered. Everything raises Unavailable, SettingsError, Rejected."""
+    answered. Everything raises Unavailable, SettingsError, Rejected, Malformed."""
 
     def __init__(
         self,
@@ -164,7 +168,8 @@ class Bootstrap:
             sequence=int(meta["start_sequence"]) - 1, places={},
             relation_id=meta.get("relation_id"), losses=meta.get("losses") or "",
         )  # fmt: skip
-        self._target.finish(found)
+        is_one_point = meta.get("exact") and self.table.cursor == self.table.settled
+        self._target.finish(found, meta["row_count"] if is_one_point else None)
         return found
 
     def _take_error(self, message: Delivered) -> None:
@@ -178,7 +183,7 @@ class Bootstrap:
             return
         found = Catalog(self._connection).version(self.announced.key, version)
         if found is None:
-            raise Unavailable(
+            raise NoSnapshot(
                 f"the bucket schemas does not have the version {version} of {self.progress.name}",
                 hint="the pipeline stores it within a minute or two; its log says what keeps it",
             )
@@ -189,7 +194,9 @@ class Bootstrap:
             self._chunks[each.chunk] = each
             self.progress.chunks += 1
             self.progress.rows += each.rows
-        self._coder = RowCoder(self.table.names, encoders(self._target, self.table.columns))
+        self._coder = RowCoder(
+            self.table, self.table.names, encoders(self._target, self.table.columns)
+        )
 
     def _request(self) -> None:
         """Asks for a snapshot: one that runs, or a new one."""
@@ -204,7 +211,7 @@ class Bootstrap:
             if stored is None and (self.table.snapshot_id or self._is_patient):
                 return  # asked again: the service may be on its way
             if stored is None:
-                raise Unavailable(
+                raise NoSnapshot(
                     f"nobody takes a snapshot of {self.progress.name}: {error.message}",
                     hint=f"is the pipeline {self.announced.pipeline} running? start it first",
                 ) from None
@@ -238,6 +245,12 @@ class Bootstrap:
         self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
         self._readings = 1
         self._forget()
+
+    def give_up(self) -> None:
+        """The snapshot is of no use: another is loaded next time, also after a restart."""
+        with suppress(SettingsError):  # the target refuses the table itself
+            self._drop_rows()
+        self.table = replace(self.table, snapshot_id="")
 
     def _forget(self) -> None:
         self.table = replace(self.table, cursor="", settled="")

@@ -91,18 +91,21 @@ class Catalog:
         return None
 
 
-def chosen(names: Sequence[str], tables: Mapping[str, PublishedTable]) -> list[PublishedTable]:
-    """The tables that users call so. Raises SettingsError, with those that there are."""
-    found = []
+def chosen(
+    names: Sequence[str], tables: Mapping[str, PublishedTable]
+) -> tuple[list[PublishedTable], dict[str, SettingsError]]:
+    """The tables that users call so; and why there is none of a name, with those that there are."""
+    found, missing = [], {}
     for name in names:
         exact = [table for table in tables.values() if name in table.names[:2]]
         those = exact or [table for table in tables.values() if name in table.names]
         if len(those) != 1:
             there = ", ".join(sorted(".".join(each.name) for each in those or tables.values()))
             what = "may be one of several tables" if those else "is no table that is published"
-            raise SettingsError(f"{name} {what}", hint=f"there are: {there or 'none'}")
-        found.append(those[0])
-    return found
+            missing[name] = SettingsError(f"{name} {what}", hint=f"there are: {there or 'none'}")
+        else:
+            found.append(those[0])
+    return found, missing
 
 
 def _read(value: bytes | None) -> dict[str, Any] | None:

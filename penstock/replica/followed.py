@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from penstock.errors import SettingsError
+from penstock.errors import PenstockError, SettingsError
 from penstock.nats.consumers import Delivered
 from penstock.position import Place
 from penstock.replica.documents import is_renamed_to, row_change
@@ -17,8 +17,8 @@ from penstock.replica.targets import AlterColumns, Encoder, ForgetLate, Step
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
 _REPLAYED = "Penstock-Replayed"  # a dead letter, after later changes
-_VERSION = "Penstock-Table-Schema"
-_POSITION = "Penstock-Position"
+VERSION = "Penstock-Table-Schema"
+POSITION = "Penstock-Position"
 # Of documents: streams of messages whose last places are kept. Shards of DynamoDB come and go.
 _STREAMS = 4000
 
@@ -28,7 +28,7 @@ class Followed:
 
     `schema_of` gives the document of a version of the table's schema, or None. `problem`: why the
     rows can only be made right by a new snapshot; the table takes no changes from then on. `newer`:
-    that snapshot, if it was taken already.
+    that snapshot, if it was taken already. `refusal`: the error, where the problem is one.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Followed:
         self.table = table
         self.problem = ""
         self.newer = ""
+        self.refusal: PenstockError | None = None
         self.changes = 0
         self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
         self._places = {name: Place.parse(text) for name, text in table.places.items()}
@@ -93,7 +94,7 @@ class Followed:
 
     def _stream(self, message: Delivered) -> str:
         """Among which messages of documents places have an order: those of one partition."""
-        partition = message.headers.get(_POSITION, "").split(" ")[1:2]
+        partition = message.headers.get(POSITION, "").split(" ")[1:2]
         return " ".join([message.subject, *partition])
 
     def _row_change(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -114,6 +115,15 @@ class Followed:
         if not work or work[-1][0] is not self.table:
             work.append((self.table, []))
         return work
+
+    def refuse(self, error: PenstockError) -> None:
+        """Nothing that was added since the last work is applied: it does not fit."""
+        self.refusal, self.problem = error, str(error)
+        self._plan, self._work = None, []
+
+    def has(self, version: str) -> bool:
+        """Whether this is or was a version of the table's schema."""
+        return version == self.table.version or self._schema_of(version) is not None
 
     def reached(self, sequence: int) -> None:
         """The target has it."""
@@ -142,7 +152,7 @@ class Followed:
                 self.problem = "it was dropped and made again"
                 return False
             self.table = table = replace(table, relation_id=identity)
-        version = body.get("schema_version") or message.headers.get(_VERSION)
+        version = body.get("schema_version") or message.headers.get(VERSION)
         if version == table.version:
             return True
         if version is None:  # the layout does not say it

@@ -22,6 +22,7 @@ from penstock.replica.targets import (
     UpdateRows,
     UpsertRows,
     Values,
+    refused,
 )
 
 Row = Mapping[str, Any]
@@ -31,25 +32,30 @@ _NOTHING: Row = {}
 class RowCoder:
     """Rows of messages -> values of the target, in the order of the columns."""
 
-    def __init__(self, names: Sequence[str], encoders: Mapping[str, Encoder]) -> None:
-        self.names = tuple(names)
+    def __init__(
+        self, table: MirrorTable, names: Sequence[str], encoders: Mapping[str, Encoder]
+    ) -> None:
+        self.names, self._table = tuple(names), table
         self._get: Callable[[Row], Any] = itemgetter(*names) if len(names) > 1 else self._one
         self._encoded = [
             (number, encode) for number, name in enumerate(names) if (encode := encoders.get(name))
         ]
 
     def __call__(self, row: Row) -> Values:
-        """The values; null where the row lacks a column."""
+        """The values; null where the row lacks a column. Raises TableRefused."""
         try:
             values: Values = self._get(row)
         except KeyError:
             values = tuple(map(row.get, self.names))
         if not self._encoded:
             return values
-        made = list(values)
-        for number, encode in self._encoded:
-            if made[number] is not None:
-                made[number] = encode(made[number])
+        made, number = list(values), 0
+        try:
+            for number, encode in self._encoded:
+                if made[number] is not None:
+                    made[number] = encode(made[number])
+        except Exception as error:
+            raise refused(self._table, row, self.names[number], error) from error
         return tuple(made)
 
     def rows(self, rows: Sequence[Row]) -> list[Values]:
@@ -69,7 +75,8 @@ class TablePlan:
     ) -> None:
         self.table = table
         self._encoders = encoders
-        self._row, self._key = RowCoder(table.names, encoders), RowCoder(table.key, encoders)
+        self._row = RowCoder(table, table.names, encoders)
+        self._key = RowCoder(table, table.key, encoders)
         self._names = frozenset(table.key)
         self._steps: list[Step] = []
         self._rows: dict[Values, Values] = {}  # whole rows by their key
@@ -131,7 +138,9 @@ class TablePlan:
                 self._drop(old)
             self._put(new, tuple(row))
         elif old not in self._gone:
-            part = dict(zip(data, RowCoder(tuple(data), self._encoders)(data), strict=True))
+            part = dict(
+                zip(data, RowCoder(self.table, tuple(data), self._encoders)(data), strict=True)
+            )
             if old == new:
                 self._parts.setdefault(new, {}).update(part)
             else:

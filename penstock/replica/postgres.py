@@ -6,6 +6,7 @@ types of extensions).
 """
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -131,6 +132,9 @@ class PostgresTarget(SqlTarget):
         found = f"SELECT ctid FROM {target} WHERE {same or 'true'} LIMIT 1"
         return f"DELETE FROM {target} WHERE ctid = ({found})"
 
+    def _folded(self, name: str) -> str:
+        return name.encode()[:63].decode(errors="ignore")  # longer ones are cut
+
     def _exists(self, name: str) -> bool:
         return bool(self._run("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [_plain(name)]))
 
@@ -144,8 +148,11 @@ def _plain(name: str) -> str:
 
 def _translation(error: psycopg.Error) -> PenstockError:
     state = error.sqlstate or ""
-    # What the server says of a value has the value in it: logs carry no row data.
-    said = error.diag.message_primary or str(error) if state[:2] != "22" else ""
+    said = error.diag.message_primary or str(error)
+    if state[:2] in ("22", "P0"):  # it has a value in it, and logs carry no row data
+        said = " ".join(re.findall("[A-Z][a-z]*", type(error).__name__)).lower()
+    elif state == "2BP01":
+        said = f"{said}: {error.diag.message_detail}"
     message = f"the target's database: {said} ({state or 'no connection'})"
     if state[:2] in ("28", "3D", "42", "22", "0A", "2B"):
         return SettingsError(message, hint="look at the role's rights and at the target's tables")

@@ -8,24 +8,38 @@ snapshot of the table.
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 
 from penstock.backoff import delays
 from penstock.closing import Closes
-from penstock.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.errors import LeaseLost, Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
-from penstock.replica.bootstrap import Bootstrap
+from penstock.replica.bootstrap import Bootstrap, NoSnapshot
 from penstock.replica.catalog import Catalog, PublishedTable, chosen
 from penstock.replica.followed import Dropped
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.tailing import LiveTables, ReplicaStatus
-from penstock.replica.targets import Target, open_target
+from penstock.replica.targets import TableRefused, Target, open_target
 
-_REFUSED = 60.0  # seconds until a table that was refused is asked for again
+_REFUSED, _LONGEST = 60.0, 3600.0  # seconds until a table that failed is asked for again
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a table is set aside, when that was, and for how many seconds."""
+
+    error: PenstockError
+    at: float
+    wait: float
+
+    def is_over(self, now: float) -> bool:
+        return now - self.at >= self.wait
+
 
 log = structlog.get_logger("penstock")
 
@@ -36,10 +50,10 @@ class Replica(Closes):
     connection. `init` is the stream of the snapshots; `dropped` says what becomes of columns that
     the source drops. Constructing one does no I/O; not for several threads.
 
-    Everything raises SettingsError (the operator must change something), Rejected (no snapshot is
-    to be had), LeaseLost (another replica has the target); the first two of a single table only
-    where no other is live, or at the end of `once`. Unavailable is raised by what comes first;
-    `run` then waits and goes on.
+    Everything raises SettingsError (the operator must change something), LeaseLost (another replica
+    has the target) and Unavailable, after which `run` waits and goes on. What concerns one table
+    (also Rejected: no snapshot is to be had; Malformed) is raised where no other is live, and at
+    the end of `once`: until then the table is set aside, and loaded anew later.
     """
 
     def __init__(
@@ -61,7 +75,9 @@ class Replica(Closes):
         self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
         self._loading: dict[str, Bootstrap] = {}
-        self._refused: dict[str, tuple[float, PenstockError]] = {}  # of `_loading`, and when
+        self._refused: dict[str, _Failure] = {}  # of `_loading`
+        self._failures: dict[str, _Failure] = {}  # the last of each table
+        self._missing: dict[str, SettingsError] = {}  # of `_names`
         self._announced: dict[str, PublishedTable] = {}
         self._revision = -1  # of the bucket of schemas
         self._looked_at = -_LOOK
@@ -106,8 +122,8 @@ class Replica(Closes):
                     end, loads = max(end, self._end()), self.status.snapshots
                 end = max([end, *(table.sequence for table in self.tables)])
                 if self._live.sequence >= end or (not count and self._live.is_read):
-                    for _, refusal in self._refused.values():
-                        raise refusal
+                    if self._refused or self._missing:
+                        raise self._refusal()
                     return
 
     def step(self, wait: float = 0.5) -> int:
@@ -117,8 +133,9 @@ class Replica(Closes):
         self._look()
         for name in list(self._loading):
             self._load_more(name, 0.05 if self.tables else min(wait, 0.2))
-        if self._refused and not self.tables and len(self._refused) == len(self._loading):
-            raise next(iter(self._refused.values()))[1]
+        has_failed = self._refused or self._missing
+        if has_failed and not self.tables and len(self._refused) == len(self._loading):
+            raise self._refusal()
         self._has_begun, count = True, 0
         if self.tables:
             count = self._live.tail(0.0 if self._loading else wait, self.status)
@@ -136,24 +153,52 @@ class Replica(Closes):
 
     def _load_more(self, name: str, wait: float) -> None:
         """Of one table. One that cannot be had leaves the others running."""
-        bootstrap, now = self._loading[name], time.monotonic()
         if name in self._refused:
-            if now - self._refused[name][0] < _REFUSED:
+            if not self._refused[name].is_over(time.monotonic()):
                 return
             del self._refused[name]
-            self._load(bootstrap.announced, bootstrap.table)
-            bootstrap = self._loading[name]
+            self._load(self._loading[name].announced, self._loading[name].table)
+        bootstrap = self._loading[name]
         try:
             table = bootstrap.step(wait)
-        except (SettingsError, Rejected) as error:
-            bootstrap.progress.problem = str(error)
-            self._refused[name] = now, error
-            log.warning("a table cannot be loaded", table=name, error=str(error))
+            if table is not None:
+                self._live.begin(table)
+        except Exception as error:
+            alone = isinstance(error, NoSnapshot) or not isinstance(error, Unavailable)
+            if isinstance(error, LeaseLost) or not alone:
+                raise
+            if _needs_another(error):
+                bootstrap.give_up()
+            self._set_aside(name, error)
             return
         if table is not None:
             del self._loading[name]
-            self._live.begin(table)
             self.status.snapshots += 1
+
+    def _set_aside(self, name: str, error: Exception) -> None:
+        """A table that cannot be had is loaded anew later: after a minute, and after twice the time
+        if another snapshot does not help, either."""
+        if not isinstance(error, PenstockError):
+            error = Malformed(f"it cannot be loaded: {type(error).__name__}")
+        now, last, wait = time.monotonic(), self._failures.get(name), _REFUSED
+        if last is not None and _needs_another(error) and now - last.at < 2 * last.wait + _REFUSED:
+            wait = max(wait, min(2 * last.wait, _LONGEST))
+        self._refused[name] = self._failures[name] = _Failure(error, now, wait)
+        self._loading[name].progress.problem = str(error)
+        log.warning("a table is set aside", table=name, error=str(error), again_in=wait)
+
+    def _refusal(self) -> PenstockError:
+        """What is wrong with the tables that are not mirrored, as one error."""
+        failed = {name: each.error for name, each in self._refused.items()} | self._missing
+        failed = dict(sorted(failed.items()))
+        kinds = [type(error) for error in failed.values()]
+        settings = any(issubclass(kind, SettingsError) for kind in kinds)
+        kind = SettingsError if settings else kinds[0]
+        if len(failed) == 1:
+            ((name, error),) = failed.items()
+            return kind(f"{name}: {error.message}", hint=error.hint)
+        text = "; ".join(f"{name}: {error}" for name, error in failed.items())
+        return kind(f"{len(failed)} tables are not mirrored: {text}")
 
     def _end(self) -> int:
         """Of the stream, as it is now; 0 if no table is live, of which it would be."""
@@ -170,15 +215,17 @@ class Replica(Closes):
         announced = Catalog(self._connection)
         self._revision, self._announced = announced.revision, announced.tables()
         wanted = self._wanted()
-        self._refuse_namesakes(wanted)
-        names = {each.key for each in wanted}
-        stored = {table.name: table for table in self._target.open(names)}
+        stored = {table.name: table for table in self._target.open({each.key for each in wanted})}
         for each in wanted:
             table = stored.get(each.key)
-            if table is not None and table.state == "live":
-                self._live.begin(table)
-            else:
+            if table is None or table.state != "live":
                 self._load(each, table)
+                continue
+            try:
+                self._live.begin(table)
+            except SettingsError as error:  # of another stream
+                self._load(each, table)
+                self._set_aside(each.key, error)
         self._is_open = True
         self._live.find_hole(self.status)
         self._reload()
@@ -188,18 +235,11 @@ class Replica(Closes):
             if not self._announced:
                 raise SettingsError("no table is published", hint="start the pipeline first")
             return list(self._announced.values())
-        return chosen(self._names, self._announced)
-
-    def _refuse_namesakes(self, wanted: Sequence[PublishedTable]) -> None:
-        seen: dict[str, str] = {}
-        for each in wanted:
-            name = each.mirrored().target.casefold()
-            if name in seen:
-                raise SettingsError(
-                    f"{seen[name]} and {each.key} would both be the table {name}",
-                    hint="mirror them into two files or databases",
-                )
-            seen[name] = each.key
+        wanted, missing = chosen(self._names, self._announced)
+        for name in missing.keys() - self._missing.keys():
+            log.warning("a table is left as it is", table=name, error=str(missing[name]))
+        self._missing = missing
+        return wanted
 
     def _load(self, announced: PublishedTable, table: MirrorTable | None = None) -> None:
         """A table whose rows are to come. `table`: as it is in the target."""
@@ -214,10 +254,18 @@ class Replica(Closes):
         """Snapshots of tables whose rows cannot be made right otherwise. Readers see the old rows
         meanwhile."""
         for each in self._live.take_broken(self._announced):
-            log.warning("a table is loaded again", table=each.table.name, reason=each.problem)
-            self._load(self._announced[each.table.name], each.table)
+            name, failed = each.table.name, self._failures.get(each.table.name)
+            self._load(self._announced[name], each.table)
+            # The next snapshot is right after a message that nobody can read, and hardly after a
+            # value that the target refuses.
+            if each.refusal and (failed or not isinstance(each.refusal, Malformed)):
+                self._set_aside(name, each.refusal)
+                continue
+            if each.refusal:
+                self._failures[name] = _Failure(each.refusal, time.monotonic(), 0.0)
+            log.warning("a table is loaded again", table=name, reason=each.problem)
             if each.newer:
-                self._loading[each.table.name].follow(each.newer)
+                self._loading[name].follow(each.newer)
 
     def _look(self) -> None:
         """New tables, dropped ones, and how far the stream is; from time to time."""
@@ -225,17 +273,21 @@ class Replica(Closes):
         if now - self._looked_at < _LOOK:
             return
         self._looked_at = now
-        for each in self._loading.values():
-            each.look()
+        for bootstrap in self._loading.values():
+            bootstrap.look()
         catalog = Catalog(self._connection)
         if (revision := catalog.revision) != self._revision:
             self._revision, self._announced = revision, catalog.tables()
-            if self._names is None:
-                known = {table.name for table in self.tables} | self._loading.keys()
-                for key, announced in self._announced.items():
-                    if key not in known:
-                        self._load(announced)
+            known = {table.name for table in self.tables} | self._loading.keys()
+            for each in self._wanted() if self._announced else ():
+                if each.key not in known:
+                    self._load(each)
         with suppress(SettingsError):
             self._live.find_hole(self.status)
         self._live.find_mended(self._init, self._announced)
         self._reload()
+
+
+def _needs_another(error: Exception) -> bool:
+    """Whether another snapshot may help; else the same one will do, once the target is mended."""
+    return isinstance(error, TableRefused) or not isinstance(error, SettingsError)

@@ -7,15 +7,15 @@ Three tables are the target's own: `penstock_mirror` (each table's state), `pens
 import hashlib
 import secrets
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from penstock.closing import Closes
-from penstock.errors import LeaseLost, SettingsError
+from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 from penstock.replica.targets import (
     AlterColumns,
@@ -31,6 +31,8 @@ from penstock.replica.targets import (
     UpdateRows,
     UpsertRows,
     Values,
+    refused,
+    single_rows,
 )
 
 _CREATE = (
@@ -40,6 +42,10 @@ _CREATE = (
     " row_count bigint NOT NULL, crc32 bigint NOT NULL, PRIMARY KEY (name, chunk))",
     "CREATE TABLE IF NOT EXISTS penstock_mirror_owner (one int PRIMARY KEY, token text NOT NULL)",
 )
+
+
+class _Undone(Exception):
+    pass
 
 
 class SqlTarget(Closes):
@@ -57,11 +63,7 @@ class SqlTarget(Closes):
                 self._run(statement)
             self._run("DELETE FROM penstock_mirror_owner")
             self._run(f"INSERT INTO penstock_mirror_owner VALUES (1, {self.mark})", [self._token])
-            rows = self._run("SELECT document, sequence FROM penstock_mirror ORDER BY name")
-            found = [
-                replace(MirrorTable.from_json(orjson.loads(document)), sequence=sequence)
-                for document, sequence in rows
-            ]
+            found = self._tables()
             for table in found:
                 self._store(table, is_followed=table.name in names)
         return [table for table in found if table.name in names]
@@ -70,6 +72,13 @@ class SqlTarget(Closes):
         """See `Target`."""
         with self._writing():
             before = self._stored(table.name)
+            for other in self._tables():
+                same = self._folded(other.target) == self._folded(table.target)
+                if same and other.name != table.name:
+                    raise SettingsError(
+                        f"{other.name} and {table.name} would both be the table {table.target}",
+                        hint="mirror them into two files or databases",
+                    )
             if before is None and self._exists(table.target):
                 raise SettingsError(
                     f"the target has a table {table.target} that is not of a replica",
@@ -98,7 +107,9 @@ class SqlTarget(Closes):
         is_late: bool = False,
     ) -> None:
         """See `Target`."""
-        with self._writing():
+        loading = replace(table, target=self._loading_name(table))
+        step = UpsertRows(rows) if table.key else InsertRows(rows)
+        with self._refusing([(loading, [step])]), self._writing():
             values = [table.name, chunk.chunk, chunk.rows, chunk.crc32]
             marks = ", ".join([self.mark] * 4)
             self._run(f"INSERT INTO penstock_mirror_chunk VALUES ({marks})", values)
@@ -111,11 +122,17 @@ class SqlTarget(Closes):
                     self._store(table)
                 self._fill(late, table, rows)
 
-    def finish(self, table: MirrorTable) -> None:
+    def finish(self, table: MirrorTable, rows: int | None = None) -> None:
         """See `Target`. A table with the same columns keeps what users made of it: indexes, views
         and grants."""
         loading, target = self._loading(table), self.quote(table.target)
-        with self._writing():
+        with self._refusing([(table, [])]), self._writing():
+            have = self._run(f"SELECT count(*) FROM {loading}")[0][0] if rows is not None else rows
+            if have != rows:
+                raise SettingsError(
+                    f"its snapshot has {rows} rows, and {have} are loaded",
+                    hint="does its key tell all rows apart? see its primary key at the source",
+                )
             if self._shape(table.target) == self._shape(self._loading_name(table)):
                 names = self._names(table.columns)
                 self._run(f"DELETE FROM {target}")
@@ -129,11 +146,14 @@ class SqlTarget(Closes):
 
     def apply(self, work: Sequence[tuple[MirrorTable, Sequence[Step]]], sequence: int) -> None:
         """See `Target`."""
-        with self._writing():
+        done: list[tuple[MirrorTable, Sequence[Step]]] = []
+        with self._refusing(done), self._writing():
             for table, steps in work:
+                done.append((table, steps))
                 for step in steps:
                     self._step(table, step)
                 self._store(table)
+            done.clear()  # what fails now is of no table
             self._run(
                 f"UPDATE penstock_mirror SET sequence = {self.mark}"
                 f" WHERE live = 1 AND sequence < {self.mark}",
@@ -239,6 +259,13 @@ class SqlTarget(Closes):
         # A table's name may be as long as names may be.
         return f"penstock_loading_{hashlib.sha256(table.name.encode()).hexdigest()[:16]}"
 
+    def _tables(self) -> list[MirrorTable]:
+        rows = self._run("SELECT document, sequence FROM penstock_mirror ORDER BY name")
+        return [
+            replace(MirrorTable.from_json(orjson.loads(document)), sequence=sequence)
+            for document, sequence in rows
+        ]
+
     def _stored(self, name: str) -> MirrorTable | None:
         found = self._run(f"SELECT document FROM penstock_mirror WHERE name = {self.mark}", [name])
         return MirrorTable.from_json(orjson.loads(found[0][0])) if found else None
@@ -265,6 +292,41 @@ class SqlTarget(Closes):
                     hint="run one mirror for each database or file",
                 )
             yield
+
+    @contextmanager
+    def _refusing(self, work: Sequence[tuple[MirrorTable, Sequence[Step]]]) -> Iterator[None]:
+        """What fails is of the last table of the work, if there is any."""
+        try:
+            yield
+        except (Unavailable, LeaseLost):
+            raise
+        except Exception as error:
+            if not work:
+                raise
+            table = work[-1][0]
+            row = self._refused_row([one for one in work if one[0].name == table.name])
+            columns = {one.name: one for one in table.columns}
+            refusing = (name for name in row if not self._takes(columns[name], row[name]))
+            raise refused(table, row, next(refusing, ""), error) from error
+
+    def _refused_row(self, work: Sequence[tuple[MirrorTable, Sequence[Step]]]) -> Mapping[str, Any]:
+        """What is known of the row that fails: the work is done again, a row at a time, and then
+        undone."""
+        known: Mapping[str, Any] = {}
+        with suppress(Exception), self._transaction():
+            for table, steps in work:
+                for single, row in (one for step in steps for one in single_rows(table, step)):
+                    known = row
+                    self._step(table, single)
+            known = {}
+            raise _Undone
+        return known
+
+    def _takes(self, column: MirrorColumn, value: Any) -> bool:
+        with suppress(Exception):
+            self._run(f"SELECT {self.value(column)}", [value])
+            return True
+        return False
 
     _locked = ""  # what makes a SELECT wait for other replicas
 
@@ -299,6 +361,10 @@ class SqlTarget(Closes):
     @abstractmethod
     def _remove_one(self, target: str, table: MirrorTable) -> str:
         """A statement that deletes one row that equals the parameters in all columns."""
+
+    @abstractmethod
+    def _folded(self, name: str) -> str:
+        """A name as the database compares it."""
 
     @abstractmethod
     def _exists(self, name: str) -> bool:

@@ -125,7 +125,7 @@ class SqliteTarget(SqlTarget):
     def _create(self, table: MirrorTable, name: str) -> None:
         seen: dict[str, str] = {}
         for column in table.names:
-            other = seen.setdefault(_folded(column), column)
+            other = seen.setdefault(self._folded(column), column)
             if other is not column:
                 raise SettingsError(
                     f"SQLite cannot have both columns {other} and {column} of {table.target},"
@@ -145,7 +145,7 @@ class SqliteTarget(SqlTarget):
 
     def _row_id(self, table: MirrorTable) -> str:
         """The name of a row's number: a column of the table hides the names that it has."""
-        taken = {_folded(column.name) for column in (*table.columns, *table.kept)}
+        taken = {self._folded(column.name) for column in (*table.columns, *table.kept)}
         for name in ("_rowid_", "oid", "rowid"):
             if name not in taken:
                 return name
@@ -154,6 +154,9 @@ class SqliteTarget(SqlTarget):
             " tell equal rows apart",
             hint="give the table a key, or mirror it into PostgreSQL",
         )
+
+    def _folded(self, name: str) -> str:
+        return name.encode().lower().decode()  # only ASCII letters
 
     def _exists(self, name: str) -> bool:
         found = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
@@ -169,11 +172,6 @@ _TEXTS = (
     "text", "character varying", "character", "uuid", "numeric", "date", "timestamp with time zone",
     "timestamp without time zone", "time without time zone", "interval",
 )  # fmt: skip
-
-
-def _folded(name: str) -> str:
-    """A name as SQLite compares it: without the case of ASCII letters."""
-    return name.encode().lower().decode()
 
 
 def _bytes(value: Any) -> Any:

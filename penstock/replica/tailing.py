@@ -1,25 +1,31 @@
 """The live tables of a replica, and the stream whose changes they follow."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
+
 from penstock.closing import Closes
-from penstock.errors import Malformed, SettingsError
+from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
+from penstock.nats.consumers import Delivered
 from penstock.nats.settings import NatsSettings
 from penstock.replica.bootstrap import Loading, last_meta
 from penstock.replica.catalog import Catalog, PublishedTable
 from penstock.replica.documents import is_renamed_to
-from penstock.replica.followed import Dropped, Followed
+from penstock.replica.followed import POSITION, VERSION, Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
-from penstock.replica.targets import Target, encoders
+from penstock.replica.targets import TableRefused, Target, encoders
 from penstock.tail.reader import TailReader
 
 _FETCH = 2000  # messages at a time
 _NOTHING: Mapping[str, Any] = {}
+
+log = structlog.get_logger("penstock")
 
 
 @dataclass(slots=True)
@@ -120,34 +126,74 @@ class LiveTables(Closes):
                 if message.sequence > self.sequence + 1:
                     self._lost(self.sequence + 1, message.sequence)
                 self.sequence = message.sequence
-                for body in bodies:
-                    followed = self._of(body)
-                    if followed is not None:
-                        followed.add(message, body)
-                        touched[followed.table.name] = followed
-                    if body["operation"] == "RENAME":
-                        for followed in self._renamed_to(body):
+                followed = None
+                try:
+                    for body in bodies:
+                        followed = self._of(body)
+                        if followed is not None:
                             followed.add(message, body)
                             touched[followed.table.name] = followed
+                        if body["operation"] == "RENAME":
+                            for followed in self._renamed_to(body):
+                                followed.add(message, body)
+                                touched[followed.table.name] = followed
+                except Unavailable:
+                    raise
+                except Exception as error:
+                    self._refuse(message, error, followed)
         except Malformed as error:
-            raise Malformed(
-                f"message {reader.sequence} of the stream {reader.stream}: {error.message}",
-                hint="delete it (nats stream rmm); its tables are loaded again then",
-            ) from error
+            assert reader.malformed is not None
+            if reader.sequence > self.sequence + 1:
+                self._lost(self.sequence + 1, reader.sequence)
+            self.sequence = reader.sequence
+            self._refuse(reader.malformed, error)
         if self.sequence == start:
             return 0
         self._store(list(touched.values()))
         status.sequence, status.behind = self.sequence, reader.pending or 0
         count = sum(each.changes for each in self._live.values()) - before
         status.changes += count
-        if committed := body.get("committed_at"):
-            status.applied_at = datetime.fromisoformat(committed)
+        with suppress(ValueError, TypeError):  # null, or of another writer
+            status.applied_at = datetime.fromisoformat(body.get("committed_at") or "")
         return count
 
+    def _refuse(
+        self, message: Delivered, error: Exception, followed: Followed | None = None
+    ) -> None:
+        """A message cannot be applied: its table has to be loaded anew. One that cannot be read
+        may name its table by the version of its schema alone."""
+        if not isinstance(error, PenstockError):
+            error = Malformed(f"it is not as expected ({type(error).__name__})")
+        version, tables = message.headers.get(VERSION), list(self._live.values())
+        if followed is not None:
+            tables = [followed]
+        elif version is not None:
+            tables = [each for each in tables if each.has(version)]
+        elif POSITION not in message.headers:
+            tables = []  # no pipeline published it
+        text = f"message {message.sequence} of {tables[0].table.stream if tables else 'the stream'}"
+        if not isinstance(error, TableRefused):
+            error = type(error)(f"{text}: {error.message}", hint=error.hint)
+        for each in tables:
+            each.refuse(error)
+        if not tables:
+            log.warning("a message of no table here is passed over", error=str(error))
+
     def _store(self, touched: Sequence[Followed]) -> None:
+        """What one table's changes fail with is its own: then it is not followed, and the others
+        are stored."""
         broken = [each for each in self._live.values() if each.problem and each not in touched]
-        work = [some for each in (*touched, *broken) for some in each.work()]
-        self._target.apply(work, self.sequence)
+        work = {each.table.name: each.work() for each in (*touched, *broken)}
+        while True:
+            try:
+                self._target.apply([some for each in work.values() for some in each], self.sequence)
+                break
+            except TableRefused as error:
+                each = self._live.get(error.table)
+                if each is None or each.refusal is not None:
+                    raise
+                each.refuse(error)
+                work[error.table] = each.work()
         for each in self._live.values():
             each.reached(self.sequence)
 
@@ -200,8 +246,9 @@ class LiveTables(Closes):
         if end == self._init_end:
             return
         for each in self._live.values():
-            known = announced.get(each.table.name)
-            meta = known and last_meta(api, init, known.name)
+            meta, known = None, announced.get(each.table.name)
+            with suppress(Malformed):
+                meta = known and last_meta(api, init, known.name)
             if (
                 meta
                 and meta["snapshot_id"] > each.table.snapshot_id

@@ -3,11 +3,11 @@
 Targets are plug-ins (group `penstock.targets`, by the scheme of the URL).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.errors import SettingsError
+from penstock.errors import PenstockError, SettingsError
 from penstock.plugins import known, plugin
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 
@@ -87,6 +87,55 @@ Step = (
 )  # fmt: skip
 
 
+class TableRefused(SettingsError):
+    """The target does not take something of one `table`; the others are not concerned."""
+
+    def __init__(self, table: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.table = table
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _refused, (self.table, self.message, self.hint)
+
+
+def _refused(table: str, message: str, hint: str) -> TableRefused:
+    return TableRefused(table, message, hint=hint)
+
+
+def refused(
+    table: MirrorTable, row: Mapping[str, Any], column: str, error: Exception
+) -> TableRefused:
+    """Names the column and the row, by its key, if there are any. No other value is in it: the text
+    of an error that is not ours may have some."""
+    ours = error if isinstance(error, PenstockError) else SettingsError(type(error).__name__)
+    key = ", ".join(f"{name}={row[name]}" for name in table.key if name in row)
+    what = [f"column {column}"] if column else []
+    what += [f"the row with the key {key[:200]}"] if key else []
+    what += [".".join(part for part in (table.backend, table.schema, table.table) if part)]
+    message = f"{' of '.join(what)} is refused: {ours.message}"
+    return TableRefused(table.name, message, hint=ours.hint or _REMEDY)
+
+
+_REMEDY = "mend it at the source, or make the table in the target fit; it is loaded again by itself"
+
+
+def single_rows(table: MirrorTable, step: Step) -> Iterator[tuple[Step, Mapping[str, Any]]]:
+    """A step for each row of a step, and what is known of the row."""
+    match step:
+        case UpsertRows(rows) | InsertRows(rows) | RemoveRows(rows):
+            for row in rows:
+                yield type(step)([row]), dict(zip(table.names, row, strict=True))
+        case DeleteRows(keys):
+            for key in keys:
+                yield DeleteRows([key]), dict(zip(table.key, key, strict=True))
+        case UpdateRows(columns, keys, rows):
+            for key, row in zip(keys, rows, strict=True):
+                known = dict(zip((*table.key, *columns), (*key, *row), strict=True))
+                yield UpdateRows(columns, [key], [row]), known
+        case _:
+            yield step, {}
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedChunk:
     """A chunk that is in the rows that are being loaded."""
@@ -100,8 +149,9 @@ class Target(Protocol):
     """Where a replica keeps its tables; used by one thread. Constructing one does no I/O.
 
     Each method is one transaction of the target, and what it stores of the table (`MirrorTable`) is
-    in that transaction: after a crash a replica goes on from exactly there. Everything raises
-    Unavailable, SettingsError; LeaseLost once another replica has opened the same target.
+    is in that transaction: after a crash a replica goes on from exactly there. Everything raises
+    Unavailable, SettingsError; LeaseLost once another replica has opened the same target; `load`,
+    `finish` and `apply` TableRefused for what is of one table.
     """
 
     def open(self, names: Collection[str]) -> Sequence[MirrorTable]:
@@ -131,8 +181,9 @@ class Target(Protocol):
         the first, are kept beside, too, for `RestoreRows`; those of earlier points are not."""
         ...
 
-    def finish(self, table: MirrorTable) -> None:
-        """Readers see the loaded rows, all at once, instead of what was there before."""
+    def finish(self, table: MirrorTable, rows: int | None = None) -> None:
+        """Readers see the loaded rows, all at once, instead of what was there before. Raises
+        TableRefused if they are not so many as `rows`."""
         ...
 
     def apply(self, work: Sequence[tuple[MirrorTable, Sequence[Step]]], sequence: int) -> None:

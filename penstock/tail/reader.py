@@ -46,6 +46,7 @@ class TailReader(Closes):
         self._start = start
         self._last = 0  # the sequence of the last message that arrived
         self._given = 0
+        self.malformed: Delivered | None = None  # what `read` raised Malformed for, last
         self._rest: list[Delivered] = []
         self._decompressor = Decompressor(self._dictionary)
 
@@ -97,7 +98,7 @@ class TailReader(Closes):
                 is_over = isinstance(error, Malformed) and not place
                 self._rest = raws[place + 1 if is_over else place :]
                 if is_over:
-                    self._given = raw.sequence
+                    self._given, self.malformed = raw.sequence, raw
                 if isinstance(error, Unavailable):  # asking for a dictionary
                     self.close()
                     time.sleep(min(timeout, next(self._delays)))
