@@ -8,10 +8,11 @@ from typing import Any
 
 from penstock.cli.positions_owners import refuse_unless_ended, wait_for_owners
 from penstock.closing import Closes
-from penstock.config import Deployment
+from penstock.config import Deployment, Pipeline
 from penstock.errors import LeaseLost, Malformed, SettingsError
 from penstock.leases import Lease, replace
 from penstock.leases.holder import TERM, instance_name, released
+from penstock.leases.kinds import Kind, verify_kind
 from penstock.leases.open import open_store
 from penstock.position import Bookmark
 from penstock.service.ownership import Ownership
@@ -131,7 +132,9 @@ class Editing(Closes):
 
     def own(self) -> Ownership:
         """The lease of the pipeline, which is ours now: release it."""
-        ours = Ownership(self._store, self._pipeline.name, instance=instance_name())
+        kind: Kind = "pipeline" if isinstance(self._pipeline, Pipeline) else "processor"
+        verify_kind(self._store.list(self._prefix), kind)
+        ours = Ownership(self._store, self._pipeline.name, instance=instance_name(), kind=kind)
         # One that was killed holds it for its term.
         until = time.monotonic() + 2 * TERM
         while (owner := ours.attempt()) is not None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,10 @@ from penstock.errors import LeaseLost, PenstockError
 from penstock.feeds import KnowsReader, Polled
 from penstock.finding import Finding
 from penstock.leases import Lease
+from penstock.leases.kinds import NameCheck, verify_kind
 from penstock.leases.open import open_store
 from penstock.native import describe, library
+from penstock.processor.settings import ProcessorFile
 from penstock.sinks import HasSubjects, KeepsLeases
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
@@ -49,7 +52,10 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
 def check_host(pipeline: Deployment) -> Iterator[Finding]:
     """What a service needs without Spark."""
     yield check_state(pipeline.state)
-    yield check_positions(pipeline.positions)
+    stored = check_positions(pipeline.positions)
+    yield stored
+    if stored.level == "ok":
+        yield from check_name(pipeline)
     yield from check_followed_positions(pipeline)
     yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
 
@@ -217,6 +223,24 @@ def check_positions(url: str) -> Finding:
             remedy="write positions: sqlite:///FILE",
         )
     return Finding(level="ok", subject="positions", message="writable")
+
+
+def check_name(deployment: Deployment) -> Iterator[Finding]:
+    """No row of its name is of another kind of owner, and no pipeline of a processor's name runs.
+    Looks for some seconds whether one does that holds a lease."""
+    store = open_store(deployment.positions)
+    try:
+        if isinstance(deployment, ProcessorFile):
+            deployment.verify_name()
+            check = NameCheck(store, deployment.name)
+            while not check.attempt():
+                time.sleep(1.0)
+        else:
+            verify_kind(store.list(f"{deployment.name}/"), "pipeline")
+    except PenstockError as error:
+        yield _error("name", error.message, error.hint)
+    finally:
+        store.close()
 
 
 def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from penstock.errors import PenstockError
 from penstock.leases import Lease
 from penstock.leases.encoding import properties_of
-from penstock.leases.owned import OwnedRows
+from penstock.leases.owned import NONCE, OwnedRows
 from penstock.processes import is_alive, machine
 
 # Seconds.
@@ -29,9 +29,9 @@ TERM = 4.0
 
 _Document = dict[str, Any]
 # Of `terms`: what is true of one owner only.
-_OWNERS = frozenset({"since", "machine", "pid", "term", "asked_by"})
-# The property with the time of the last checkpoint.
-SAVED = "saved"
+_OWNERS = frozenset({"since", "machine", "pid", "term", "asked_by", NONCE})
+# The property with the time of the last checkpoint; and with the kind of all owners (kinds.py).
+SAVED, KIND = "saved", "kind"
 
 
 def instance_name() -> str:
@@ -52,7 +52,7 @@ def terms(lease: Lease) -> _Document:
 
 def users_own(lease: Lease) -> _Document:
     """The properties without ours: the user's, for a partition's children too."""
-    return {name: value for name, value in _unowned(lease).items() if name != SAVED}
+    return {name: value for name, value in _unowned(lease).items() if name not in (SAVED, KIND)}
 
 
 def released(lease: Lease) -> Lease:
@@ -119,6 +119,8 @@ class LeaseHolder:
         self._properties = properties
         self._is_alive = is_alive
         self._machine = machine()
+        # Drawn by the first `take`, after forks: no other process takes a row with it.
+        self._nonce = ""
         # What we took -> when the last write began that renewed it. Changed with the rows' lock.
         self._renewed: dict[str, float] = {}
         # What others held when we looked last. Used by the one thread that looks.
@@ -157,9 +159,9 @@ class LeaseHolder:
             self._rows.lost.difference_update(names)
 
     def free(self, rows: Iterable[Lease]) -> list[Lease]:
-        """Which may be taken of all the rows that there are: nobody's, our own of before, those
-        of a process of this machine that has ended, and expired ones. Call it a few times in a
-        term."""
+        """Which may be taken of all the rows that there are: nobody's, what this holder took and
+        does not hold, those of a process of this machine that has ended, and expired ones. A row of
+        another process with our name is another's. Call it a few times in a term."""
         now, seen, found = self._clock(), {}, []
         held = set(self.held)
         asked = cache(self._is_alive)  # one process may own a thousand
@@ -167,7 +169,7 @@ class LeaseHolder:
             if row.name in held:
                 continue
             seen[row.name] = each = self._watched(row, now)
-            if row.owner in ("", self._rows.owner) or self._is_over(row, each.seconds, asked):
+            if not row.owner or self._took(row) or self._is_over(row, each.seconds, asked):
                 found.append(row)
         self._seen = seen
         return found
@@ -176,12 +178,15 @@ class LeaseHolder:
         """Takes leases that `free` returned; which of them are ours now, in one write. The others
         changed meanwhile. After Unavailable, `free` returns those that were written."""
         now = self._clock()
+        self._nonce = self._nonce or secrets.token_hex(8)
         fresh = {
+            NONCE: self._nonce,
             "since": now_text(),
             "machine": self._machine,
             "pid": os.getpid(),
             "term": self._term,
             **self._properties(),
+            **self._rows.stated,
         }
         store, owner = self._rows.store, self._rows.owner
         written = [_with(row, owner, _unowned(row) | fresh) for row in rows]
@@ -258,6 +263,9 @@ class LeaseHolder:
     def _unowned(self, row: Lease) -> _Document:
         ours = self._properties()
         return {name: value for name, value in _unowned(row).items() if name not in ours}
+
+    def _took(self, row: Lease) -> bool:
+        return row.owner == self._rows.owner and row.properties.get(NONCE) == (self._nonce or "-")
 
     def _watched(self, row: Lease, now: float) -> _Seen:
         before = self._seen.get(row.name)

@@ -6,30 +6,42 @@ row was written: such rows are read again before anything else is written.
 """
 
 from builtins import list as List  # `list` is a method here
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from threading import RLock
+from types import MappingProxyType
+from typing import Any
 
 from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, LeaseStore
 
 # Writes of a row that others change all the time, before it is left for later.
 _TRIES = 5
+# The property with what an owner drew when it took the row: names may be another process's, too.
+NONCE = "nonce"
 
 
 class OwnedRows:
     """Rows under a prefix, by their full name. Threads may share it. Raises Unavailable,
     SettingsError.
 
-    A row that changed is still ours if it has the owner's name, which must be this process's alone.
-    With `exact`, processes share the name: the row is ours only if it is as this object wrote it.
+    A row that changed is still ours if it has the owner's name and the nonce that it was taken
+    with. With `exact`, it is ours only if it is as this object wrote it. `stated`: properties that
+    every row has which is written here.
     """
 
     def __init__(
-        self, store: LeaseStore, prefix: str, owner: str = "", *, exact: bool = False
+        self,
+        store: LeaseStore,
+        prefix: str,
+        owner: str = "",
+        *,
+        exact: bool = False,
+        stated: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.store = store
         self.owner = owner
+        self.stated = stated
         self.lock = RLock()
         # Rows that another owner wrote; not written again, until they are adopted or cleared.
         self.lost: set[str] = set()
@@ -98,6 +110,11 @@ class OwnedRows:
             else:
                 self.drop([name])
 
+    def state(self, row: Lease) -> Lease:
+        """The row with what is `stated`."""
+        stated = self.stated
+        return replace(row, properties={**row.properties, **stated}) if stated else row
+
     def resolve(self) -> List[Lease]:
         """After a write without an answer: reads its rows again, and returns those that had
         changed and are ours."""
@@ -113,7 +130,7 @@ class OwnedRows:
             return self._read_again(names) if names else []
 
     def _put(self, names: Collection[str], change: Callable[[Lease], Lease]) -> dict[str, Lease]:
-        rows = [change(self._rows.get(name) or Lease(name=name)) for name in names]
+        rows = [self.state(change(self._rows.get(name) or Lease(name=name))) for name in names]
         if not rows:
             return {}
         self._sent = {row.name: row for row in rows}
@@ -130,7 +147,7 @@ class OwnedRows:
             known, now, sent = self._rows.get(name), found.get(name), self._sent.pop(name, None)
             if (now and now.revision) == (known and known.revision):
                 continue
-            if now is not None and self._is_ours(now, sent):
+            if now is not None and self._is_ours(now, known, sent):
                 self._rows[name] = now
                 changed.append(now)
             else:
@@ -143,7 +160,9 @@ class OwnedRows:
             return self.list()
         return filter(None, map(self.store.get, names))
 
-    def _is_ours(self, now: Lease, sent: Lease | None) -> bool:
-        if not self._exact:
-            return now.owner == self.owner
-        return sent is not None and replace(now, revision=sent.revision) == sent
+    def _is_ours(self, now: Lease, known: Lease | None, sent: Lease | None) -> bool:
+        if self._exact:
+            return sent is not None and replace(now, revision=sent.revision) == sent
+        ours = sent or known
+        nonce = None if ours is None else ours.properties.get(NONCE)
+        return now.owner == self.owner and now.properties.get(NONCE) == nonce

@@ -44,10 +44,12 @@ class Processor(Closes):
 
     `kind` is a feed's name, as `type` in a pipeline file, and `settings` are its keys; or it is a
     feed. `leases` is a store's URL, or a store. `observer` makes an observer for each partition:
-    its class, say. `at`: where the first host of all begins. `host`: this host's name, unique among
-    live processes. `on_error(error, context)` is called with each error. `dead_letters`: a folder,
-    or what is called with (changes, context, error). The other keywords are those of `Processing`.
-    Does no I/O until `run`. Raises SettingsError.
+    its class, say. `at`: where the first host of all begins. `host`: this host's name; by default
+    `run` draws one. Of two live processes with one name, the second takes nothing that the first
+    holds. A pipeline of the same name in the same store is refused. `on_error(error, context)` is
+    called with each error. `dead_letters`: a folder, or what is called with (changes, context,
+    error). The other keywords are those of `Processing`. Does no I/O until `run`. Raises
+    SettingsError.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Processor(Closes):
                 f"{name!r} is no name of a processor", hint="letters, digits, '_' and '-'"
             )
         self.name = name
-        self.host = host or instance_name()
+        self.host = host  # or drawn by `run`: this process may be forked before
         self.feed = feed_of(kind, settings or {}) if isinstance(kind, str) else kind
         if self.feed.on_gap == "resnapshot":
             raise SettingsError(
@@ -86,11 +88,10 @@ class Processor(Closes):
             )
         self._store = EndingStore(open_store(leases) if isinstance(leases, str) else leases)
         self._positions = SharedPositions(
-            self._store, f"{name}/{self.feed.backend}", self.host, clock=clock
+            self._store, f"{name}/{self.feed.backend}", host, clock=clock, kind="processor"
         )
         own = HostLeases(
             self._positions,
-            self.host,
             self.processing,
             clock=clock,
             knows_reader=isinstance(self.feed, KnowsReader),
@@ -144,6 +145,7 @@ class Processor(Closes):
         batches that were begun, checkpoints, closes all observers and releases the leases. Raises
         what the operator must act on: SettingsError, and Rejected after the last try of a batch.
         """
+        self.host = self._positions.rows.owner = self.host or instance_name()
         with ending_at_signals(self._stopping):
             for _ in range(self.processing.threads):
                 self._start_thread()

@@ -5,7 +5,11 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from penstock.config import Backend, Checkpoint, Deployment, Sharing
+from penstock.config.pipeline import Name, state_folder
 from penstock.config.sharing import Seconds
+from penstock.errors import SettingsError
+from penstock.leases.kinds import kind_of
+from penstock.leases.open import open_store
 
 
 class Processing(Sharing):
@@ -33,7 +37,32 @@ class Processing(Sharing):
 class ProcessorFile(Deployment):
     """The file of `penstock process`: a pipeline file without a sink and Spark."""
 
+    name: Name = "penstock-processor"
     processor: Processing = Processing()
+
+    def verify_name(self) -> None:
+        """Raises SettingsError where the file has no `name`, and there are places of the name that
+        it had by default in earlier versions, a pipeline's. Does I/O; raises Unavailable."""
+        former = str(Deployment.model_fields["name"].default)
+        if "name" in self.model_fields_set:
+            return
+        url = self.positions
+        if not self.model_fields_set & {"positions", "state"}:
+            file = state_folder(former) / "positions.db"
+            if not file.exists():
+                return
+            url = f"sqlite:///{file}"
+        store = open_store(url)
+        try:
+            rows = [row for each in self.backends for row in store.list(f"{former}/{each.name}/")]
+        finally:
+            store.close()
+        if any(kind_of(row) == "" for row in rows):
+            raise SettingsError(
+                f"there are positions of the name `{former}`, which a processor's file without"
+                f" `name` had in earlier versions; now that is `{self.name}`",
+                hint=f"write `name: {former}` to go on there, or another name to begin anew",
+            )
 
     @field_validator("backends")
     @classmethod

@@ -6,12 +6,14 @@ partition to its end looks for its children.
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 
 from penstock.backoff import delays
 from penstock.config import Sharing
 from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.feeds import At, Feed
 from penstock.leases.first_start import FirstStart
+from penstock.leases.kinds import NameCheck
 from penstock.reading.host_leases import HostLeases
 from penstock.reading.roster import LOOKUP, Openings, Roster
 from penstock.reservoir.reader import BLOCKED
@@ -40,16 +42,10 @@ class Discovery:
         self.error = ""
         self._feed = feed
         self._leases = leases
-        self._start = FirstStart(
-            leases.positions.rows.store,
-            leases.positions.prefix,
-            leases.host,
-            begin=lambda: feed.begin(at),
-            make=leases.positions.plant,
-            clock=clock,
-            term=sharing.expire,
-            every=sharing.acquire,
-        )
+        self._at, self._sharing, self._clock = at, sharing, clock
+        positions = leases.positions
+        name = positions.prefix.partition("/")[0]
+        self._name_check = NameCheck(positions.rows.store, name, clock=clock)
         self._on_found = on_found
         self._on_fatal = on_fatal
         self._roster = Roster(feed, clock=clock)
@@ -76,9 +72,30 @@ class Discovery:
         self._waits = delays()
         return wait
 
+    @cached_property
+    def _start(self) -> FirstStart:
+        """Made when it is used: a host may get its name late."""
+        leases = self._leases
+        return FirstStart(
+            leases.positions.rows.store,
+            leases.positions.prefix,
+            leases.host,
+            begin=lambda: self._feed.begin(self._at),
+            make=leases.positions.plant,
+            clock=self._clock,
+            term=self._sharing.expire,
+            every=self._sharing.acquire,
+        )
+
+    def _may_begin(self) -> bool:
+        """See `NameCheck`. A pipeline has checked its name before it reads."""
+        return self._leases.positions.kind == "pipeline" or self._name_check.attempt()
+
     def _begin(self) -> float:
         """The place is pinned and stored before anything is read, once for all hosts. After stored
         positions nothing is made at the source: that would be a silent hole."""
+        if not self._may_begin():
+            return AGAIN
         if not self._start.attempt():
             return AGAIN
         self.begun = True

@@ -5,6 +5,7 @@ gathers. All methods may be called from any thread, but for `survey`, `take` and
 thread calls.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ FAILURES = "failures"
 # And, where the source knows who reads: partition -> our name there.
 READERS = "readers"
 
+log = logging.getLogger("penstock")
+
 
 class Survey(NamedTuple):
     """All leases at one moment: those of partitions that have not ended, and which of them nobody
@@ -42,14 +45,12 @@ class HostLeases:
     def __init__(
         self,
         positions: SharedPositions,
-        host: str,
         sharing: Sharing,
         *,
         clock: Callable[[], float] = time.monotonic,
         knows_reader: bool = False,
     ) -> None:
         self.positions = positions
-        self.host = host
         self._sharing = sharing
         # Where the source knows who reads: our name there; and whose lease had expired when we took
         # it, by partition, until its connection was ended.
@@ -69,14 +70,35 @@ class HostLeases:
         self._pending: dict[PartitionId, Bookmark] = {}
         self._gathering, self._writing = Lock(), Lock()
         self._is_closed = False
+        self._has_twin = False  # another process with our name, at the last survey
+
+    @property
+    def host(self) -> str:
+        """Our name, as leases have it."""
+        return self.positions.rows.owner
 
     def survey(self) -> Survey:
         """Looks at all leases; call it a few times in a term."""
         found = self.positions.survey()
         rows = {name: row for name, (row, bookmark) in found.items() if not bookmark.ended}
         free = {row.name for row in self._holder.free(rows.values())}
+        self._warn_of_twin(
+            [row for row in rows.values() if row.owner == self.host and row.name not in free]
+        )
         vacant = {name: row for name, row in rows.items() if row.name in free}
         return Survey(rows, vacant, self._late(vacant.values()))
+
+    def _warn_of_twin(self, rows: Sequence[Lease]) -> None:
+        found = [row for row in rows if not self._holder.has(row.name)]
+        if found and not self._has_twin:
+            log.warning(
+                "%d leases are of another process with the name of this host, %s: they are taken"
+                " when it has not renewed them for their term. No two live processes may have one"
+                " name",
+                len(found),
+                self.host,
+            )
+        self._has_twin = bool(found)
 
     def _late(self, vacant: Collection[Lease]) -> frozenset[str]:
         """Those of a host that has asked for them, and has not taken them in two intervals."""

@@ -15,7 +15,8 @@ from penstock.config import Checkpoint
 from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
-from penstock.leases.holder import SAVED, now_text
+from penstock.leases.holder import KIND, SAVED, now_text
+from penstock.leases.kinds import Kind, verify_kind
 from penstock.leases.open import open_store
 from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
@@ -40,7 +41,8 @@ class Positions:
     wrote is LeaseLost. With `shared`, partitions are divided between owners, whose names are their
     processes' alone: a row that another one took is in `lost`, and no error; nothing is saved for
     it any more, until it is loaded again. Rows are made by `make`, so that all owners begin a
-    partition at one bookmark; a row that `save` would make and finds there is lost, too.
+    partition at one bookmark; a row that `save` would make and finds there is lost, too. Rows of
+    another `kind` of owner are a SettingsError.
 
     A store that is away delays acknowledgements and nothing else: `save` returns nothing, and
     `error` says why, until it is back. `on_write` gets, after each write, the seconds that it took
@@ -57,6 +59,7 @@ class Positions:
         clock: Callable[[], float],
         owner: str = "",
         shared: bool = False,
+        kind: Kind = "pipeline",
     ) -> None:
         # Partitions of which another owner has the row.
         self.lost: set[PartitionId] = set()
@@ -65,7 +68,8 @@ class Positions:
         self.on_write: Callable[[float, str], None] = lambda _seconds, _error: None
         self._prefix = prefix
         self._shared = shared
-        self._rows = OwnedRows(store, f"{prefix}/", owner, exact=not shared)
+        self.kind: Kind = kind
+        self._rows = OwnedRows(store, f"{prefix}/", owner, exact=not shared, stated={KIND: kind})
         # What the rows hold, as far as this object knows; the rows' lock guards both.
         self._stored: dict[PartitionId, Bookmark] = {}
         # What of a write without an answer turned out to be written, until `save` returns it.
@@ -99,10 +103,18 @@ class Positions:
         """What this backend lost, in the same store."""
         return Gaps(self._rows.store, self._prefix)
 
+    def verify_name(self) -> None:
+        """Raises SettingsError if a row of this name, of any backend, is of another kind."""
+        name = self._prefix.partition("/")[0]
+        verify_kind(self._rows.store.list(f"{name}/"), self.kind)
+
     def claim(self) -> None:
-        """Makes every row this instance's. Whoever wrote them before fails with LeaseLost."""
+        """Makes every row this instance's. Whoever wrote them before fails with LeaseLost. Raises
+        SettingsError for a row of another kind."""
         for _ in range(_CLAIMS):
-            rows = [replace(lease, owner=self._rows.owner) for lease in self._rows.list()]
+            found = self._rows.list()
+            verify_kind(found, self.kind)
+            rows = [self._rows.state(replace(each, owner=self._rows.owner)) for each in found]
             written = self._rows.store.put_all(rows)
             if not any(isinstance(each, LeaseLost) for each in written):
                 return
@@ -134,7 +146,9 @@ class Positions:
         stored of these partitions, which is where each of them begins; raises as `load` does."""
         owner = "" if self._shared else self._rows.owner
         rows = [
-            Lease(name=self._name(name), owner=owner, continuation=bookmark_text(bookmark))
+            self._rows.state(
+                Lease(name=self._name(name), owner=owner, continuation=bookmark_text(bookmark))
+            )
             for name, bookmark in bookmarks.items()
         ]
         found = [each for each in self._rows.store.put_all(rows) if isinstance(each, Lease)]
@@ -273,6 +287,7 @@ class Positions:
 
     def _adopt(self, rows: Collection[Lease]) -> dict[PartitionId, Bookmark]:
         """Of rows that were just read: those that nobody else owns are ours to save."""
+        verify_kind(rows, self.kind)
         ours: list[Lease] = []
         others: list[Lease] = []
         for row in rows:

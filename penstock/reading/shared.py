@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.leases import Lease, LeaseStore
+from penstock.leases.kinds import Kind, verify_kind
 from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions, bookmark_text, read_bookmark
@@ -19,7 +20,7 @@ _NEVER = float("inf")
 
 
 class SharedPositions(Positions):
-    """The positions `NAME/BACKEND` of the host `owner`, whose name is its process's alone."""
+    """The positions `NAME/BACKEND` of the host `owner`."""
 
     def __init__(
         self,
@@ -29,10 +30,18 @@ class SharedPositions(Positions):
         *,
         interval: float = _NEVER,
         clock: Callable[[], float] = time.monotonic,
+        kind: Kind = "pipeline",
     ) -> None:
         self.prefix = prefix
         super().__init__(
-            store, prefix, interval=interval, event_count=1, clock=clock, owner=owner, shared=True
+            store,
+            prefix,
+            interval=interval,
+            event_count=1,
+            clock=clock,
+            owner=owner,
+            shared=True,
+            kind=kind,
         )
 
     @property
@@ -49,9 +58,12 @@ class SharedPositions(Positions):
         return self._partition(name)
 
     def survey(self) -> dict[PartitionId, tuple[Lease, Bookmark]]:
-        """All rows as they are now, whoever owns them; changes nothing. Raises Unavailable, and
-        Malformed for a row that penstock did not write."""
-        return {self._partition(row.name): (row, read_bookmark(row)) for row in self._rows.list()}
+        """All rows as they are now, whoever owns them; changes nothing. Raises Unavailable,
+        SettingsError for a row of another kind, and Malformed for one that penstock did not
+        write."""
+        rows = self._rows.list()
+        verify_kind(rows, self.kind)
+        return {self._partition(row.name): (row, read_bookmark(row)) for row in rows}
 
     def plant(
         self,
@@ -61,10 +73,12 @@ class SharedPositions(Positions):
         """Makes the rows of partitions that have none, nobody's and with the user's `properties`;
         the first bookmark wins. Raises Unavailable, SettingsError."""
         rows = [
-            Lease(
-                name=self._name(name),
-                continuation=bookmark_text(bookmark),
-                properties=properties.get(name, {}),
+            self._rows.state(
+                Lease(
+                    name=self._name(name),
+                    continuation=bookmark_text(bookmark),
+                    properties=properties.get(name, {}),
+                )
             )
             for name, bookmark in bookmarks.items()
         ]

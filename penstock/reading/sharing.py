@@ -44,7 +44,7 @@ class SharedPartitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.asked: frozenset[PartitionId] = frozenset()
-        self._leases = HostLeases(positions, positions.rows.owner, sharing, clock=clock)
+        self._leases = HostLeases(positions, sharing, clock=clock)
         self._rounds = Rounds(sharing, clock, renew=self._renew, acquire=self._acquire)
         self._discovery = Discovery(
             feed,

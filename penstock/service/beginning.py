@@ -67,6 +67,7 @@ class Beginnings:
         sink = pipeline.sink.sink()
 
         def share() -> None:
+            stored[0].verify_name()
             for positions in stored if pipeline.share is None else ():
                 positions.claim()
             sink.prepare()

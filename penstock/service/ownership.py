@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.leases import Lease, LeaseStore
-from penstock.leases.holder import LeaseHolder, terms
+from penstock.leases.holder import KIND, LeaseHolder, terms
+from penstock.leases.kinds import Kind
 from penstock.leases.owned import OwnedRows
 
 
@@ -29,7 +30,8 @@ class Owner:
 
 
 class Ownership:
-    """This instance's part in the lease of one pipeline.
+    """This instance's part in the lease of one pipeline, or of who changes a processor's rows by
+    hand (`kind`).
 
     `attempt` until it returns None; then a thread renews, until `release`. `lost` is true when
     another instance took over. `clock` is monotonic seconds.
@@ -43,6 +45,7 @@ class Ownership:
         instance: str,
         clock: Callable[[], float] = time.monotonic,
         readers: Callable[[], Mapping[str, str]] = dict,
+        kind: Kind = "pipeline",
     ) -> None:
         self.instance = instance
         # Whose lease had expired when we took it: it may still hold on to the source.
@@ -51,7 +54,7 @@ class Ownership:
         # No pipeline's name has a colon: this is no row of positions.
         self._name = f"owner:{pipeline}"
         self._holder = LeaseHolder(
-            OwnedRows(store, self._name, instance),
+            OwnedRows(store, self._name, instance, stated={KIND: kind}),
             clock=clock,
             properties=lambda: {"readers": dict(readers())},
         )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import structlog
 
+from penstock.backoff import delays
+from penstock.errors import Unavailable
 from penstock.leases.open import open_store
 from penstock.ops.metrics import no_more_metrics
 from penstock.processes import StopRequest, ending_at_signals
@@ -72,6 +74,7 @@ class ProcessorService:
             )
             pool = stack.enter_context(ThreadPoolExecutor(len(self._processors), "processor"))
             ops.listen()
+            self._verify_name()
             running = [pool.submit(each.run) for each in self._processors]
             try:
                 self._report(reports, running)
@@ -83,6 +86,16 @@ class ProcessorService:
             for each in running:
                 each.result()
         return 0
+
+    def _verify_name(self) -> None:
+        for wait in delays():
+            try:
+                self._file.verify_name()
+            except Unavailable as error:
+                log.warning("not available; trying again", error=str(error))
+                if not self._stop.wait(wait):
+                    continue
+            return
 
     def _report(self, reports: list[ProcessorReports], running: list[Future[None]]) -> None:
         """Until a stop, or until one of them has ended: with an error."""

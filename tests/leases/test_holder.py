@@ -216,10 +216,35 @@ def test_an_owner_of_an_earlier_version_is_judged_by_what_it_wrote() -> None:
     assert (taken.continuation, taken.properties["term"]) == ("", TERM)
 
 
-def test_one_with_the_name_of_before_takes_its_leases_at_once() -> None:
+def test_what_a_holder_took_and_does_not_hold_it_takes_at_once() -> None:
+    hosts = Hosts(3)
+    holder = hosts.one("me")
+    hosts.take(holder)
+    holder.forget(hosts.names)
+    assert hosts.take(hosts.one("you")) == []
+    assert hosts.take(holder) == hosts.names
+
+
+def test_of_two_processes_with_one_name_one_holds_a_lease() -> None:
+    hosts = Hosts(3)
+    first, second = hosts.one("me"), hosts.one("me")
+    hosts.take(first)
+    assert hosts.take(second) == []
+    hosts.wait(second)
+    assert hosts.take(second) == hosts.names, "the first has not renewed them for its term"
+    assert not any(map(first.holds, hosts.names))
+    first.renew()
+    assert (first.held, first.lost) == ([], set(hosts.names))
+    assert hosts.take(first) == []
+    first.release()
+    second.renew()
+    assert second.held == hosts.names
+
+
+def test_a_process_of_our_name_that_ended_on_this_machine_holds_nothing() -> None:
     hosts = Hosts(3)
     hosts.take(hosts.one("me"))
-    assert hosts.take(hosts.one("you")) == []
+    hosts.alive = False
     assert hosts.take(hosts.one("me")) == hosts.names
 
 

@@ -75,6 +75,15 @@ def test_a_row_that_keeps_our_name_is_written_as_it_is_now() -> None:
     assert rows.lost == set()
 
 
+def test_a_row_with_our_name_that_another_process_took_is_lost() -> None:
+    store, rows = made()
+    row = store.get("s/a")
+    assert row is not None
+    store.put(replace(row, properties={"nonce": "drawn by another process"}))
+    assert set(rows.write(NAMES, writing("2"))) == {"s/b"}
+    assert rows.lost == {"s/a"}
+
+
 def test_where_processes_share_a_name_a_row_that_another_wrote_is_lost() -> None:
     store, rows = made(exact=True)
     store.by("me", text="another process of ours")

@@ -33,10 +33,11 @@ class Killed(BaseException):
 
 class SimulatedHost:
     """One process. Until `frozen_until` nothing of it runs. `writing`: the thread of it that is in
-    the store; the others would wait for its lock."""
+    the store; the others would wait for its lock. `given`: its name in leases, which may be that of
+    another process, too."""
 
-    def __init__(self, world: "Simulation", name: str) -> None:
-        self.name = name
+    def __init__(self, world: "Simulation", name: str, given: str) -> None:
+        self.name, self.given = name, given
         self.is_dead = False
         self.frozen_until = self.cut_off_until = 0.0
         self.writing: threading.Thread | None = None
@@ -46,7 +47,7 @@ class SimulatedHost:
             leases=Facade(world, self),
             name="sim",
             observer=lambda: Watched(world, self),
-            host=name,
+            host=given,
             clock=lambda: self.offset + world.now * self.rate,
             threads=WORKERS,
             retries=None,
@@ -112,8 +113,7 @@ class Watched(Observer):
         world, name = self._world, str(context.partition)
         world.expect(self._state == "open", "a call during a call, or after close")
         self._state = "busy"
-        row = world.rows[f"sim/memory/{name}"]
-        is_ours = row.owner == self._host.name or world.was_frozen(self._host)
+        is_ours = world.holders[name] == self._host.name or world.was_frozen(self._host)
         world.expect(is_ours, f"{name} was given to {self._host.name} without a lease")
         numbers = [_number(each["meta"]["sequence_number"]) for each in changes]
         world.expect(self._next in (None, numbers[0]), f"{name} is out of order")
@@ -141,7 +141,8 @@ class Watched(Observer):
 
 
 class Simulation:
-    """`partitions` and `hosts` of it; `faults` a minute over all hosts."""
+    """`partitions` and `hosts` of it; `faults` a minute over all hosts. So many processes have
+    each name (`twins`)."""
 
     def __init__(
         self,
@@ -152,6 +153,7 @@ class Simulation:
         settings: dict[str, Any] | None = None,
         durations: Sequence[float] = (0.01, 0.05, 0.3),
         lost_answers: float = 0.0,
+        twins: int = 1,
         **keywords: Any,
     ) -> None:
         self.random = random.Random(seed)
@@ -168,7 +170,9 @@ class Simulation:
         self.keywords = {"expire": EXPIRE, **keywords}
         self.durations, self.lost_answers = durations, lost_answers
         self.store = MemoryStore()
+        self.twins = twins
         self.rows: dict[str, Lease] = {}
+        self.holders: dict[str, str] = defaultdict(str)  # partition -> the process that took it
         self.changed_at: dict[str, float] = {}
         self.calls = 0
         self.wrong: list[str] = []  # what must not happen, and did
@@ -239,7 +243,8 @@ class Simulation:
     # Hosts.
 
     def join(self) -> None:
-        host = SimulatedHost(self, f"host{len(self.hosts)}")
+        number = len(self.hosts)
+        host = SimulatedHost(self, f"host{number}", f"host{number // self.twins}")
         host.processor.feed.settings = self.settings  # type: ignore[attr-defined]
         self.hosts.append(host)
         self._actor(host, self._tick)
@@ -318,29 +323,33 @@ class Simulation:
         answers = self.store.put_all(leases)
         for lease, answer in zip(leases, answers, strict=True):
             if isinstance(answer, Lease):
-                self._check(host, self.rows.get(lease.name), answer)
+                before = self.rows.get(lease.name, Lease(name=lease.name))
+                name = lease.name.removeprefix("sim/memory/")
+                self._check(host, name, before, answer)
+                if not answer.owner or _session(before) != _session(answer):
+                    self.holders[name] = host.name if answer.owner else ""
                 self.rows[lease.name] = answer
                 self.changed_at[lease.name] = self.now
         return answers
 
-    def _check(self, host: SimulatedHost, before: Lease | None, after: Lease) -> None:
-        if before is None or not after.name.startswith("sim/"):
+    def _check(self, host: SimulatedHost, name: str, before: Lease, after: Lease) -> None:
+        if not before.revision or not after.name.startswith("sim/"):
             return
-        name = after.name.removeprefix("sim/memory/")
         expect, mine = self.expect, host.name
         if after.continuation != before.continuation:
-            expect(before.owner == mine, f"{mine} is no owner of {name}, and saved it")
-        if before.owner == mine and not after.owner:
+            expect(self.holders[name] == mine, f"{mine} is no owner of {name}, and saved it")
+        if before.owner and not after.owner:
+            expect(self.holders[name] == mine, f"{mine} gave {name} back, which is another's")
             expect(mine not in self.active[name], f"{name} was given back while it is processed")
         elif not before.owner and after.owner:
             others = self.active[name] - {mine}
             frozen = {each.name for each in self.hosts if each.is_dead or self.was_frozen(each)}
             expect(others <= frozen, f"{name} was taken while {others} process it")
-        elif after.owner != before.owner:
+        elif _session(after) != _session(before) and self.holders[name] != mine:
             unchanged = self.now - self.changed_at[after.name]
             over = EXPIRE * (1 - 2 * SKEW) - 1
             expect(unchanged >= over, f"{name} was taken after {unchanged:.0f} s")
-            expect(after.owner == mine, f"{mine} gave {name} to {after.owner}")
+            expect(after.owner == host.given, f"{mine} gave {name} to {after.owner}")
 
     def grow(self, changes: int) -> None:
         """So many more changes in each partition."""
@@ -352,8 +361,13 @@ class Simulation:
     def owned(self) -> list[int]:
         """How many partitions each live host has, by the store."""
         counts = Counter({host.name: 0 for host in self.live})
-        counts.update(row.owner for row in self.rows.values() if row.owner in counts)
+        counts.update(holder for holder in self.holders.values() if holder in counts)
         return sorted(counts.values())
+
+
+def _session(row: Lease) -> tuple[str, Any]:
+    """The owner, and what it drew when it took the row."""
+    return row.owner, row.properties.get("nonce")
 
 
 def _number(place: str) -> int:

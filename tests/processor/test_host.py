@@ -1,6 +1,7 @@
 """One host and several, driven by hand on a clock that the test moves."""
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -377,12 +378,37 @@ def test_a_read_that_hangs_gives_its_lease_up() -> None:
     assert part.turn(0.0) is None
 
 
-def test_a_restarted_host_has_its_own_leases_back_at_once() -> None:
+def test_a_host_that_is_restarted_on_its_machine_has_its_own_leases_back_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
-    world.pass_time(10, world.host("a", memory(partitions=3)))  # and it was killed
+    killed = subprocess.Popen(["true"])
+    killed.wait()
+    monkeypatch.setattr("penstock.leases.holder.os.getpid", lambda: killed.pid)
+    world.pass_time(10, world.host("a", memory(partitions=3)))
+    monkeypatch.undo()
     again = world.host("a", memory(partitions=3))
     world.pass_time(1, again)
     assert len(again.partitions) == 3
+
+
+def test_of_two_hosts_with_one_name_one_processes_and_the_other_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    twins = [world.host("a", memory(partitions=3)) for _ in range(2)]
+    for changes in range(30, 200, 10):
+        for each in twins:
+            each.feed.settings = memory(partitions=3, changes=changes).settings  # type: ignore[attr-defined]
+        world.pass_time(6, *twins)
+    assert [len(each.partitions) for each in twins] == [3, 0]
+    assert world.numbers == {f"p{n}": list(range(190)) for n in range(3)}
+    assert "3 leases are of another process with the name of this host, a" in caplog.text
+    world.pass_time(60 + 2 * 13, twins[1])  # the first is frozen
+    assert len(twins[1].partitions) == 3
+    world.pass_time(20, *twins)
+    assert [len(each.partitions) for each in twins] == [0, 3]
+    assert {"LEASE_LOST"} == {what for _, _, what in world.log if isinstance(what, str)} - {"open"}
 
 
 def test_a_wrong_beginning_ends_the_processor() -> None:

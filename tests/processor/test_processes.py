@@ -31,11 +31,12 @@ class Hosts:
         self._folder, self._store, self._started = folder, store, 0
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self) -> str:
+    def start(self, forks: int = 0) -> str:
         self._started += 1
         name = f"host{self._started}"
         command = [sys.executable, "-m", "tests.processor.worker", self._store]
         arguments = [str(self._folder / f"{name}.log"), str(self.partitions), str(self.changes)]
+        arguments += [str(forks)]
         self._running[name] = subprocess.Popen(
             [*command, *arguments],
             cwd=ROOT,
@@ -160,6 +161,18 @@ def test_every_change_is_processed_though_hosts_are_killed_and_frozen(
     hosts: Callable[[str, int, int], Hosts], database: Any
 ) -> None:
     run(hosts(database.url, 30, 1000), 3, faults=1)
+
+
+def test_forks_of_a_processor_that_was_made_before_are_hosts_of_their_own(
+    hosts: Callable[[str, int, int], Hosts], tmp_path: Path
+) -> None:
+    found = hosts(f"sqlite:///{tmp_path}/leases.db", 8, 500)
+    found.start(forks=2)
+    forks = {"host1-0", "host1-1"}
+    until(lambda: {note["host"] for note in found.notes() if note["what"] == "open"} == forks)
+    until(lambda: found.done == 1.0)
+    found.stop()
+    check(found)
 
 
 @pytest.mark.thorough

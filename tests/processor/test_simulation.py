@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import SettingsError
+from penstock.position import START, PartitionId
+from penstock.reading.positions import Positions
 from tests.processor.simulation import Simulation
 
 Simulate = Callable[..., Simulation]
@@ -98,6 +101,80 @@ def test_a_host_that_is_cut_off_from_the_store_stops_before_another_begins(
     settled(world)
 
 
+def processed_once(world: Simulation) -> None:
+    assert world.wrong == []
+    changes = world.settings.changes
+    assert world.processed == {f"p{n}": changes for n in range(world.settings.partitions)}
+
+
+def test_of_two_hosts_with_one_name_none_processes_what_the_other_holds(
+    simulate: Simulate,
+) -> None:
+    world = simulate(6, partitions=20, hosts=6, twins=2)
+    growing(world, 100)
+    world.run(300)
+    processed_once(world)
+    assert sum(world.owned()) == 20
+    assert world.closed["LEASE_LOST"] > 0, "leases move between names"
+
+
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 12))]
+)
+def test_two_hosts_with_one_name_and_faults_keep_every_change_in_order(
+    simulate: Simulate, seed: int
+) -> None:
+    world = simulate(seed, partitions=20, hosts=6, twins=3, lost_answers=0.02)
+    world.faults(60, 300, each=10)
+    growing(world, 300)
+    world.run(420)
+    world.lost_answers = 0
+    world.run(700)
+    assert world.wrong == []
+    assert {world.done[f"p{n}"] for n in range(20)} == {world.settings.changes}
+
+
+def as_a_pipeline(world: Simulation) -> Positions:
+    """One of the same name and store, as it begins."""
+    found = Positions(
+        world.store, "sim/memory", interval=1, event_count=1, clock=lambda: world.now, owner="it"
+    )
+    found.verify_name()
+    found.claim()
+    found.begin({PartitionId(f"p{n}"): START for n in range(20)})
+    return found
+
+
+def test_a_pipeline_beside_processors_of_its_name_is_refused_and_changes_nothing(
+    simulate: Simulate,
+) -> None:
+    world, refused = simulate(4, partitions=20, hosts=3), 0
+
+    def begin() -> None:
+        nonlocal refused
+        with pytest.raises(SettingsError, match="position of a processor"):
+            as_a_pipeline(world)
+        refused += 1
+
+    growing(world, 100)
+    for when in range(25, 300, 10):
+        world.at(when, begin)
+    world.run(300)
+    assert refused == 28
+    processed_once(world)
+
+
+def test_processors_of_a_pipelines_name_take_nothing_and_end(simulate: Simulate) -> None:
+    world = simulate(4, partitions=20, hosts=3)
+    pipeline = as_a_pipeline(world)
+    world.run(200)
+    assert world.wrong == []
+    assert not world.done
+    errors = [str(host.processor._error) for host in world.hosts]
+    assert all("is the position of a pipeline" in error for error in errors)
+    pipeline.verify()
+
+
 @pytest.mark.parametrize(
     ("partitions", "hosts"), [(300, 25), pytest.param(1000, 50, marks=pytest.mark.thorough)]
 )
@@ -106,8 +183,8 @@ def test_many_partitions_and_hosts(simulate: Simulate, partitions: int, hosts: i
     world.faults(40, 130, each=5)
     world.at(60, lambda: world.grow(10))
     world.at(110, lambda: world.grow(10))
-    world.run(310)
+    world.run(370)
     before = world.calls
-    world.run(327)  # one interval of renewals, while no change comes
+    world.run(387)  # one interval of renewals, while no change comes
     assert world.calls - before <= 5 * hosts < partitions
     settled(world)

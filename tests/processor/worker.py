@@ -1,8 +1,11 @@
-"""A host of its own process: `worker.py STORE JOURNAL PARTITIONS CHANGES`. What it is called with
-goes to the journal, a line each, with the machine's monotonic time."""
+"""A host of its own process: `worker.py STORE JOURNAL PARTITIONS CHANGES [FORKS]`. Each call of an
+observer goes to the journal, a line each, with the machine's monotonic time. FORKS: the processor
+is made before the process is forked, and runs in each of so many children, which have journals of
+their own."""
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,8 +16,8 @@ from penstock import Changes, CloseReason, Observer, PartitionContext, Processor
 INTERVALS = {"renew": 0.7, "acquire": 0.5, "expire": 5.0, "poll": 0.3}
 
 
-def main(store: str, journal: str, partitions: str, changes: str) -> None:
-    file = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+def main(store: str, journal: str, partitions: str, changes: str, forks: str = "0") -> None:
+    file = -1
 
     def note(**fields: Any) -> None:
         os.write(file, json.dumps({"at": time.monotonic(), **fields}).encode() + b"\n")
@@ -40,12 +43,25 @@ def main(store: str, journal: str, partitions: str, changes: str) -> None:
                 note(what="pause", seconds=now - before)
             before = now
 
-    threading.Thread(target=pauses, daemon=True).start()
     settings = {"partitions": int(partitions), "changes": int(changes), "page": 10, "polled": True}
-    note(what="start")
-    Processor(
+    processor = Processor(
         "memory", settings, leases=store, name="work", observer=Noting, threads=6, **INTERVALS
-    ).run()
+    )
+    if int(forks):
+        children = []
+        for number in range(int(forks)):
+            children.append(os.fork())
+            if not children[-1]:
+                journal = f"{journal.removesuffix('.log')}-{number}.log"
+                break
+        else:
+            signal.signal(signal.SIGTERM, lambda *_: [os.kill(each, 15) for each in children])
+            assert all(os.waitpid(each, 0)[1] == 0 for each in children)
+            return
+    file = os.open(journal, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    threading.Thread(target=pauses, daemon=True).start()
+    note(what="start")
+    processor.run()
     note(what="end")
 
 

@@ -455,5 +455,5 @@ def test_a_checkpoint_of_a_shared_row_keeps_its_properties_and_notes_the_time() 
     found = store.get("shop/default/slot")
     assert found is not None
     saved = {"saved": found.properties["saved"]}
-    assert found.properties == properties | saved
+    assert found.properties == properties | saved | {"kind": "pipeline"}
     assert datetime.fromisoformat(saved["saved"]).tzinfo is UTC
