@@ -188,6 +188,7 @@ def _row(row: StoredRow, now: datetime) -> dict[str, Any]:
         "backend": backend,
         "partition": partition,
         "place": place,
+        "ended": row.bookmark is not None and row.bookmark.ended,
         **about_owner(row.lease, now),
         "revision": row.lease.revision,
     }
@@ -198,7 +199,8 @@ def _table(rows: Rows) -> None:
         (
             row["backend"],
             row["partition"],
-            row["place"] or ("unreadable" if row["place"] is None else "nothing yet"),
+            (row["place"] or ("unreadable" if row["place"] is None else "nothing yet"))
+            + (" (ended)" if row["ended"] else ""),
             owner_text(row),
             age_text(row["age_seconds"]),
             row["revision"],

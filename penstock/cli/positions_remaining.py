@@ -5,7 +5,7 @@ knows: the ops server of the running pipeline is asked for that.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import click
@@ -25,23 +25,26 @@ def print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_jso
     rows, totals = remaining(pipeline, stored)
     known = [each for each in totals.values() if each is not None]
     total = sum(known) if known else None
+    # A partition is not in its backend's sum, or has ended and has descendants that may have more.
+    at_least = any(row["remaining"] is None and totals[row["backend"]] is not None for row in rows)
     if as_json:
-        click.echo(
-            json.dumps({"remaining": total, "backends": totals, "partitions": rows}, indent=2)
-        )
+        found = {"remaining": total, "at_least": at_least, "backends": totals, "partitions": rows}
+        click.echo(json.dumps(found, indent=2))
         return
     cells = [(row["backend"], row["partition"], _text(row)) for row in rows]
     if cells:
         click.echo(columns(("backend", "partition", "remaining"), cells))
     for name in (name for name, found in totals.items() if found is None):
         click.echo(f"{name}: not known; not in the sum", err=True)
-    click.echo(f"in sum: {'not known' if total is None else total}")
+    text = "not known" if total is None else f"at least {total}" if at_least else str(total)
+    click.echo(f"in sum: {text}")
 
 
 def remaining(
     pipeline: Deployment, stored: Sequence[StoredRow]
 ) -> tuple[_Rows, dict[str, int | None]]:
-    """A row for each partition that has not ended, and backend -> its sum; see `Estimate`.
+    """A row for each partition that has not ended, or whose descendants are not stored yet, and
+    backend -> its sum; see `Estimate`.
 
     In rows: `remaining` (changes, or null), `lag_seconds` (or null) and `error`, why neither is
     known."""
@@ -66,13 +69,15 @@ def _of_backend(
     found = estimate(backend.feed(), bookmarks)
     counts: Mapping[PartitionId, int] = {}
     lags: Mapping[str, float] = {}
+    awaited: Collection[PartitionId] = ()
     total: int | None = None if stored else 1
     if found is None:
         lags = _lags(pipeline, backend.name) if bookmarks else {}
         why = f"{backend.type} has no number of changes, and no running pipeline knows a lag"
         errors |= {name: why for name in bookmarks if name not in lags}
     else:
-        counts, errors = found.counts, errors | dict(found.failed)
+        counts, errors, awaited = found.counts, errors | dict(found.failed), found.awaited
+        errors |= dict.fromkeys(awaited, "it has ended, and its descendants have no position yet")
         total = found.total if bookmarks else total
     rows = [
         {
@@ -83,7 +88,7 @@ def _of_backend(
             "error": errors.get(name, "") if name not in counts else "",
         }
         for name, bookmark in stored.items()
-        if bookmark is None or not bookmark.ended
+        if bookmark is None or not bookmark.ended or name in awaited
     ]
     return rows, total
 

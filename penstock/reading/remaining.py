@@ -1,7 +1,8 @@
 """How many changes a source has after what is durable, of feeds that estimate it by asking."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from penstock.closing import Closes
 from penstock.errors import PenstockError
 from penstock.feeds import EstimatesLag, Feed
 from penstock.position import Bookmarks, PartitionId
+from penstock.reading.roster import superseded
 
 # Seconds between two rounds over all partitions.
 EVERY = 5.0
@@ -21,22 +23,42 @@ _AWAY = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """The work that is left, in changes. `counts`: of each partition that has not ended and could
-    be asked for. `failed`: why of the others it is not known. `total`: of `counts`; 1 where there
-    is no partition yet, so that somebody starts; None where nothing is known."""
+    be asked for. `failed`: why of the others it is not known. `awaited`: partitions that have ended
+    and of which a descendant, which may have changes, has no bookmark yet. `total`: of `counts`; at
+    least 1 where there is no partition yet or a descendant is awaited, so that a reader starts;
+    None where nothing is known."""
 
     counts: Mapping[PartitionId, int]
     failed: Mapping[PartitionId, str]
+    awaited: Collection[PartitionId]
     total: int | None
 
 
-def estimate(
-    feed: Feed, bookmarks: Bookmarks, *, is_over: Callable[[], bool] = lambda: False
-) -> Estimate | None:
+def estimate(feed: Feed, bookmarks: Bookmarks) -> Estimate | None:
     """What a feed has after these bookmarks, which are all that are stored; None if it is none
-    that can be asked. Does I/O, a question for each partition; raises nothing of the source's: a
-    partition that fails is in `failed`. Ends early when `is_over`."""
+    that can be asked. Does I/O, a question for each partition and a listing if one has ended;
+    raises nothing of the source's: a partition that fails is in `failed`."""
     if not isinstance(feed, EstimatesLag):
         return None
+    counts, failed = _counted(feed, bookmarks)
+    awaited = _awaited(feed, bookmarks)
+    total = sum(counts.values()) if counts or not failed else None
+    if awaited or not bookmarks:
+        total = max(total or 0, 1)
+    return Estimate(counts=counts, failed=failed, awaited=awaited, total=total)
+
+
+def _awaited(feed: Feed, bookmarks: Bookmarks) -> set[PartitionId]:
+    ended = {name for name, bookmark in bookmarks.items() if bookmark.ended}
+    with suppress(PenstockError):
+        ended -= superseded(feed.partitions(bookmarks), bookmarks) if ended else set()
+    return ended
+
+
+def _counted(
+    feed: EstimatesLag, bookmarks: Bookmarks, *, is_over: Callable[[], bool] = lambda: False
+) -> tuple[dict[PartitionId, int], dict[PartitionId, str]]:
+    """`Estimate.counts` and `failed`. Ends early when `is_over`."""
     counts: dict[PartitionId, int] = {}
     failed: dict[PartitionId, str] = {}
     for name, bookmark in bookmarks.items():
@@ -54,8 +76,7 @@ def estimate(
             failed[name] = "the source does not know"
         else:
             counts[name] = max(0, found)
-    total = sum(counts.values()) if counts or not failed else None
-    return Estimate(counts=counts, failed=failed, total=total if bookmarks else 1)
+    return counts, failed
 
 
 class Remaining(Closes):
@@ -87,8 +108,7 @@ class Remaining(Closes):
         found = self._counts.get(partition)
         return {} if found is None else {"lag": found, "lag_unit": "changes"}
 
-    def _run(self, feed: Feed) -> None:
+    def _run(self, feed: EstimatesLag) -> None:
         while not self._closed.wait(self._every):
-            found = estimate(feed, self._durable(), is_over=self._closed.is_set)
-            if found is not None:  # who reads a partition reports what is wrong with it
-                self._counts = found.counts
+            # Errors are reported by the reader of the partition.
+            self._counts, _ = _counted(feed, self._durable(), is_over=self._closed.is_set)

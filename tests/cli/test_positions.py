@@ -52,6 +52,7 @@ def test_positions_are_shown_by_backend_and_partition(file: Path) -> None:
             "backend": "default",
             "partition": "my/slot",
             "place": PLACE,
+            "ended": False,
             "owner": "",
             "owner_ended": False,
             "asked_by": "",

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.errors import Unavailable
-from penstock.feeds.memory import MemoryFeed
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import Lease
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
@@ -21,6 +21,7 @@ from penstock.ops.status import assess
 from penstock.position import Bookmark, PartitionId
 
 MEMORY = "{name: m, type: memory, changes: 100, unit: 1, partitions: 3}"
+GROWN = MemoryFeedSettings(partitions=1, generations=1, changes=100)
 SLOT = "{name: pg, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p}"
 
 
@@ -55,13 +56,12 @@ def since(number: int, **more: Any) -> dict[str, Any]:
 def test_without_any_position_one_is_left_so_that_something_starts(file: Path) -> None:
     assert remaining(file).output == "in sum: 1\n"
     found = json.loads(remaining(file, "--json").output)
-    assert found == {"remaining": 1, "backends": {"m": 1}, "partitions": []}
+    assert found == {"remaining": 1, "at_least": False, "backends": {"m": 1}, "partitions": []}
 
 
 def test_changes_are_counted_by_partition_and_in_sum(file: Path) -> None:
     store(file, "m/p0", since(40))
     store(file, "m/p1", since(0))
-    store(file, "m/p2", since(0, ended=True))
     lines = [line.split() for line in remaining(file).output.splitlines()]
     assert lines[1:] == [["m", "p0", "60"], ["m", "p1", "100"], ["in", "sum:", "160"]]
     found = json.loads(remaining(file, "--json").output)
@@ -70,8 +70,31 @@ def test_changes_are_counted_by_partition_and_in_sum(file: Path) -> None:
 
 
 def test_when_all_is_done_nothing_is_left(file: Path) -> None:
-    store(file, "m/p0", since(0, ended=True))
+    store(file, "m/p0", since(100))
     assert json.loads(remaining(file, "--json").output)["remaining"] == 0
+
+
+def test_one_is_left_while_a_partition_that_ended_has_descendants_without_a_position(
+    file: Path,
+) -> None:
+    """They may have changes: an autoscaler that started no reader would wait for ever."""
+    write(file, MEMORY.replace("partitions: 3", "partitions: 1, generations: 1"))
+    store(file, "m/p0", since(0, ended=True))
+    children = [each.partition for each in MemoryFeed(GROWN).partitions() if each.parents]
+    for child in children:
+        found = json.loads(remaining(file, "--json").output)
+        assert (found["remaining"] >= 1, found["at_least"]) == (True, True)
+        store(file, f"m/{child}", since(100))
+    assert len(children) == 2
+    assert json.loads(remaining(file, "--json").output)["remaining"] == 0
+    assert "(ended)" in CliRunner().invoke(cli.main, ["positions", str(file)]).output
+
+
+def test_one_is_left_where_the_descendants_are_not_listed_yet(file: Path) -> None:
+    store(file, "m/p0", since(0, ended=True))
+    output = remaining(file).output
+    assert "p0         not known: it has ended, and its descendants have no position yet" in output
+    assert output.endswith("in sum: at least 1\n")
 
 
 def test_a_partition_that_fails_is_named_and_left_out(
@@ -91,7 +114,7 @@ def test_a_partition_that_fails_is_named_and_left_out(
     found = remaining(file).output
     assert "not known: p1 is moving" in found
     assert "p2         not known: the stored position can't be read" in found
-    assert found.endswith("in sum: 100\n")
+    assert found.endswith("in sum: at least 100\n")
 
 
 def test_a_source_that_is_away_is_not_asked_a_thousand_times_and_the_sum_is_not_zero(
