@@ -130,7 +130,7 @@ def running(folder: Path, pipeline: dict[str, Any]) -> Iterator[Run]:
             run.stop()
 
 
-def eventually(check: Callable[[], Any], *, seconds: float = 180, run: Run | None = None) -> Any:
+def eventually(check: Callable[[], Any], *, seconds: float = 300, run: Run | None = None) -> Any:
     """Waits until `check()` is true and raises nothing; returns what it gave. A check that reads a
     whole stream leaves most of the processor to what it waits for."""
     deadline = time.monotonic() + seconds

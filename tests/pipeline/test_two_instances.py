@@ -87,7 +87,6 @@ def assert_waits(second: Run) -> None:
 
 
 @pytest.mark.thorough  # two take over from each other below
-@pytest.mark.timeout(600)
 def test_one_warm_standby_after_the_other_takes_over(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -123,7 +122,6 @@ def test_one_warm_standby_after_the_other_takes_over(
     assert_exact(truth, nats, stream, changes)
 
 
-@pytest.mark.timeout(600)
 def test_two_take_over_from_each_other(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -167,7 +165,6 @@ def freeze_until_replaced(owner: Run, other: Run, asleep: list[psutil.Process]) 
 
 # Takeovers without a store are in tests/service, too, of other sources.
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
 def test_without_a_shared_store_the_slot_decides(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
@@ -183,7 +180,6 @@ def test_without_a_shared_store_the_slot_decides(
 
 
 @pytest.mark.thorough  # rarely fails
-@pytest.mark.timeout(300)
 def test_on_one_host_the_second_waits_for_the_ops_port_too(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
