@@ -23,7 +23,9 @@ PAGE = (DOCS / "how-to" / "snapshots.md").read_text()
 
 
 def test_a_role_and_an_account_with_what_the_page_says_take_a_snapshot(tmp_path: Path) -> None:
-    subjects = re.findall(r"`([^`]+)`", PAGE.partition("publishes to")[2].partition("At its start")[0])
+    subjects = re.findall(
+        r"`([^`]+)`", PAGE.partition("publishes to")[2].partition("At its start")[0]
+    )
     usual = re.findall(r'"([^"]+)"', (DOCS / "how-to" / "nats.md").read_text())
     account = {
         "publish": [
