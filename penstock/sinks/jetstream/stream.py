@@ -138,17 +138,13 @@ def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, st
 
 
 def unfit(name: str, config: Mapping[str, Any], wildcard: str) -> Iterator[tuple[str, str]]:
-    """What keeps any stream of ours from storing what is published under `wildcard` as it is:
-    (problem, remedy)."""
+    """What keeps a stream from storing what we publish under `wildcard`: (problem, remedy)."""
     if config.get("sealed"):
         yield "is sealed", "use another stream"
     if config.get("mirror"):
         yield "is a mirror, which takes no messages", "publish to the stream it mirrors"
     if config.get("no_ack"):
-        yield (
-            "acknowledges nothing (no_ack)",
-            f"nats stream edit {name} --ack; nothing is safe without acknowledgements",
-        )
+        yield "acknowledges nothing (no_ack)", f"nats stream edit {name} --ack"
     if config.get("allow_msg_counter"):
         yield "counts (allow_msg_counter), and takes nothing but increments", "use another stream"
     moved = config.get("subject_transform") or {}
