@@ -11,6 +11,10 @@ from math import isinf, isnan
 from typing import Any
 from uuid import UUID
 
+import orjson
+
+from penstock.wire.documents import JsonText
+
 
 def differing(row: Mapping[str, Any], copy: Mapping[str, Any]) -> list[str]:
     """The columns in which a table's row and its copy differ."""
@@ -45,6 +49,12 @@ def same(value: Any, copy: Any) -> bool:  # noqa: PLR0911 - one for each type
             )
         case dict():
             return isinstance(copy, dict) and not differing(value, copy)
+        case JsonText():
+            if copy is None or isinstance(copy, str):  # SQL's null; the text itself
+                return bool(copy == value)
+            return same(
+                orjson.loads(value.encode()), copy
+            )  # by the same parser, which loses digits
         case _:
             return type(copy) is type(value) and copy == value
 

@@ -1,6 +1,6 @@
 /* Arrays as PostgreSQL writes them: `{1,NULL,"a b"}`, `{{1,2},{3,4}}`, `[0:1]={7,8}`.
  *
- * Lower bounds are dropped. Elements may be quoted, with backslashes; NULL without quotes is null. */
+ * An array with lower bounds is its text. Elements may be quoted, with backslashes; NULL without quotes is null. */
 #include "messagepack.h"
 #include "values.h"
 
@@ -35,15 +35,23 @@ static int quoted(struct list *l, struct text *element) {
     return FINE;
 }
 
-static int element(struct list *l) {
+/* Lists are the dimensions: an element that is an array of JSON is text, which Python makes. */
+static int scalar(struct list *l, struct text raw) {
+    const uint8_t *p = raw.at, *end = raw.at + raw.size;
     int32_t kind = l->column->kind;
+    while (kind == KIND_DOCUMENT && p < end && (*p == ' ' || (*p >= '\t' && *p <= '\r'))) p++;
+    if (kind == KIND_DOCUMENT && l->style->json && p < end && *p == '[') return STRANGE;
+    return pk_scalar(l->style, kind, raw, l->out);
+}
+
+static int element(struct list *l) {
     const uint8_t *p = l->in.at, *end = l->in.end;
     struct text raw = {p, 0};
     int failed;
     if (p < end && *p == '"') {
         l->in.at++;
         failed = quoted(l, &raw);
-        return failed ? failed : pk_scalar(l->style, kind, raw, l->out);
+        return failed ? failed : scalar(l, raw);
     }
     while (p < end && *p != l->column->delimiter && *p != '}' && *p != '{' && *p != '"' && *p != '\\')
         p++;
@@ -51,7 +59,7 @@ static int element(struct list *l) {
     l->in.at = p;
     if (!raw.size) return STRANGE;
     if (raw.size == 4 && !memcmp(raw.at, "NULL", 4)) return pk_null(l->style, l->out);
-    return pk_scalar(l->style, kind, raw, l->out);
+    return scalar(l, raw);
 }
 
 /* After an opening brace, up to the closing one. */
@@ -83,11 +91,7 @@ static int items(struct list *l, int depth) {
 int pk_array(struct style *style, const struct column *column, struct text raw, struct buffer *out) {
     struct list l = {style, column, {raw.at, raw.at + raw.size}, out};
     int failed;
-    if (peek(&l.in) == '[') {
-        while (left(&l.in) && strchr("0123456789:-[]", *l.in.at)) l.in.at++;
-        if (peek(&l.in) != '=') return STRANGE;
-        l.in.at++;
-    }
+    if (peek(&l.in) == '[') return STRANGE; /* is rare, and left to Python */
     if (peek(&l.in) != '{') return STRANGE;
     l.in.at++;
     if ((failed = items(&l, 1))) return failed;

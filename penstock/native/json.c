@@ -151,7 +151,7 @@ static int number(struct walk *w) {
     if (text.size > first + 1 && text.at[first] == '0' && text.at[first + 1] >= '0' &&
         text.at[first + 1] <= '9')
         return STRANGE; /* a leading zero is not JSON */
-    if (!w->out) return FINE;
+    if (!w->out) return d.point > 300 ? STRANGE : FINE; /* perhaps no double */
     if (d.whole) return whole_number(w, &d);
     if (d.point < -40 || d.point > 40) return STRANGE;
     if (d.count > 17) return digits_as_string(w, text);
@@ -282,8 +282,10 @@ static int walk(struct text document, struct buffer *out) {
     return failed ? failed : w.in.at == w.in.end ? FINE : STRANGE;
 }
 
+int pk_json_check(struct text document) { return walk(document, NULL); }
+
 int pk_json_copy(struct text document, struct buffer *out) {
-    int failed = walk(document, NULL);
+    int failed = pk_json_check(document);
     return failed ? failed : put(out, document.at, document.size);
 }
 

@@ -10,6 +10,8 @@ int pk_json_string(struct text text, struct buffer *out);
 int pk_json_base64(struct text bytes, struct buffer *out);
 /* The document as it is, if it is JSON of RFC 8259; STRANGE otherwise, or if it is very deep. */
 int pk_json_copy(struct text document, struct buffer *out);
+/* Whether that is FINE. */
+int pk_json_check(struct text document);
 /* The document as MessagePack; a number that no 64-bit integer and no double holds exactly is the
  * string of its digits. STRANGE as above, and for half surrogate pairs. */
 int pk_json_to_msgpack(struct text document, struct buffer *out);

@@ -150,7 +150,13 @@ static int moment(const struct style *style, struct text raw, int zone, struct b
 }
 
 static int document(const struct style *style, struct text raw, struct buffer *out) {
-    return style->json ? pk_json_copy(raw, out) : pk_json_to_msgpack(raw, out);
+    const uint8_t *p = raw.at, *end = raw.at + raw.size;
+    int failed;
+    if (!style->json) return text(style, raw, out);
+    while (p < end && strchr(" \n\t\r", *p) && *p) p++;
+    if (p == end || (*p != '"' && *p != 'n')) return pk_json_copy(raw, out);
+    failed = pk_json_check(raw);
+    return failed ? failed : pk_json_string(raw, out);
 }
 
 int pk_scalar(struct style *style, int32_t kind, struct text raw, struct buffer *out) {

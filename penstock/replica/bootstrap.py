@@ -26,6 +26,7 @@ from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
 from penstock.replica.targets import LoadedChunk, Target, encoders
 from penstock.sinks.subject import escape
+from penstock.tail import exact
 from penstock.tail.decompression import Decompressor, stored_dictionary
 
 _ANSWER = 30.0  # seconds for an answer to a request
@@ -138,6 +139,8 @@ class Bootstrap:
         elif known is None:
             assert self._coder is not None
             is_late = self.table.is_torn and cursor == self.table.settled
+            if self.table.has_documents and exact.is_json(message.headers):
+                body = body_of(message.headers, message.payload, self._decompressor, exact.loads)
             given = chunk_rows(self.table, body) if self.table.document else body["data"]
             self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)
             self._chunks[chunk.chunk] = chunk

@@ -1,7 +1,7 @@
 """The messages of a snapshot, as docs/reference/messages.md has them -> rows. Pure."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -17,7 +17,10 @@ _ARROW = "application/vnd.apache.arrow.stream"
 
 
 def body_of(
-    headers: Mapping[str, str], payload: bytes, decompressor: Decompressor | None = None
+    headers: Mapping[str, str],
+    payload: bytes,
+    decompressor: Decompressor | None = None,
+    load_json: Callable[[bytes], Any] = orjson.loads,
 ) -> Mapping[str, Any]:
     """A chunk, a meta or an error. Raises Malformed, SettingsError for a compression that this
     version does not know, and what the decompressor raises, which reads frames with a
@@ -35,7 +38,7 @@ def body_of(
             payload = pa.input_stream(BytesIO(payload), compression="zstd").read()
         if headers.get("Content-Type") == _ARROW:
             return _tabular(payload)
-        load: Any = orjson.loads if payload[:1] == b"{" else ormsgpack.unpackb
+        load: Any = load_json if payload[:1] == b"{" else ormsgpack.unpackb
         found = load(payload)
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot") from error

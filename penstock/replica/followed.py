@@ -92,6 +92,13 @@ class Followed:
         self._plan.add(body)
         self.changes += 1
 
+    def may_have_documents(self, message: Delivered) -> bool:
+        """Whether a column of the changes may be JSON: as far as the table's version is known."""
+        version = message.headers.get(VERSION, self.table.version)
+        return self.table.has_documents or (
+            not self.table.document and version != self.table.version
+        )
+
     def _stream(self, message: Delivered) -> str:
         """Among which messages of documents places have an order: those of one partition."""
         partition = message.headers.get(POSITION, "").split(" ")[1:2]

@@ -9,12 +9,19 @@ State = Literal["loading", "live"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorColumn:
-    """A column as the source has it. `data_type` is as PostgreSQL writes it. `filled`: rows that
+    """A column as the source has it. `data_type` is as PostgreSQL writes it, and `base_type` the
+    type that its values are of: of a domain the type under it. `filled`: rows that
     are older than the column have another value in it than null."""
 
     name: str
     data_type: str
     filled: bool = False
+    base_type: str = ""
+
+    @property
+    def type(self) -> str:
+        """What its values are written as."""
+        return self.base_type or self.data_type
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
@@ -23,6 +30,7 @@ class MirrorColumn:
         return cls(
             name=document["name"],
             data_type=document["data_type"],
+            base_type=document.get("base_type") or "",
             filled=has_default or not document.get("is_nullable", True),
         )
 
@@ -65,6 +73,13 @@ class MirrorTable:
     def is_torn(self) -> bool:
         """Whether its rows are of several points in the log, and changes between them may come."""
         return bool(self.key) and self.cursor < self.settled
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether a column is PostgreSQL's json or jsonb, or an array of these."""
+        return not self.document and any(
+            column.type.removesuffix("[]") in ("json", "jsonb") for column in self.columns
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

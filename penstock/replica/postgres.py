@@ -1,17 +1,16 @@
 """Tables in a PostgreSQL database: `postgresql://user@host/database`, in the first schema of the
 search path (`?options=-csearch_path%3Dmirror` names another).
 
-Columns have the source's types where those are built in, and are text otherwise (enums, domains,
-types of extensions).
+Columns have the source's types where those are built in, and domains the type under them. All else
+is text: enums, types of extensions, and types whose values name something of the database, such as
+regclass.
 """
 
-import base64
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import orjson
 import psycopg
 from psycopg import errors
 
@@ -19,11 +18,19 @@ from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 from penstock.replica.sql import SqlTarget
 from penstock.replica.targets import Encoder, Values
+from penstock.replica.values import array_of, as_bytes, as_document, as_text, as_time
+from penstock.wire.pgoutput.values import SESSION
 
 _PATIENCE = 10  # seconds to connect
+# How values are read, whatever the database, the role or the environment prefer.
+_SESSION = {
+    **SESSION, "array_nulls": "on", "xmloption": "content", "standard_conforming_strings": "on",
+}  # fmt: skip
+_SET = "SELECT " + ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(_SESSION))
 _BUILT_IN = """
 SELECT t.oid FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 WHERE t.oid = to_regtype(%s)::oid AND n.nspname = 'pg_catalog'
+  AND t.typname !~ '^_?(reg|aclitem)'
 """
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
@@ -47,25 +54,20 @@ class PostgresTarget(SqlTarget):
         self._kinds: dict[str, str] = {}
 
     def encoder(self, column: MirrorColumn) -> Encoder:
-        """Values are as PostgreSQL reads them, but for JSON, bytes and arrays."""
+        """Values are as PostgreSQL reads them, but for JSON, bytes, arrays and distant years."""
         kind = self.type_of(column)
-        if kind == "bytea":
-            return _bytes
-        if kind in ("json", "jsonb"):
-            return _json
         if kind.endswith("[]"):
-            inner = {"bytea[]": _hex, "json[]": _json, "jsonb[]": _json}.get(kind, _element)
-            return lambda value: _array(value, inner) if isinstance(value, list) else value
-        return _text if kind == "text" else None
+            return array_of(kind.removesuffix("[]"))
+        return _ENCODERS.get(kind) or (as_time if kind.startswith("timestamp") else None)
 
     def type_of(self, column: MirrorColumn) -> str:
         """The source's own, if it is built in."""
-        kind = column.data_type
+        kind = column.type
         if kind not in self._kinds:
             with self._translated():
                 # Without what it is limited to: varchar(80) is found as varchar.
                 found = self._opened().execute(_BUILT_IN, [kind]).fetchone()
-            self._kinds[kind] = kind if found else "text"
+            self._kinds[kind] = kind if found else _like_text(kind)
         return self._kinds[kind]
 
     def value(self, column: MirrorColumn) -> str:
@@ -93,6 +95,7 @@ class PostgresTarget(SqlTarget):
                 self._url, autocommit=True, connect_timeout=_PATIENCE,
                 application_name="penstock mirror",
             )  # fmt: skip
+            self._connection.execute(_SET, [text for one in _SESSION.items() for text in one])
         return self._connection
 
     @contextmanager
@@ -161,44 +164,11 @@ def _translation(error: psycopg.Error) -> PenstockError:
     return SettingsError(message)
 
 
-def _bytes(value: Any) -> Any:
-    """Bytes are base64 in messages of JSON."""
-    return base64.b64decode(value) if isinstance(value, str) else value
+# The last is an array of a domain over arrays, too: as JSON.
+_ENCODERS: dict[str, Encoder] = {
+    "bytea": as_bytes, "json": as_document, "jsonb": as_document, "date": as_time, "text": as_text,
+}  # fmt: skip
 
 
-def _hex(value: Any) -> str:
-    return "\\x" + bytes(_bytes(value)).hex()
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value, default=_base64, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _base64(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError
-
-
-def _text(value: Any) -> Any:
-    return value if isinstance(value, str) else _json(value)
-
-
-def _element(value: Any) -> str:
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    return value if isinstance(value, str) else _json(value)
-
-
-def _array(value: Sequence[Any], inner: Any) -> str:
-    """As PostgreSQL reads arrays."""
-    parts = []
-    for one in value:
-        if one is None:
-            parts.append("NULL")
-        elif isinstance(one, list):
-            parts.append(_array(one, inner))
-        else:
-            text = inner(one).replace("\\", "\\\\").replace('"', '\\"')
-            parts.append(f'"{text}"')
-    return "{" + ",".join(parts) + "}"
+def _like_text(kind: str) -> str:
+    return "text[]" if kind.count("[]") == 1 else "text"

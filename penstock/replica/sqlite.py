@@ -4,19 +4,17 @@ The log is written ahead (WAL), so that readers see whole transactions while the
 power failure may take the last of them away, rows and positions together: they come again.
 """
 
-import base64
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.replica.mirrored import MirrorColumn, MirrorTable
 from penstock.replica.sql import SqlTarget
 from penstock.replica.targets import Encoder, Values
+from penstock.replica.values import as_bytes, as_document, as_documents, as_text
 
 _BUSY_SECONDS = 10.0
 # Primary result code -> what to do about it.
@@ -36,6 +34,9 @@ _KINDS = {
     **dict.fromkeys(("real", "double precision"), "REAL"),
     "bytea": "BLOB",
 }
+_ENCODERS: dict[str, Encoder] = {
+    "json": as_document, "jsonb": as_document, "json[]": as_documents, "jsonb[]": as_documents,
+}  # fmt: skip
 
 
 class SqliteTarget(SqlTarget):
@@ -57,16 +58,15 @@ class SqliteTarget(SqlTarget):
 
     def encoder(self, column: MirrorColumn) -> Encoder:
         """Booleans are 0 and 1 by themselves; numeric, NaN and times are text already."""
-        kind = column.data_type
-        if kind == "bytea":
-            return _bytes
-        if kind in ("json", "jsonb"):
-            return _json
-        return None if kind in _KINDS or kind.partition("(")[0] in _TEXTS else _text
+        kind = column.type
+        if kind in _KINDS:
+            return as_bytes if kind == "bytea" else None
+        is_text = kind.partition("(")[0] in _TEXTS and not kind.endswith("[]")
+        return _ENCODERS.get(kind, None if is_text else as_text)
 
     def type_of(self, column: MirrorColumn) -> str:
         """By SQLite's affinity: what is text must not become a number."""
-        return _KINDS.get(column.data_type, "TEXT")
+        return _KINDS.get(column.type, "TEXT")
 
     def close(self) -> None:
         """Closes the file."""
@@ -172,23 +172,3 @@ _TEXTS = (
     "text", "character varying", "character", "uuid", "numeric", "date", "timestamp with time zone",
     "timestamp without time zone", "time without time zone", "interval",
 )  # fmt: skip
-
-
-def _bytes(value: Any) -> Any:
-    """Bytes are base64 in messages of JSON."""
-    return base64.b64decode(value) if isinstance(value, str) else value
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value, default=_base64, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _base64(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError
-
-
-def _text(value: Any) -> Any:
-    """Arrays are JSON text; what else there is, is text already, or a number."""
-    return _json(value) if isinstance(value, (list, dict)) else value

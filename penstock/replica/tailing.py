@@ -20,6 +20,7 @@ from penstock.replica.documents import is_renamed_to
 from penstock.replica.followed import POSITION, VERSION, Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import TableRefused, Target, encoders
+from penstock.tail.exact import is_json
 from penstock.tail.reader import TailReader
 
 _FETCH = 2000  # messages at a time
@@ -128,7 +129,7 @@ class LiveTables(Closes):
                 self.sequence = message.sequence
                 followed = None
                 try:
-                    for body in bodies:
+                    for body in self._exact(message, bodies):
                         followed = self._of(body)
                         if followed is not None:
                             followed.add(message, body)
@@ -178,6 +179,17 @@ class LiveTables(Closes):
             each.refuse(error)
         if not tables:
             log.warning("a message of no table here is passed over", error=str(error))
+
+    def _exact(
+        self, message: Delivered, bodies: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Mapping[str, Any]]:
+        """The changes of a message, all of one table: with the text of documents, if it may have
+        some."""
+        followed = self._of(bodies[0]) if bodies and is_json(message.headers) else None
+        if followed is None or not followed.may_have_documents(message):
+            return bodies
+        assert self._reader is not None
+        return self._reader.exactly(message)
 
     def _store(self, touched: Sequence[Followed]) -> None:
         """What one table's changes fail with is its own: then it is not followed, and the others

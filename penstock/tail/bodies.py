@@ -4,7 +4,7 @@
 Arrow stream; MessagePack and JSON differ in the first byte. See docs/reference/messages.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,14 +25,18 @@ _SHARED = (
 
 
 def changes_of(
-    headers: Mapping[str, str], data: bytes, decompressor: Decompressor | None = None
+    headers: Mapping[str, str],
+    data: bytes,
+    decompressor: Decompressor | None = None,
+    load: Callable[[bytes], Any] = orjson.loads,
 ) -> list[Mapping[str, Any]]:
     """The changes of one message, in order; raises Malformed, SettingsError when its layout is not
-    installed, and what the decompressor raises. Without one there are no dictionaries."""
+    installed, and what the decompressor raises. Without one there are no dictionaries. `load` reads
+    JSON."""
     if ENCODING in headers:
         data = (decompressor or Decompressor()).plain(headers, data)
     try:
-        changes = _changes(headers, data)
+        changes = _changes(headers, data, load)
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise Malformed(f"a message of {len(data)} bytes can't be read as what it says") from error
     for change in changes:
@@ -41,12 +45,14 @@ def changes_of(
     return changes
 
 
-def _changes(headers: Mapping[str, str], data: bytes) -> list[Mapping[str, Any]]:
+def _changes(
+    headers: Mapping[str, str], data: bytes, load: Callable[[bytes], Any]
+) -> list[Mapping[str, Any]]:
     if headers.get("Content-Type") == _ARROW:
-        return _tabular(data)
+        return _tabular(data, load)
     try:
         # Neither a map nor an array of MessagePack starts with "{" or "[".
-        body = orjson.loads(data) if data[:1] in (b"{", b"[", b"") else ormsgpack.unpackb(data)
+        body = load(data) if data[:1] in (b"{", b"[", b"") else ormsgpack.unpackb(data)
     except ValueError as error:
         raise Malformed(
             f"a message of {len(data)} bytes is neither JSON nor MessagePack"
@@ -56,10 +62,10 @@ def _changes(headers: Mapping[str, str], data: bytes) -> list[Mapping[str, Any]]
     return list(plugin("layouts", name if named else "penstock").changes(body))
 
 
-def _tabular(data: bytes) -> list[Mapping[str, Any]]:
+def _tabular(data: bytes, load_json: Callable[[bytes], Any]) -> list[Mapping[str, Any]]:
     table = pa.ipc.open_stream(data).read_all()
     given = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    load: Any = ormsgpack.unpackb if given.get("images") == "msgpack" else orjson.loads
+    load: Any = ormsgpack.unpackb if given.get("images") == "msgpack" else load_json
     relation = given.get("relation_id")
     shared = {
         **{name: given.get(name) for name in _SHARED},

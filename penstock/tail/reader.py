@@ -16,6 +16,7 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
+from penstock.tail import exact
 from penstock.tail.bodies import changes_of
 from penstock.tail.decompression import Decompressor, stored_dictionary
 from penstock.tail.message import Message
@@ -107,6 +108,10 @@ class TailReader(Closes):
                 return
             self._given = raw.sequence
             yield raw, bodies
+
+    def exactly(self, message: Delivered) -> Sequence[Mapping[str, Any]]:
+        """The changes of a message once more, with documents that keep their text."""
+        return changes_of(message.headers, message.payload, self._decompressor, exact.loads)
 
     def end(self) -> int:
         """The sequence of the stream's last message now; 0 when it is empty. Raises Unavailable,

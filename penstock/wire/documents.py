@@ -1,15 +1,21 @@
-"""json and jsonb: nested in the row image.
+"""json and jsonb in row images.
 
-A JSON image takes the text as it is, so nothing is lost: digits, key order, even repeated keys.
-A MessagePack image holds the parsed document; what MessagePack can't hold becomes text:
+A MessagePack image has the document's text: MessagePack holds neither the digits of its numbers nor
+the JSON null apart from SQL's. A JSON image takes objects, arrays, numbers and booleans nested, as
+they are, so nothing is lost: digits, key order, even repeated keys. All else is a string with the
+document's JSON text, so that a string in such a column always is JSON text: strings, null, and what
+is JSON for PostgreSQL and not for every parser (half surrogates, numbers beyond a double, more than
+200 levels).
+
+An image that came through a transform is JSON that becomes MessagePack, whatever its columns are:
 
 * a number that neither a 64-bit integer nor a double holds exactly is a string of its digits,
-* half a surrogate pair (json allows `\\ud800`, UTF-8 does not) becomes `?`,
-* a document nested deeper than 240 levels is a string of its JSON text. (So it is in JSON images
-  past 1,024 levels, where no parser of ours can vouch for it.)
+* half a surrogate pair becomes `?`,
+* a document nested deeper than 240 levels has no image.
 """
 
 import json
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -25,23 +31,35 @@ _TINY = b"e-000"
 # ormsgpack nests 255 levels; a row image and array dimensions take some of them.
 _NESTS = 200
 _MARGIN = 14
+# orjson reads 1,024 levels, and writes 254.
+_AROUND = 1024 - _NESTS
+
+
+class JsonText(str):
+    """A json or jsonb as the database writes it."""
+
+    __slots__ = ()
 
 
 def document_as_json(raw: bytes) -> orjson.Fragment | str:
-    """The text itself, checked."""
+    """A document nested in a JSON image, checked; its text as a string where it cannot be."""
+    deep = _AROUND if raw.count(b"[") + raw.count(b"{") > _NESTS else 0
     try:
-        orjson.loads(raw)
+        value = orjson.loads(b"[" * deep + raw + b"]" * deep)
     except orjson.JSONDecodeError:
-        # Valid for PostgreSQL all the same: huge numbers, half surrogates, great depth.
-        try:
+        with suppress(RecursionError):
             _loads(raw)
-        except RecursionError:
-            return raw.decode()
-    return orjson.Fragment(raw)
+        return raw.decode()
+    return raw.decode() if value is None or isinstance(value, str) else orjson.Fragment(raw)
 
 
-def document(raw: bytes) -> Any:
-    """The parsed document of a jsonb, as far as MessagePack can hold it."""
+def element_as_json(raw: bytes) -> orjson.Fragment | str:
+    """The same as an element of an array, whose lists are its dimensions: arrays are text."""
+    found = document_as_json(raw)
+    return raw.decode() if raw.lstrip()[:1] == b"[" else found
+
+
+def _document(raw: bytes) -> Any:
     size = len(raw)
     if size >= len(_LONG) and raw.translate(_SHAPE).find(_LONG) >= 0:
         return _exact(raw)
@@ -54,9 +72,9 @@ def document(raw: bytes) -> Any:
     return value
 
 
-def document_as_written(raw: bytes) -> Any:
-    """The same for json, which may write numbers with exponents."""
-    return _exact(raw) if _TINY in raw.lower().translate(_SHAPE) else document(raw)
+def image_as_written(raw: bytes) -> Any:
+    """A parsed image, as far as MessagePack can hold it."""
+    return _exact(raw) if _TINY in raw.lower().translate(_SHAPE) else _document(raw)
 
 
 def _exact(raw: bytes) -> Any:

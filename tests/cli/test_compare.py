@@ -81,7 +81,7 @@ def test_a_table_and_its_stream(
 ) -> None:
     database.execute(
         "CREATE TABLE items (id int, part uuid, price numeric, at timestamptz, note text,"
-        " PRIMARY KEY (id, part)); CREATE PUBLICATION pub FOR TABLE items"
+        ' doc jsonb, "for" interval, PRIMARY KEY (id, part)); CREATE PUBLICATION pub FOR TABLE items'
     )
     slot = f"slot_{database.name}"
     backend = {"type": "postgres", "connection": database.url, "slot": slot, "publication": "pub"}
@@ -90,7 +90,9 @@ def test_a_table_and_its_stream(
     delivery = Delivery(file)
     try:
         database.execute(
-            "INSERT INTO items SELECT n, gen_random_uuid(), n / 7.0, now(), repeat('é', n)"
+            "INSERT INTO items SELECT n, gen_random_uuid(), n / 7.0, now(), repeat('é', n),"
+            " CASE n % 4 WHEN 0 THEN NULL WHEN 1 THEN 'null' WHEN 2 THEN '\"x\"'"
+            " ELSE jsonb_build_object('n', n, 'a', '[1.5, {}]'::jsonb) END, n * interval '1 hour'"
             " FROM generate_series(1, 300) n"
         )
         database.execute("UPDATE items SET id = id + 1000 WHERE id <= 10")

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock.compare.same import differing, same
+from penstock.wire.documents import JsonText
 
 UTC2 = timezone(timedelta(hours=2))
 TOKEN = "0f0e0d0c-0b0a-0908-0706-050403020100"
@@ -34,6 +35,12 @@ TOKEN = "0f0e0d0c-0b0a-0908-0706-050403020100"
         ([[1, None], [3, 4]], [[1, None], [3, 4]]),
         ({"a": [1, {"b": 2.5}]}, {"a": [1, {"b": 2.5}]}),
         ([], []),
+        (JsonText('{"a": [1.50, null]}'), {"a": [1.5, None]}),
+        (JsonText('{"a": 1.50}'), '{"a": 1.50}'),
+        (JsonText('"x"'), '"x"'),
+        (JsonText("null"), "null"),
+        (JsonText("true"), True),
+        ([JsonText("[1]"), None], ["[1]", None]),
     ],
 )
 def test_the_same_value_is_the_same(value: object, copy: object) -> None:
@@ -44,6 +51,11 @@ def test_the_same_value_is_the_same(value: object, copy: object) -> None:
     ("value", "copy"),
     [
         (None, ""),
+        (None, "null"),
+        (JsonText("null"), None),
+        (JsonText('{"a": 1.50}'), '{"a": 1.5}'),
+        (JsonText('{"a": 1}'), {"a": 2}),
+        (JsonText("true"), 1),
         (True, 1),
         (1, True),
         (1, 1.0),

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import orjson
 import pyarrow as pa
 import pytest
+from psycopg import postgres
 from pydantic import ValidationError
 
 from penstock.change import schema
@@ -20,6 +21,8 @@ from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
+from penstock.wire.pgoutput.values import converter
+from penstock.wire.pgoutput.values.catalog import BUILT_IN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "messages.md").read_text()
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
@@ -92,3 +95,42 @@ def test_every_field_of_the_other_layouts_is_documented() -> None:
     assert sorted(event) == sorted(first("The layout `cloudevents`"))
     assert list(event["data"]) == first("The layout `penstock`")
     assert list(body(layout="puller")) == first("The layout `puller`")
+
+
+_OTHER_NAMES = {"pg_snapshot": 5038}  # which psycopg does not have
+
+
+def _oid(name: str) -> int:
+    scalar = name.removesuffix("[]")
+    known = postgres.types.get(scalar)
+    if known is None:
+        return _OTHER_NAMES[scalar]
+    return known.array_oid if scalar != name else known.oid
+
+
+def _values() -> list[tuple[list[str], str, str, str]]:
+    section = PAGE.partition("## Values of PostgreSQL\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    found = []
+    for kinds, *cells in (line.strip("| ").split(" | ") for line in rows):
+        text, as_json, packed = (cell.strip("`") for cell in cells)
+        found.append((re.findall(r"`([^`]+)`", kinds), text, as_json, packed))
+    return found
+
+
+def test_every_built_in_type_is_documented() -> None:
+    names = {name for kinds, *_ in _values() for name in kinds if not name.endswith("[]")}
+    assert {_oid(name) for name in names} == set(BUILT_IN)
+
+
+@pytest.mark.parametrize(("kinds", "text", "as_json", "packed"), _values())
+def test_values_are_as_documented(kinds: list[str], text: str, as_json: str, packed: str) -> None:
+    for name in kinds:
+        value = converter(_oid(name), {}, "json", set())(text.encode())
+        image = orjson.dumps(value)
+        assert image.replace(b", ", b",") == as_json.encode().replace(b", ", b",")
+        other = converter(_oid(name), {}, "msgpack", set())(text.encode())
+        if isinstance(other, bytes):
+            assert packed == f"the bytes `{other.hex()}"
+        else:
+            assert other == orjson.loads(as_json if packed == "same" else packed)

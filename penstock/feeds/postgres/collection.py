@@ -6,11 +6,13 @@ from typing import Any
 import orjson
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 
 from penstock.errors import SettingsError
 from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.wire.documents import JsonText
 
 _CURSOR = "penstock_compare"  # at the server: a table need not fit into memory
 _KEY = """
@@ -19,8 +21,16 @@ ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
 WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY a.attnum"""
 
 
+class _JsonLoader(TextLoader):
+    def load(self, data: Any) -> JsonText:
+        return JsonText(bytes(data).decode())
+
+
+_LOADERS = {"json": _JsonLoader, "jsonb": _JsonLoader, "interval": TextLoader}
+
+
 class PostgresTable:
-    """A `feeds.Collection`. A row's values are psycopg's."""
+    """A `feeds.Collection`. A row's values are psycopg's, but for text: json, jsonb, intervals."""
 
     def __init__(self, settings: PostgresSettings, name: str) -> None:
         self._settings = settings
@@ -78,6 +88,8 @@ class PostgresTable:
             connection.cursor(_CURSOR, row_factory=dict_row) as cursor,
         ):
             connection.execute("SET LOCAL statement_timeout = 0")
+            for name, loader in _LOADERS.items():
+                cursor.adapters.register_loader(name, loader)
             yield from cursor.execute(query, values or None)
 
 

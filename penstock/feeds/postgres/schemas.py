@@ -20,10 +20,25 @@ from penstock.wire.pgoutput.schema import schema_version
 # A query with parameters -> its rows.
 Ask = Callable[..., Sequence[tuple[Any, ...]]]
 
-_COLUMN = "name", "position", "data_type", "is_nullable", "column_default", "key"
+_COLUMN = "name", "position", "data_type", "base_type", "is_nullable", "column_default", "key"
 
-_COLUMNS = """
-SELECT t.name, pg_catalog.format_type(t.type, t.modifier), NOT coalesce(a.attnotnull, false),
+# The type under domains, also of an array's elements: what values are written as.
+_BASE = """(
+    WITH RECURSIVE base (type, modifier, array_of, depth) AS (
+        SELECT %s, %s, '', 0
+        UNION ALL
+        SELECT CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.typelem END,
+               CASE t.typtype WHEN 'd' THEN t.typtypmod ELSE base.modifier END,
+               array_of || CASE t.typtype WHEN 'd' THEN '' ELSE '[]' END, depth + 1
+        FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type
+        LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
+        WHERE t.typtype = 'd' OR e.oid IS NOT NULL)
+    SELECT pg_catalog.format_type(type, modifier) || array_of FROM base
+    ORDER BY depth DESC LIMIT 1)"""
+
+_COLUMNS = f"""
+SELECT t.name, pg_catalog.format_type(t.type, t.modifier),
+       {_BASE % ("t.type", "t.modifier")}, NOT coalesce(a.attnotnull, false),
        pg_catalog.pg_get_expr(d.adbin, d.adrelid),
        coalesce(a.attnum = ANY (i.indkey::int2[]), false)
 FROM unnest(%s::text[], %s::oid[], %s::int[]) WITH ORDINALITY AS t (name, type, modifier, number)
@@ -41,11 +56,12 @@ WHERE pubname = %s AND tablename = %s
 
 # As pgoutput finds them: the columns that it sends, in their order; those of the replica identity
 # (all of them with FULL). PostgreSQL 15 lists generated columns, too, which it does not send.
-_RELATIONS = """
+_RELATIONS = f"""
 SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
        a.attname, a.atttypid, a.atttypmod,
        c.relreplident = 'f' OR coalesce(a.attnum = ANY (k.keys), false),
-       pg_catalog.format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+       pg_catalog.format_type(a.atttypid, a.atttypmod),
+       {_BASE % ("a.atttypid", "a.atttypmod")}, NOT a.attnotnull,
        pg_catalog.pg_get_expr(d.adbin, d.adrelid),
        coalesce(a.attnum = ANY (i.indkey::int2[]), false)
 FROM pg_catalog.pg_publication_tables p
@@ -92,8 +108,10 @@ def schemas_of(ask: Ask, settings: PostgresSettings) -> list[TableSchema]:
             version=schema_version(_relation(some)),
             relation_id=some[0][2],
             columns=tuple(
-                _column((name, number, kind, nullable, default, primary if whole == "f" else key))
-                for number, (_, _, _, whole, name, _, _, key, kind, nullable, default, primary)
+                _column((name, number, kind, base, nullable, default,
+                         primary if whole == "f" else key))
+                for number, (_, _, _, whole, name, _, _, key, kind, base, nullable, default,
+                             primary)
                 in enumerate(some, 1)
             ),
         )
@@ -138,8 +156,8 @@ def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
         version=schema_version(raw),
         relation_id=relation.oid,
         columns=tuple(
-            _column((name, number, kind, nullable, default, primary if whole else column.key))
-            for number, (column, (name, kind, nullable, default, primary)) in enumerate(
+            _column((name, number, kind, base, nullable, default, primary if whole else column.key))
+            for number, (column, (name, kind, base, nullable, default, primary)) in enumerate(
                 zip(columns, found, strict=True), 1
             )
         ),

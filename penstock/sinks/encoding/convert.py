@@ -17,7 +17,7 @@ from penstock.change import Images
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import BINARY, Column
 from penstock.sinks.encoding.kernel import ARROW_ARRAY
-from penstock.wire.documents import document_as_written
+from penstock.wire.documents import image_as_written
 
 
 class Unconvertible(Exception):
@@ -60,7 +60,7 @@ def _by_kernel(column: Column) -> Column | None:
 
 
 def _to_msgpack(image: bytes) -> bytes:
-    value = document_as_written(image)
+    value = image_as_written(image)
     if isinstance(value, str) and not image.lstrip().startswith(b'"'):
         raise ValueError("nested too deeply")  # a document's text, which is no image
     return ormsgpack.packb(value)

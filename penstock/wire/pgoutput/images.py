@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
         case bytes():
             return as_base64(value)
         case orjson.Fragment():
-            return orjson.loads(orjson.dumps(value))
+            return orjson.dumps(value).decode()
         case list():
             return [_plain(item) for item in value]
         case _:

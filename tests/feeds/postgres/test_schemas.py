@@ -60,7 +60,8 @@ def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> N
     }  # fmt: skip
     assert found["plain"].name == ("plain",)
     assert found["plain"].columns[1] == {
-        "name": "v", "position": 2, "data_type": "character varying(9)", "is_nullable": False,
+        "name": "v", "position": 2, "data_type": "character varying(9)",
+        "base_type": "character varying(9)", "is_nullable": False,
         "column_default": "'x'::character varying", "key": False,
     }  # fmt: skip
     assert "twice" not in [each["name"] for each in found["made"].columns]

@@ -156,7 +156,7 @@ def test_a_context_of_noise_is_malformed(noise: bytes) -> None:
 
 BROKEN_CELLS = {
     "id": ["", "x", "1.5"], "t": [b"\xff", b"a\xc3"], "b": ["", "true"], "n": [b"\xff"],
-    "f": ["", "x", "1e999"], "z": ["yesterday"], "j": ["", "{", "NaN", b'"\xff"'],
+    "f": ["", "x", "1e999"], "z": ["yesterday"], "j": [b'"\xff"', "", "{", "NaN"],
     "a": ["", "{", "{\"a}", b"{\xff}"], "x": ["00ff", "\\x0"], "d": ["today!!!"],
 }  # fmt: skip
 

@@ -10,11 +10,7 @@ from typing import Any
 
 from penstock.change import Images
 from penstock.errors import Malformed
-from penstock.wire.documents import (
-    document,
-    document_as_json,
-    document_as_written,
-)
+from penstock.wire.documents import document_as_json, element_as_json
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.arrays import array_of
 from penstock.wire.pgoutput.values.binary import binary, binary_as_base64
@@ -46,8 +42,8 @@ _FAMILIES: Mapping[Family, Converter] = {
     "float": floating,
     "text": text,
     "bytea": binary,
-    "json": document_as_written,
-    "jsonb": document,
+    "json": text,
+    "jsonb": text,
     "date": date,
     "timestamp": timestamp,
     "timestamptz": timestamptz,
@@ -88,6 +84,8 @@ def converter(
             return converter(entry.inner, types, images, unknown, depth + 1)
         case "a":
             element = converter(entry.inner, types, images, unknown, depth + 1)
+            if element is document_as_json:
+                element = element_as_json
             return array_of(element, entry.delimiter)
         case "b":
             unknown.add(entry.name)

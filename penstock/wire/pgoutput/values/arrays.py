@@ -1,7 +1,7 @@
 """Arrays of any dimension: `{1,NULL,"a b"}`, `{{1,2},{3,4}}`, `[0:1]={7,8}`.
 
-Lower bounds are dropped: a list has none. Elements are parted by their type's delimiter, a comma
-for all types but box.
+A list has no lower bounds: an array with others than 1 is its text. Elements are parted by their
+type's delimiter, a comma for all types but box.
 """
 
 import re
@@ -13,13 +13,18 @@ from penstock.wire.pgoutput.values.text import text
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 
-def array_of(element: Callable[[bytes], Any], delimiter: str = ",") -> Callable[[bytes], list[Any]]:
+def array_of(
+    element: Callable[[bytes], Any], delimiter: str = ","
+) -> Callable[[bytes], list[Any] | str]:
     """A converter of arrays whose elements `element` converts; raises ValueError."""
     comma = delimiter.encode()
     token = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^{}"\\%b]+)|([{}%b])' % (comma, comma), re.DOTALL)
 
-    def convert(raw: bytes) -> list[Any]:
+    def convert(raw: bytes) -> list[Any] | str:
         plain = raw.decode()
+        if plain[:1] == "[" and plain[-1:] == "}":
+            _nested(raw[raw.index(b"=") + 1 :], token, comma, element)
+            return plain
         items = _flat(plain[1:-1], delimiter) if plain[:1] == "{" and plain[-1:] == "}" else None
         if items is None:
             return _nested(raw, token, comma, element)
@@ -69,7 +74,7 @@ def _unquoted(text: str, delimiter: str) -> list[str | None] | None:
 def _nested(
     raw: bytes, token: re.Pattern[bytes], comma: bytes, element: Callable[[bytes], Any]
 ) -> list[Any]:
-    at = raw.index(b"=") + 1 if raw[:1] == b"[" else 0
+    at = 0
     root: list[Any] = []
     open_lists = [root]
     wants_value = True  # false after a value, where only a delimiter or a closing brace may come

@@ -11,7 +11,6 @@ _NUMBERS: dict[Family, int] = {
     "float": 3,
     "text": 4,
     "bytea": 5,
-    # The difference between the two is rare, and what is rare is left to Python.
     "json": 6,
     "jsonb": 6,
     "date": 7,

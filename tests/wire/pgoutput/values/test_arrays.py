@@ -47,16 +47,15 @@ def test_elements_are_converted(value: list[int | None]) -> None:
     assert ints(written.encode()) == value
 
 
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        ("[0:1]={7,8}", [7, 8]),
-        ("[5:5]={1}", [1]),
-        ("[-1:0][2:3]={{1,2},{3,NULL}}", [[1, 2], [3, None]]),
-    ],
-)
-def test_lower_bounds_are_dropped(written: str, value: list[Any]) -> None:
-    assert ints(written.encode()) == value
+@pytest.mark.parametrize("written", ["[0:1]={7,8}", "[5:5]={1}", "[-1:0][2:3]={{1,2},{3,NULL}}"])
+def test_an_array_with_lower_bounds_is_its_text(written: str) -> None:
+    assert ints(written.encode()) == written
+
+
+@pytest.mark.parametrize("written", ["[0:1]={7,x}", "[0:1]7", "[0:1]={7", "[0:1]"])
+def test_bounds_without_an_array_are_a_value_error(written: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        ints(written.encode())
 
 
 def test_boxes_are_parted_by_semicolons() -> None:

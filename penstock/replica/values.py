@@ -1,0 +1,103 @@
+"""Values of messages -> what databases take: see the types in docs/reference/messages.md. Pure."""
+
+import base64
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+_YEAR = re.compile(r"([+-]?\d+)(-\d\d-\d\d)(?:T([\d:.]+))?(Z?)")
+
+
+def as_bytes(value: Any) -> Any:
+    """Bytes are base64 in messages of JSON."""
+    return base64.b64decode(value) if isinstance(value, str) else value
+
+
+def as_document(value: Any) -> str:
+    """The text of a json or jsonb: a string is that text, and what was read exactly has it."""
+    if isinstance(value, str) or type(value) is int:  # of any size
+        return str(value)
+    text: str | None = getattr(value, "text", None)
+    return as_json(value) if text is None else text
+
+
+def as_json(value: Any) -> str:
+    """Any value as JSON."""
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def as_text(value: Any) -> Any:
+    """Arrays, and values of types that the target does not have, as JSON; text as it is."""
+    return value if isinstance(value, str) else as_json(value)
+
+
+def as_documents(value: Any) -> str:
+    """An array of json or jsonb as JSON: a list of texts."""
+    return value if isinstance(value, str) else as_json(_each(value, as_document))
+
+
+def _each(value: Sequence[Any], encode: Callable[[Any], Any]) -> list[Any]:
+    return [
+        one if one is None else _each(one, encode) if isinstance(one, list) else encode(one)
+        for one in value
+    ]
+
+
+def _plain(value: Any) -> str | float:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float):  # one that knows its text
+        return float(value)
+    raise TypeError
+
+
+def as_time(value: str) -> str:
+    """A date or timestamp as PostgreSQL reads it: years before 1 and after 9999 have other forms in
+    ISO 8601."""
+    if value[0] not in "+-" and not value.startswith("0000"):
+        return value
+    match = _YEAR.fullmatch(value)
+    if match is None:  # -infinity
+        return value
+    year, day, clock, zone = match.groups()
+    era = " BC" if int(year) < 1 else ""
+    number = 1 - int(year) if era else int(year)
+    return f"{number:04d}{day}{f' {clock}' if clock else ''}{'+00' if zone else ''}{era}"
+
+
+# How elements of PostgreSQL's arrays are written; others are text, numbers or booleans.
+_ELEMENTS: dict[str, Callable[[Any], str]] = {
+    "bytea": lambda value: "\\x" + bytes(as_bytes(value)).hex(),
+    "json": as_document,
+    "jsonb": as_document,
+    "date": as_time,
+    "timestamp": as_time,
+}
+
+
+def array_of(kind: str) -> Callable[[Any], str]:
+    """An encoder of PostgreSQL's arrays of a type; one that is text already stays as it is."""
+    element = _ELEMENTS.get(kind.partition("(")[0].partition(" ")[0], _element)
+    delimiter = ";" if kind == "box" else ","
+    return lambda value: value if isinstance(value, str) else _array(value, element, delimiter)
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return str(as_text(value))
+
+
+def _array(value: Sequence[Any], element: Callable[[Any], str], delimiter: str) -> str:
+    parts = []
+    for one in value:
+        if one is None:
+            parts.append("NULL")
+        elif isinstance(one, list):
+            parts.append(_array(one, element, delimiter))
+        else:
+            text = element(one).replace("\\", "\\\\").replace('"', '\\"')
+            parts.append(f'"{text}"')
+    return "{" + delimiter.join(parts) + "}"
