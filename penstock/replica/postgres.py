@@ -22,10 +22,12 @@ from penstock.replica.values import array_of, as_bytes, as_document, as_text, as
 from penstock.wire.pgoutput.values import SESSION
 
 _PATIENCE = 10  # seconds to connect
-# How values are read, whatever the database, the role or the environment prefer.
+# How values are read, whatever the database, the role or the environment prefer. Where tables are,
+# the search_path says.
 _SESSION = {
     **SESSION, "array_nulls": "on", "xmloption": "content", "standard_conforming_strings": "on",
 }  # fmt: skip
+_SESSION.pop("search_path", None)
 _SET = "SELECT " + ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(_SESSION))
 _BUILT_IN = """
 SELECT t.oid FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace

@@ -81,7 +81,8 @@ def test_a_table_and_its_stream(
 ) -> None:
     database.execute(
         "CREATE TABLE items (id int, part uuid, price numeric, at timestamptz, note text,"
-        ' doc jsonb, "for" interval, PRIMARY KEY (id, part)); CREATE PUBLICATION pub FOR TABLE items'
+        ' doc jsonb, "for" interval, PRIMARY KEY (id, part));'
+        " CREATE PUBLICATION pub FOR TABLE items"
     )
     slot = f"slot_{database.name}"
     backend = {"type": "postgres", "connection": database.url, "slot": slot, "publication": "pub"}

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 from psycopg import sql
+from psycopg.adapt import AdaptersMap
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
@@ -26,7 +27,10 @@ class _JsonLoader(TextLoader):
         return JsonText(bytes(data).decode())
 
 
-_LOADERS = {"json": _JsonLoader, "jsonb": _JsonLoader, "interval": TextLoader}
+def keep_text(adapters: AdaptersMap) -> None:
+    """Has psycopg return the text of json, jsonb and intervals, which its own types lose."""
+    for name, loader in (("json", _JsonLoader), ("jsonb", _JsonLoader), ("interval", TextLoader)):
+        adapters.register_loader(name, loader)
 
 
 class PostgresTable:
@@ -88,8 +92,7 @@ class PostgresTable:
             connection.cursor(_CURSOR, row_factory=dict_row) as cursor,
         ):
             connection.execute("SET LOCAL statement_timeout = 0")
-            for name, loader in _LOADERS.items():
-                cursor.adapters.register_loader(name, loader)
+            keep_text(cursor.adapters)
             yield from cursor.execute(query, values or None)
 
 

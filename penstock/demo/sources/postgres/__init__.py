@@ -15,6 +15,7 @@ from penstock.demo.sources.postgres import shop
 from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
+from penstock.feeds.postgres.collection import keep_text
 
 _DATABASE = "shop"
 
@@ -71,6 +72,7 @@ class PostgresDemo(DemoSource):
     def tables(self) -> Mapping[str, TableRows]:
         with psycopg.connect(self._url, row_factory=dict_row) as connection:
             connection.execute("SET intervalstyle = 'iso_8601'")
+            keep_text(connection.adapters)
             keys = self.keys | self.mirrored
             return {
                 table: {
