@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from penstock.cli.nats_login import nats_login, settings_of
 from penstock.errors import SettingsError, Unavailable
 from penstock.processes import StopRequest, ending_at_signals
 from penstock.replica.bootstrap import Loading
@@ -32,8 +33,17 @@ _BAR = 20  # characters
 )
 @click.option("--init", default="INIT", show_default=True, help="The stream of the snapshots.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@nats_login
 def command(
-    *, url: str, target: str, tables: str | None, once: bool, dropped: str, init: str, quiet: bool
+    *,
+    url: str,
+    target: str,
+    tables: str | None,
+    once: bool,
+    dropped: str,
+    init: str,
+    quiet: bool,
+    **login: str | None,
 ) -> None:
     """Keep copies of tables: take snapshots of them, load these, and apply the changes.
 
@@ -41,7 +51,7 @@ def command(
     it is started again. Encoding and layout are what the messages say. Ends with Ctrl-C or SIGTERM.
     """
     replica = Replica(
-        url,
+        settings_of(url, login),
         target,
         tables=_names(tables),
         init=init,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 from rich.console import Console
 
+from penstock.cli.nats_login import nats_login, settings_of
 from penstock.errors import Malformed
 from penstock.tail.lines import json_line, line
 from penstock.tail.message import Message
@@ -34,6 +35,7 @@ from penstock.tail.start import parse_start
 )
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many changes.")
 @click.option("--follow/--no-follow", default=True, help="At the end of the stream wait, or stop.")
+@nats_login
 def command(
     *,
     url: str,
@@ -43,12 +45,14 @@ def command(
     start: str,
     count: int | None,
     follow: bool,
+    **login: str | None,
 ) -> None:
     """Print the changes of a stream, one a line.
 
     Reads without acknowledging: it takes nothing away from other consumers.
     """
-    reader = TailReader(url, stream, subject=subject, start=parse_start(start, datetime.now(UTC)))
+    first, server = parse_start(start, datetime.now(UTC)), settings_of(url, login)
+    reader = TailReader(server, stream, subject=subject, start=first)
     try:
         with reader:
             _tail(reader, _json_printer() if as_json else _line_printer(), count, follow)

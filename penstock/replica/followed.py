@@ -4,6 +4,7 @@ for the encoders of the target.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Literal
 
 from penstock.errors import PenstockError, SettingsError
@@ -21,6 +22,9 @@ VERSION = "Penstock-Table-Schema"
 POSITION = "Penstock-Position"
 # Of documents: streams of messages whose last places are kept. Shards of DynamoDB come and go.
 _STREAMS = 4000
+# Of tables with a key: subjects whose last places are kept, the latest. A writer that repeats more
+# than these repeats all after them, too, which leads to the same rows.
+_SUBJECTS = 500
 
 
 class Followed:
@@ -113,6 +117,9 @@ class Followed:
 
     def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
         """The table, and the steps to there, for each of the columns that it had meanwhile."""
+        if len(self._places) > 2 * _SUBJECTS and self.table.key and not self.table.document:
+            latest = sorted(self._places.items(), key=itemgetter(1))[-_SUBJECTS:]
+            self._places = dict(latest)
         places = {name: str(place) for name, place in self._places.items()}
         self.table = replace(self.table, places=places)
         if self.problem:

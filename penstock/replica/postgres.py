@@ -143,8 +143,8 @@ class PostgresTarget(SqlTarget):
     def _exists(self, name: str) -> bool:
         return bool(self._run("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [_plain(name)]))
 
-    def _shape(self, name: str) -> Any:
-        return self._run(_COLUMNS, [_plain(name)]) or None
+    def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
+        return self._run(_COLUMNS, [_plain(name)])
 
 
 def _plain(name: str) -> str:

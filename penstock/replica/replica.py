@@ -5,10 +5,10 @@ in silence (expired messages, a stream that was made again, columns that changed
 snapshot of the table.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
@@ -27,19 +27,6 @@ from penstock.replica.targets import TableRefused, Target, open_target
 
 _REFUSED, _LONGEST = 60.0, 3600.0  # seconds until a table that failed is asked for again
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a table is set aside, when that was, and for how many seconds."""
-
-    error: PenstockError
-    at: float
-    wait: float
-
-    def is_over(self, now: float) -> bool:
-        return now - self.at >= self.wait
-
 
 log = structlog.get_logger("penstock")
 
@@ -75,8 +62,8 @@ class Replica(Closes):
         self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
         self._loading: dict[str, Bootstrap] = {}
-        self._refused: dict[str, _Failure] = {}  # of `_loading`
-        self._failures: dict[str, _Failure] = {}  # the last of each table
+        self._refused: dict[str, PenstockError] = {}  # of `_loading`: set aside
+        self._failed: dict[str, tuple[float, float]] = {}  # last, and to be loaded after seconds
         self._missing: dict[str, SettingsError] = {}  # of `_names`
         self._announced: dict[str, PublishedTable] = {}
         self._revision = -1  # of the bucket of schemas
@@ -154,7 +141,8 @@ class Replica(Closes):
     def _load_more(self, name: str, wait: float) -> None:
         """Of one table. One that cannot be had leaves the others running."""
         if name in self._refused:
-            if not self._refused[name].is_over(time.monotonic()):
+            at, pause = self._failed[name]
+            if time.monotonic() - at < pause:
                 return
             del self._refused[name]
             self._load(self._loading[name].announced, self._loading[name].table)
@@ -164,8 +152,7 @@ class Replica(Closes):
             if table is not None:
                 self._live.begin(table)
         except Exception as error:
-            alone = isinstance(error, NoSnapshot) or not isinstance(error, Unavailable)
-            if isinstance(error, LeaseLost) or not alone:
+            if isinstance(error, (LeaseLost, Unavailable)) and not isinstance(error, NoSnapshot):
                 raise
             if _needs_another(error):
                 bootstrap.give_up()
@@ -178,27 +165,26 @@ class Replica(Closes):
     def _set_aside(self, name: str, error: Exception) -> None:
         """A table that cannot be had is loaded anew later: after a minute, and after twice the time
         if another snapshot does not help, either."""
-        if not isinstance(error, PenstockError):
-            error = Malformed(f"it cannot be loaded: {type(error).__name__}")
-        now, last, wait = time.monotonic(), self._failures.get(name), _REFUSED
-        if last is not None and _needs_another(error) and now - last.at < 2 * last.wait + _REFUSED:
-            wait = max(wait, min(2 * last.wait, _LONGEST))
-        self._refused[name] = self._failures[name] = _Failure(error, now, wait)
-        self._loading[name].progress.problem = str(error)
-        log.warning("a table is set aside", table=name, error=str(error), again_in=wait)
+        ours = error if isinstance(error, PenstockError) else Malformed(type(error).__name__)
+        pause = _REFUSED
+        if _needs_another(error) and self._has_failed(name):
+            pause = max(pause, min(2 * self._failed[name][1], _LONGEST))
+        self._refused[name], self._failed[name] = ours, (time.monotonic(), pause)
+        self._loading[name].progress.problem = str(ours)
+        log.warning("a table is set aside", table=name, error=str(ours), again_in=pause)
+
+    def _has_failed(self, name: str) -> bool:
+        """Whether it failed lately."""
+        at, pause = self._failed.get(name, (-math.inf, 0.0))
+        return time.monotonic() - at < 2 * pause + _REFUSED
 
     def _refusal(self) -> PenstockError:
         """What is wrong with the tables that are not mirrored, as one error."""
-        failed = {name: each.error for name, each in self._refused.items()} | self._missing
-        failed = dict(sorted(failed.items()))
+        failed: dict[str, PenstockError] = {**self._refused, **self._missing}
         kinds = [type(error) for error in failed.values()]
-        settings = any(issubclass(kind, SettingsError) for kind in kinds)
-        kind = SettingsError if settings else kinds[0]
-        if len(failed) == 1:
-            ((name, error),) = failed.items()
-            return kind(f"{name}: {error.message}", hint=error.hint)
-        text = "; ".join(f"{name}: {error}" for name, error in failed.items())
-        return kind(f"{len(failed)} tables are not mirrored: {text}")
+        of_users = any(issubclass(kind, SettingsError) for kind in kinds)
+        text = "; ".join(f"{name}: {failed[name]}" for name in sorted(failed))
+        return (SettingsError if of_users else kinds[0])(f"not mirrored: {text}")
 
     def _end(self) -> int:
         """Of the stream, as it is now; 0 if no table is live, of which it would be."""
@@ -254,15 +240,16 @@ class Replica(Closes):
         """Snapshots of tables whose rows cannot be made right otherwise. Readers see the old rows
         meanwhile."""
         for each in self._live.take_broken(self._announced):
-            name, failed = each.table.name, self._failures.get(each.table.name)
+            name = each.table.name
             self._load(self._announced[name], each.table)
             # The next snapshot is right after a message that nobody can read, and hardly after a
             # value that the target refuses.
-            if each.refusal and (failed or not isinstance(each.refusal, Malformed)):
+            is_malformed = isinstance(each.refusal, Malformed)
+            if each.refusal and (self._has_failed(name) or not is_malformed):
                 self._set_aside(name, each.refusal)
                 continue
-            if each.refusal:
-                self._failures[name] = _Failure(each.refusal, time.monotonic(), 0.0)
+            if is_malformed:
+                self._failed[name] = time.monotonic(), 0.0
             log.warning("a table is loaded again", table=name, reason=each.problem)
             if each.newer:
                 self._loading[name].follow(each.newer)

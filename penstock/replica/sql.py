@@ -123,8 +123,8 @@ class SqlTarget(Closes):
                 self._fill(late, table, rows)
 
     def finish(self, table: MirrorTable, rows: int | None = None) -> None:
-        """See `Target`. A table with the same columns keeps what users made of it: indexes, views
-        and grants."""
+        """See `Target`. A table with the same key keeps what users made of it, as far as that needs
+        no column that goes: indexes, views and grants."""
         loading, target = self._loading(table), self.quote(table.target)
         with self._refusing([(table, [])]), self._writing():
             have = self._run(f"SELECT count(*) FROM {loading}")[0][0] if rows is not None else rows
@@ -133,7 +133,7 @@ class SqlTarget(Closes):
                     f"its snapshot has {rows} rows, and {have} are loaded",
                     hint="does its key tell all rows apart? see its primary key at the source",
                 )
-            if self._shape(table.target) == self._shape(self._loading_name(table)):
+            if self._fits(table):
                 names = self._names(table.columns)
                 self._run(f"DELETE FROM {target}")
                 self._run(f"INSERT INTO {target} ({names}) SELECT {names} FROM {loading}")
@@ -207,6 +207,23 @@ class SqlTarget(Closes):
                 self._many(statement, [()] if keys is None else keys)
             case ForgetLate():
                 self._run(f"DROP TABLE IF EXISTS {self._late(table)}")
+
+    def _fits(self, table: MirrorTable) -> bool:
+        """Whether the table that is there has the columns of the loaded one, or gets them here."""
+        there, new = self._shape(table.target), self._shape(self._loading_name(table))
+        if [one for one in there if one[2] >= 0] != [one for one in new if one[2] >= 0]:
+            return False
+        target = self.quote(table.target)
+        self._run("SAVEPOINT penstock_fits")
+        try:
+            for name, *_ in (one for one in there if one not in new):
+                self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
+            for name, kind, _ in (one for one in new if one not in there):
+                self._run(f"ALTER TABLE {target} ADD COLUMN {self.quote(name)} {kind}")
+        except SettingsError:  # also where there is no table yet
+            self._run("ROLLBACK TO SAVEPOINT penstock_fits")
+            return False
+        return True
 
     def _make_room(self, table: MirrorTable, step: UpdateRows, keyed: str) -> None:
         """A row that has the new key already is older or newer than the row that moves there: with
@@ -371,5 +388,6 @@ class SqlTarget(Closes):
         """Whether there is a table or view of that name."""
 
     @abstractmethod
-    def _shape(self, name: str) -> Any:
-        """The columns of a table and its key, to be compared; None: there is none."""
+    def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
+        """The columns of a table with their types, and their places in its key or -1; none of a
+        table that there is not."""

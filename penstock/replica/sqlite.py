@@ -96,6 +96,8 @@ class SqliteTarget(SqlTarget):
                 made.execute("PRAGMA journal_mode = WAL").fetchall()
                 made.execute("PRAGMA synchronous = NORMAL").fetchall()
                 made.execute("PRAGMA cache_size = -65536").fetchall()
+                # Views do not stand in the way of tables whose columns change.
+                made.execute("PRAGMA legacy_alter_table = ON").fetchall()
             except BaseException:
                 made.close()
                 raise
@@ -162,9 +164,9 @@ class SqliteTarget(SqlTarget):
         found = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
         return bool(self._run(found, [name]))
 
-    def _shape(self, name: str) -> Any:
+    def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
         rows = self._run(f"PRAGMA table_info({self.quote(name)})")
-        return [(row[1], row[2], row[5]) for row in rows] or None
+        return [(row[1], row[2], row[5] - 1) for row in rows]
 
 
 # Types whose values are text in messages, whatever they are.

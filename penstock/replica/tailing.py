@@ -140,7 +140,7 @@ class LiveTables(Closes):
                                 touched[followed.table.name] = followed
                 except Unavailable:
                     raise
-                except Exception as error:
+                except Exception as error:  # all changes of a message are of one table
                     self._refuse(message, error, followed)
         except Malformed as error:
             assert reader.malformed is not None
@@ -163,8 +163,6 @@ class LiveTables(Closes):
     ) -> None:
         """A message cannot be applied: its table has to be loaded anew. One that cannot be read
         may name its table by the version of its schema alone."""
-        if not isinstance(error, PenstockError):
-            error = Malformed(f"it is not as expected ({type(error).__name__})")
         version, tables = message.headers.get(VERSION), list(self._live.values())
         if followed is not None:
             tables = [followed]
@@ -172,13 +170,13 @@ class LiveTables(Closes):
             tables = [each for each in tables if each.has(version)]
         elif POSITION not in message.headers:
             tables = []  # no pipeline published it
-        text = f"message {message.sequence} of {tables[0].table.stream if tables else 'the stream'}"
+        ours = error if isinstance(error, PenstockError) else Malformed(type(error).__name__)
         if not isinstance(error, TableRefused):
-            error = type(error)(f"{text}: {error.message}", hint=error.hint)
+            ours = type(ours)(f"message {message.sequence}: {ours.message}", hint=ours.hint)
         for each in tables:
-            each.refuse(error)
+            each.refuse(ours)
         if not tables:
-            log.warning("a message of no table here is passed over", error=str(error))
+            log.warning("a message of no table here is passed over", error=str(ours))
 
     def _exact(
         self, message: Delivered, bodies: Sequence[Mapping[str, Any]]

@@ -90,16 +90,9 @@ Step = (
 class TableRefused(SettingsError):
     """The target does not take something of one `table`; the others are not concerned."""
 
-    def __init__(self, table: str, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", table: str = "") -> None:
         super().__init__(message, hint=hint)
         self.table = table
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _refused, (self.table, self.message, self.hint)
-
-
-def _refused(table: str, message: str, hint: str) -> TableRefused:
-    return TableRefused(table, message, hint=hint)
 
 
 def refused(
@@ -108,12 +101,12 @@ def refused(
     """Names the column and the row, by its key, if there are any. No other value is in it: the text
     of an error that is not ours may have some."""
     ours = error if isinstance(error, PenstockError) else SettingsError(type(error).__name__)
-    key = ", ".join(f"{name}={row[name]}" for name in table.key if name in row)
-    what = [f"column {column}"] if column else []
-    what += [f"the row with the key {key[:200]}"] if key else []
-    what += [".".join(part for part in (table.backend, table.schema, table.table) if part)]
-    message = f"{' of '.join(what)} is refused: {ours.message}"
-    return TableRefused(table.name, message, hint=ours.hint or _REMEDY)
+    key = ", ".join(f"{name}={row[name]}" for name in table.key if name in row)[:200]
+    what = ".".join(filter(None, (table.backend, table.schema, table.table)))
+    what = f"the row with the key {key} of {what}" if key else what
+    what = f"column {column} of {what}" if column else what
+    text, hint = f"{what} is refused: {ours.message}", ours.hint or _REMEDY
+    return TableRefused(text, hint=hint, table=table.name)
 
 
 _REMEDY = "mend it at the source, or make the table in the target fit; it is loaded again by itself"

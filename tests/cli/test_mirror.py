@@ -4,16 +4,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import nkeys
 import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
 from penstock.cli.mirror import left, lines
+from penstock.cli.nats_login import settings_of
 from penstock.errors import Unavailable
+from penstock.nats.settings import NatsSettings
 from penstock.replica.bootstrap import Loading
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.replica import Replica
 from penstock.replica.tailing import ReplicaStatus
+from tests.nats.test_connection import key
 from tests.replica.conftest import world_of
 from tests.replica.world import World, same, sqlite_rows
 from tests.servers import Database, Nats
@@ -68,6 +72,33 @@ def test_what_is_wrong_is_said_in_one_line(nats: Nats, tmp_path: Path) -> None:
     done = mirror("nats://127.0.0.1:1", "--to", f"sqlite:///{tmp_path}/mirror.db")
     assert done.exit_code == 1
     assert "Traceback" not in done.output
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("command", ["mirror", "tail"])
+def test_the_seed_of_an_nkey_is_in_a_file(
+    command: str, own_nats: Callable[..., Nats], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed, pair = key(nkeys.PREFIX_BYTE_USER)
+    server = own_nats({"authorization": {"users": [{"nkey": pair.public_key.decode()}]}})
+    (tmp_path / "seed").write_text(seed + "\n")
+    given = ["mirror", server.url, "--to", f"sqlite:///{tmp_path}/m.db"]
+    given = given if command == "mirror" else ["tail", "--url", server.url, "--no-follow"]
+    assert "there is no" not in CliRunner().invoke(main, given).output
+    for found in (
+        CliRunner().invoke(main, [*given, "--nkey", str(tmp_path / "seed")]),
+        CliRunner().invoke(main, given, env={"NATS_NKEY": str(tmp_path / "seed")}),
+    ):
+        assert "there is no" in found.output, found.output  # bucket, or stream: it is logged in
+        assert found.exit_code == 2
+    found = CliRunner().invoke(main, [*given, "--nkey", str(tmp_path / "none")])
+    assert "does not exist" in found.output
+
+
+def test_files_of_a_login_are_the_settings_of_their_names(tmp_path: Path) -> None:
+    login = {name: f"{tmp_path}/{name}" for name in ("credentials", "tls_ca", "tls_cert")}
+    found = settings_of("tls://host", {**login, "tls_key": None, "nkey": None})
+    assert found == NatsSettings.model_validate({"url": "tls://host", **login})
 
 
 def test_progress_is_a_bar_for_each_table_and_then_the_lag() -> None:

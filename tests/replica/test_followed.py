@@ -64,6 +64,25 @@ def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapsho
     assert rows(found) == [(2,), (3,)]
 
 
+@pytest.mark.parametrize("key", [("a",), ()])
+def test_places_of_many_subjects_are_bounded_where_rows_have_a_key(key: tuple[str, ...]) -> None:
+    """A subject for each tenant: what is stored with each batch does not grow with them. Without a
+    key a repeated change would be a second row."""
+    found = followed(replace(TABLE, key=key))
+    for n in range(5000):
+        given, body = message(n, f"00000000/{n + 100:08X}:0", sequence=n + 4)
+        found.add(replace(given, subject=f"cdc.{n}.t"), body)
+        if n % 100 == 99:
+            assert len(rows(found)) == 100
+    places = found.table.places
+    assert len(places) <= 1000 if key else len(places) == 5000
+    assert list(places)[-1] == "cdc.4999.t"
+    for n in range(4600, 5000):  # the writer repeats what it wrote last
+        given, body = message(n, f"00000000/{n + 100:08X}:0", sequence=n + 9000)
+        found.add(replace(given, subject=f"cdc.{n}.t"), body)
+    assert rows(found) == []
+
+
 DOCUMENTS = {
     "version": "v1", "documents": True,
     "columns": [{"name": "id", "data_type": "S", "key": True, "is_nullable": False}],
