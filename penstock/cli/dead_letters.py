@@ -88,6 +88,11 @@ def replay(
 def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
     letter = sink.dead_letter(id)
     try:
+        if pipeline.transform and letter["kind"] == "source":
+            raise Rejected(
+                "the change was not decoded, and would be published around transform",
+                hint="repair the row at the source: its next change goes through the statements",
+            )
         decoder = _decoder(pipeline, str(letter["backend"]))
         done = sink.replay(id, decoder.decode)
     except (Malformed, Rejected) as error:

@@ -250,6 +250,16 @@ class Pipeline(Deployment):
         spark = self.spark
         return not self.transform and spark.mode == "auto" and spark.trigger in (0, "realtime")
 
+    @property
+    def wants_snapshots(self) -> str:
+        """The first setting by which it takes snapshots that are not asked for; "" if none is."""
+        wishes = ["snapshot.initial"] if self.snapshot.initial else []
+        for each in self.backends:
+            for key, value in (("start", "snapshot"), ("on_gap", "resnapshot")):
+                if getattr(each.settings, key, None) == value:
+                    wishes.append(f"{key}: {value} of backend {each.name}")
+        return next(iter(wishes), "")
+
     def hash_partitions(self, backend: Backend) -> int:
         """How many its changes have."""
         return backend.partitions or self.partitions
@@ -267,23 +277,6 @@ class Pipeline(Deployment):
             raise ValueError(
                 "spark.trigger: realtime keeps micro-batches open, without rows: leave spark.mode"
                 " out, or use a duration as trigger"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _takes_no_snapshots(self) -> "Pipeline":
-        """Rows of snapshots do not go through the statements: what these mask or leave out, chunks
-        would have."""
-        wishes = {"snapshot.initial": self.snapshot.initial}
-        for each in self.backends:
-            start, on_gap = (getattr(each.settings, key, None) for key in ("start", "on_gap"))
-            wishes[f"start: snapshot of backend {each.name}"] = start == "snapshot"
-            wishes[f"on_gap: resnapshot of backend {each.name}"] = on_gap == "resnapshot"
-        wanted = [name for name, is_wanted in wishes.items() if is_wanted]
-        if self.transform and wanted:
-            raise ValueError(
-                f"{wanted[0]} takes snapshots, whose rows do not go through transform: leave one of"
-                " them out"
             )
         return self
 

@@ -117,10 +117,10 @@ class Service:
                     ) as snapshots,
                 ):
                     beginnings.start()
-                    if self._is_alone:  # each host that listened would take what is asked for
-                        snapshots.start()
+                    if self._is_alone and not pipeline.transform:
+                        snapshots.start()  # each host that listened would take what is asked for
                     supervision = Supervision(pipeline, queries, beginnings, board)
-                    self._own(engine, supervision, board, run, standby)
+                    self._own(engine, supervision, snapshots, board=board, run=run, leases=standby)
                 self._stop.wait(AGAIN)
         return 0
 
@@ -128,6 +128,8 @@ class Service:
         self,
         engine: Engine,
         supervision: Supervision,
+        snapshots: Snapshots,
+        *,
         board: Board,
         run: Path,
         leases: Standby | SharedRun,
@@ -136,6 +138,8 @@ class Service:
         with self._ending_with_spark():
             try:
                 engine.own()
+                if self._pipeline.transform:
+                    snapshots.start(engine.statements())
                 with engine.reporting(board):
                     while not self._stop.wait(TICK):
                         if leases.lost:

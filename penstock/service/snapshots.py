@@ -32,6 +32,7 @@ from penstock.snapshots.catalog import Known, sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
+from penstock.snapshots.statements import Statements
 from penstock.table_schema import TableName
 
 SUBJECTS = "snapshot.>"
@@ -66,11 +67,21 @@ class Snapshots(Closes):
         )
         self._has_resumed = False
         self._said = ""
+        self._statements: Statements | None = None
 
-    def start(self) -> None:
-        """Returns at once."""
-        if self._sources and isinstance(self._pipeline.sink.settings, JetStreamSettings):
-            self._thread.start()
+    def start(self, statements: Statements | None = None) -> None:
+        """Returns at once. With a `transform`: its statements. Raises SettingsError where these
+        cannot take the rows of snapshots that the pipeline takes by itself."""
+        if not self._sources or not isinstance(self._pipeline.sink.settings, JetStreamSettings):
+            return
+        self._statements = statements
+        wanted = self._pipeline.wants_snapshots
+        if statements is not None and statements.refusal and wanted:
+            raise SettingsError(
+                f"{wanted} takes snapshots, and transform {statements.refusal}",
+                hint="leave one of them out: rows of snapshots go through transform",
+            )
+        self._thread.start()
 
     def close(self) -> None:
         """Ends the snapshots that run, and waits for that, but not for a server that hangs."""
@@ -87,7 +98,7 @@ class Snapshots(Closes):
         stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
         desk = Desk(
             self._pipeline, sink, stream, bookmarks=self._bookmarks, gap=self._gap,
-            is_ours=self._goes_on,
+            is_ours=self._goes_on, statements=self._statements,
         )  # fmt: skip
         tables = FollowedTables(
             self._pipeline.name, self._sources, sink, is_ours=self._goes_on,

@@ -15,13 +15,6 @@ def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
     sink, settings = pipeline.sink.settings, pipeline.snapshot
     if not isinstance(sink, JetStreamSettings) or not sources(pipeline):
         return []
-    if pipeline.transform:
-        return [
-            Finding(
-                level="ok", subject="snapshots",
-                message="there are none: their rows would go around transform",
-            )
-        ]  # fmt: skip
     with InitStream(sink, settings.stream, lambda: True) as stream:
         changes, chunks = stream.config(sink.stream), stream.config(settings.stream)
     # As the stream will be made.

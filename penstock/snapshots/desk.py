@@ -26,6 +26,7 @@ from penstock.snapshots.options import USUAL, SnapshotOptions
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.statements import Statements
 from penstock.snapshots.totals import SnapshotTotals
 from penstock.table_schema import TableName
 
@@ -50,9 +51,11 @@ class Desk:
         bookmarks: Callable[[str], Bookmarks],
         gap: Callable[[str], str] = lambda _: "",
         is_ours: Callable[[], bool] = lambda: True,
+        statements: Statements | None = None,
     ) -> None:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
         self._bookmarks, self._gap, self._is_ours = bookmarks, gap, is_ours
+        self._statements = statements
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
         self._refused: dict[TableName, str] = {}
         self._totals: defaultdict[str, SnapshotTotals] = defaultdict(SnapshotTotals)
@@ -77,12 +80,7 @@ class Desk:
         SettingsError for a table that is not followed, and for options that it does not take;
         Unavailable."""
         table = resolve(name, tables)
-        if self._pipeline.transform:
-            raise SettingsError(
-                f"{'.'.join(table.name)} has no snapshots: their rows would go around transform",
-                hint="leave transform out of the pipeline file; another pipeline without it may"
-                " take the snapshot",
-            )
+        self._refuse_around_transform(table)
         options = options.of(table, self._pipeline.snapshot)
         if table.schema.suspended:
             raise SettingsError(
@@ -95,6 +93,16 @@ class Desk:
             if is_same and not run.is_cancelled and not future.done():
                 return self._present(record.snapshot_id)
         return self._start(table, options)
+
+    def _refuse_around_transform(self, table: Known) -> None:
+        if not self._pipeline.transform:
+            return
+        if reason := "needs Spark" if self._statements is None else self._statements.refusal:
+            raise SettingsError(
+                f"{'.'.join(table.name)} has no snapshots: transform {reason}",
+                hint="rows of snapshots go through transform, too: let its statements choose rows"
+                " and compute columns only",
+            )
 
     def cancel(self, snapshot_id: str) -> RunRecord:
         """Ends a run. Raises SettingsError for one that does not run."""
@@ -199,9 +207,10 @@ class Desk:
     def _go_on(self, record: RunRecord, tables: list[Known]) -> bool:
         """Goes on with a run of an instance before this one, if it left a plan."""
         found = [one for one in tables if one.name == record.name]
-        if not found or self._pipeline.transform or not self.records.plan(record.snapshot_id):
+        if not found or self.records.plan(record.snapshot_id) is None:
             return False
         try:
+            self._refuse_around_transform(found[0])
             options = SnapshotOptions.read(record.options).of(found[0], self._pipeline.snapshot)
         except SettingsError:
             return False  # and why, the request in its place says
@@ -253,7 +262,7 @@ class Desk:
             selection=options.selection,
         )  # fmt: skip
         settings = options.settings(self._pipeline.snapshot)
-        run = SnapshotRun(job, self._sink, settings, self._pace)
+        run = SnapshotRun(job, self._sink, settings, self._pace, self._statements)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)
 
     def _present(self, snapshot_id: str) -> RunRecord:

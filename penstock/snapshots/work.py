@@ -32,6 +32,7 @@ class SnapshotPlan:
     start: int
     created: str | None = None
     gap: str = ""
+    statements: str = ""  # the identity of those that its rows came through
 
 
 class SnapshotPart(NamedTuple):

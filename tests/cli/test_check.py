@@ -79,12 +79,6 @@ def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Da
     whole = file.read_text()
     file.write_text(whole + "snapshot: {max_age: 1m}\n")
     assert check(file).exit_code == 0
-    transform = "transform: [{sql: SELECT * FROM changes}]\n"
-    file.write_text(whole + transform)
-    assert "snapshots: there are none: their rows would go around transform" in check(file).output
-    file.write_text(whole + transform + "snapshot: initial\n")
-    found = check(file)
-    assert found.exit_code != 0 and "do not go through transform" in found.output
 
 
 @pytest.mark.live

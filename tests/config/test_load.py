@@ -359,22 +359,3 @@ def test_a_pipeline_that_hosts_cannot_share_says_why(changed: dict[str, Any], sa
 def test_without_exactly_once_hosts_may_share_any_subject() -> None:
     sink = {**SHARED["sink"], "subject": "s.{collection}", "delivery": "deduplicated"}
     assert parse_pipeline(json.dumps({**SHARED, "sink": sink}), environment={}).share
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"snapshot": "initial"}, "snapshot.initial"),
-        ({"backends": [POSTGRES | {"start": "snapshot"}]}, "start: snapshot of backend default"),
-        ({"backends": [POSTGRES | {"on_gap": "resnapshot"}]}, "on_gap: resnapshot of backend def"),
-        ({"backends": [{"type": "memory"}, POSTGRES | {"name": "b", "start": "snapshot"}]}, "d b"),
-    ],
-)
-def test_rows_of_snapshots_do_not_go_around_a_transform(changed: dict[str, Any], says: str) -> None:
-    given = {"backends": [POSTGRES], "sink": SHARED["sink"], **changed}
-    for backend, name in zip(given["backends"], "ab", strict=False):
-        backend.setdefault("name", "default" if len(given["backends"]) == 1 else name)
-    parse_pipeline(json.dumps(given), environment={})
-    given["transform"] = [{"sql": "SELECT * FROM changes"}]
-    with pytest.raises(SettingsError, match=f"{says}.* do not go through transform"):
-        parse_pipeline(json.dumps(given), environment={})

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+import uuid
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.position import Place
 from penstock.replica.fold import Fold
 from tests.pipeline.running import Run, document, eventually, messages, running, slot_of
 from tests.servers import Database, Nats
+from tests.slots import drop_slot
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
@@ -127,3 +129,71 @@ def chunk_rows(connection: Connection, table: str, meta: dict[str, Any]) -> list
 
 def is_the_last(message: Stored | None) -> bool:
     return message is not None and ormsgpack.unpackb(message.payload)["document_id"] == "-1"
+
+
+@pytest.mark.timeout(600)
+def test_nothing_goes_around_a_transform(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    """Whatever asks for a snapshot: no stream and no bucket has what the statements mask, nor rows
+    of a table that they leave out."""
+    masked, left_out = f"masked-{uuid.uuid4().hex}", f"left-out-{uuid.uuid4().hex}"
+    table, secrets = f"people_{database.name}", f"secrets_{database.name}"
+    database.execute(
+        f"CREATE TABLE {table} (id int PRIMARY KEY, ssn text);"
+        f"CREATE TABLE {secrets} (id int PRIMARY KEY, what text);"
+        f"INSERT INTO {table} SELECT n, '{masked}' FROM generate_series(1, 3000) n;"
+        f"INSERT INTO {secrets} SELECT n, '{left_out}' FROM generate_series(1, 100) n;"
+        "CREATE PUBLICATION pub FOR ALL TABLES"
+    )
+    sql = (
+        "SELECT * EXCEPT (after), regexp_replace(after, 'masked-[0-9a-f]+', '***') AS after"
+        f" FROM changes WHERE collection <> '{secrets}'"
+    )
+    pipeline = document(
+        tmp_path, database, nats, stream, transform=[{"sql": sql}],
+        snapshot={"initial": True, "chunk_rows": 200},
+    )  # fmt: skip
+    pipeline["backends"][0]["on_gap"] = "resnapshot"
+    connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 60}))
+
+    def done(count: int) -> bool:
+        found = run.status()["backends"][0]["snapshots"]["runs"]
+        assert set(found) <= {"done"}
+        return int(found.get("done", 0)) >= count
+
+    with closing(connection), running(tmp_path, pipeline) as run:
+        connection.open()
+        eventually(lambda: done(2), run=run)  # the initial ones
+        database.execute(f"UPDATE {table} SET ssn = ssn || ' changed' WHERE id = 1")
+        database.execute(f"INSERT INTO {secrets} VALUES (0, '{left_out}')")
+        eventually(lambda: messages(nats, stream), run=run)
+        meta = snapshot(run, table, connection)
+        assert meta["row_count"] == 3000
+        rows = {row["id"]: row["ssn"] for row in chunk_rows(connection, table, meta)}
+        assert rows == {1: "*** changed"} | dict.fromkeys(range(2, 3001), "***")
+        assert snapshot(run, secrets, connection)["row_count"] == 0
+        assert "no row of a snapshot comes through transform" in run.log
+        drop_slot(database, f"slot_{database.name}", taken=True)
+        eventually(lambda: done(6), run=run)  # those after the gap
+        eventually(lambda: "lost changes are mended" in run.log, run=run)
+        assert run.stop() == 0
+        stored = everything(JetStream(connection))
+    changed = {subject for name, subject, _ in stored if name == stream}
+    assert {table in subject for subject in changed} == {True}
+    assert len([1 for *_, body in stored if b"***" in body]) > 3 * 3000 // 200
+    for where, subject, body in stored:
+        assert masked.encode() not in body and left_out.encode() not in body, (where, subject)
+    assert masked not in run.log and left_out not in run.log
+
+
+def everything(api: JetStream) -> list[tuple[str, str, bytes]]:
+    """(stream, subject, headers and body) of all that the server has; buckets are streams."""
+    found: list[tuple[str, str, bytes]] = []
+    for name in api._call("STREAM.NAMES", {})["streams"]:
+        sequence = 0
+        while message := api.next(name, ">", sequence + 1):
+            sequence = message.sequence
+            whole = repr(message.headers).encode() + message.payload
+            found.append((name, message.subject, whole))
+    return found

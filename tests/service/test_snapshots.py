@@ -3,7 +3,7 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import Any
 
 import orjson
 import psycopg
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from penstock.cli import main
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import Unavailable
+from penstock.errors import SettingsError, Unavailable
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
 from penstock.nats.api import JetStream, Stored
@@ -29,6 +30,7 @@ from penstock.position import START, Bookmark, PartitionId
 from penstock.service.snapshots import Snapshots
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
+from penstock.snapshots.statements import Statements
 from tests.servers import Database, Nats
 from tests.snapshots.gate import Gate
 
@@ -72,10 +74,10 @@ class Desk:
         self.service: Snapshots | None = None
         self.is_ours = True
 
-    def start(self) -> None:
+    def start(self, statements: Statements | None = None) -> None:
         self.is_ours = True
         self.service = Snapshots(self.pipeline, "me", is_ours=lambda: self.is_ours)
-        self.service.start()
+        self.service.start(statements)
         self.until(self._answers)
 
     def _answers(self) -> bool:
@@ -174,6 +176,56 @@ def test_a_request_is_answered_and_the_meta_comes(
     schema = Bucket(desk.connection, "schemas").get(table)
     assert schema is not None
     assert orjson.loads(schema.value or b"")["version"] == meta["schema_version"]
+
+
+class Masking:
+    """Statements that replace every row."""
+
+    refusal, identity = "", "masking"
+
+    def made(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
+        assert set(batch["operation"].to_pylist()) == {"READ"}
+        made = pa.Table.from_batches([batch]).select(list(columns))
+        masked = pa.array([orjson.dumps({**orjson.loads(row), "v": "***"}).decode()
+                           for row in batch["after"].to_pylist()])  # fmt: skip
+        return made.set_column(made.schema.names.index("after"), "after", masked)
+
+
+def test_a_snapshot_that_began_without_a_transform_is_read_anew_through_it(
+    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = table_in(database, 4000)
+    desk, gate = desk_of(chunk_rows=20, slots=1), Gate(monkeypatch, "init.snap.", 40)
+    desk.start()
+    snapshot_id = desk.accepted(table)
+    gate.reached()
+    desk.is_ours = False
+    gate.open()
+    desk.stop()
+    monkeypatch.undo()
+    assert len(desk.chunks(table, snapshot_id)) > 30
+    document = orjson.loads(desk.file.read_bytes()) | {"transform": [{"sql": "any"}]}
+    desk.pipeline = parse_pipeline(orjson.dumps(document).decode())
+    desk.start(Masking())
+    record = desk.ended(snapshot_id)
+    assert (record.state, record.rows) == ("done", 4000)
+    chunks = [orjson.loads(one.payload)["data"] for one in desk.chunks(table, snapshot_id)]
+    assert {row["v"] for rows in chunks for row in rows} == {"***"}
+    assert sorted(row["id"] for rows in chunks for row in rows) == list(range(1, 4001))
+
+
+def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
+    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Masking, "refusal", "does what it must not")
+    for more, says in (
+        ({"initial": True}, "snapshot.initial"),
+        ({"backend": {"start": "snapshot"}}, "start: snapshot of backend shop"),
+        ({"backend": {"on_gap": "resnapshot"}}, "on_gap: resnapshot of backend shop"),
+    ):
+        pipeline = desk_of(**more).pipeline
+        with pytest.raises(SettingsError, match=f"{says} takes snapshots, and transform does what"):
+            Snapshots(pipeline, "me").start(Masking())
 
 
 def test_rows_do_not_go_around_a_transform(

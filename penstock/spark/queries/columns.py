@@ -55,6 +55,27 @@ def unread(source: DataFrame, made: DataFrame) -> frozenset[str]:
     )
 
 
+def other_step(made: DataFrame) -> str:
+    """What the plan of `made`, from `no_changes`, does besides selecting rows and computing
+    columns; "" if that is all."""
+    try:
+        return _other(_plan(made))
+    except Py4JError:
+        return "a plan that cannot be analysed"
+
+
+def _other(plan: Any) -> str:
+    while True:
+        children = list(_each(plan.children()))
+        if [child.nodeName() for child in children] == ["OneRowRelation"]:
+            return ""
+        if plan.nodeName() not in _PLAIN or len(children) != 1:
+            return str(plan.nodeName())
+        if plan.subqueriesAll().size():
+            return "a subquery"
+        (plan,) = children
+
+
 def _plan(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
@@ -63,12 +84,12 @@ def _read(plan: Any) -> set[int] | None:
     """The columns that a plan computes with, by their expression ids; None for a plan with other
     nodes than those of `_PLAIN`."""
     read: set[int] = set()
+    if _other(plan):
+        return None
     while True:
         children = list(_each(plan.children()))
         if [child.nodeName() for child in children] == ["OneRowRelation"]:
             return read  # the source
-        if plan.nodeName() not in _PLAIN or len(children) != 1 or plan.subqueriesAll().size():
-            return None
         for expression in _each(plan.expressions()):
             if expression.getClass().getSimpleName() != "AttributeReference":
                 read |= {each.exprId().id() for each in _each(expression.references().toSeq())}

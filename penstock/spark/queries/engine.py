@@ -17,6 +17,7 @@ from penstock.native import describe
 from penstock.ops.board import Board
 from penstock.spark.queries.executors import counting, listening
 from penstock.spark.queries.query import mode, start_query
+from penstock.spark.queries.statements import SparkStatements
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
 from penstock.spark.session.session import close_session, kill_jvm, make_active, open_session
@@ -88,6 +89,11 @@ class Engine(Closes):
         if self._is_stopping() and opening.exception() is not None:
             raise EngineLost("the service was stopped while Spark started")
         return opening.result()
+
+    def statements(self) -> SparkStatements:
+        """The pipeline's statements, for rows of snapshots."""
+        with talking_to_java():
+            return SparkStatements(self.open(), self._pipeline)
 
     def query(self, backend: Backend) -> Supervised:
         """The backend's query, not started yet."""

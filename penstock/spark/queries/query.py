@@ -64,9 +64,9 @@ def start_query(
     frame = spark.readStream.format("penstock").options(**source).load()
     if late:
         read = stub_schema(schema(), late).names
-        frame = _transformed(spark, pipeline, with_unread(frame)).select(*read)
+        frame = transformed(spark, pipeline, with_unread(frame)).select(*read)
     else:
-        frame = _transformed(spark, pipeline, frame)
+        frame = transformed(spark, pipeline, frame)
     shutil.rmtree(run / f"checkpoint-{backend.name}-{attempt - 1}", ignore_errors=True)
     checkpoint = run / f"checkpoint-{backend.name}-{attempt}"
     trigger = pipeline.spark.trigger
@@ -184,7 +184,7 @@ def _late(spark: SparkSession, pipeline: Pipeline) -> frozenset[str]:
     if not _has_depot(spark, pipeline):
         return frozenset()
     source = no_changes(spark)
-    made = _transformed(spark, pipeline, source)
+    made = transformed(spark, pipeline, source)
     if any(made.columns.count(name) != 1 for name in COLUMNS):
         return frozenset()  # the sink says what is wrong with that
     late = unread(source, made)
@@ -204,7 +204,8 @@ def _depot(run: Path, backend: Backend, attempt: int, late: Collection[str]) -> 
     return folder | ({"late": ",".join(sorted(late))} if late else {})
 
 
-def _transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+def transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> DataFrame:
+    """What the pipeline's statements make of changes. Raises SettingsError."""
     for step in pipeline.transform:
         frame.createOrReplaceTempView("changes")
         try:
