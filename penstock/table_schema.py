@@ -1,7 +1,7 @@
 """The schema of a table as a value: what is published of it beside its changes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +21,11 @@ class TableSchema:
     changes of the table have as theirs. `suspended`: why the changes of the table are not stored;
     "" for one that is followed, None where it is not known. `is_of_documents`: rows are whole
     documents, and only the columns of their key are known.
+
+    `state` is what decides about rows besides columns, and no log announces: where a table is
+    published, by which index its rows are identified, its partitions; docs/reference/messages.md
+    has its fields. `origin`: the backend and its database, as messages have them. A schema that
+    `is_current` is of the catalogue; any other is of a message of the log that is older than it.
     """
 
     schema: str
@@ -32,6 +37,9 @@ class TableSchema:
     relation_id: int | None = None
     suspended: str | None = None
     is_of_documents: bool = False
+    origin: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    is_current: bool = True
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""
@@ -46,4 +54,8 @@ class TableSchema:
             "pipeline": pipeline,
             "timestamp": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "columns": list(self.columns),
+            "relation_id": self.relation_id,
+            "origin": self.origin,
+            "state": dict(self.state),
+            "current": self.is_current,
         }

@@ -288,8 +288,8 @@ class Feed(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """What is wrong with the source as a whole, by what the last calls found; does no I/O.
-        Plain JSON: `state` ("disabled", "throttled", or "" for nothing), `message` for people, and
-        `at_risk` (why history may soon be lost)."""
+        Plain JSON: `state` ("disabled", "throttled", "unknown_types", or "" for nothing), `message`
+        for people, and `at_risk` (why history may soon be lost)."""
         ...
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:

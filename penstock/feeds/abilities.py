@@ -116,10 +116,15 @@ class ListsSchemas(Protocol):
 class AnnouncesSchemas(ListsSchemas, Protocol):
     """A feed whose source announces the schema of a table before its changes."""
 
-    def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
+    def announce_schemas(
+        self,
+        record: Callable[[TableSchema], None],
+        history: Callable[[str, str], Sequence[Mapping[str, Any]]] = ...,
+    ) -> None:
         """From now on followings call `record`, in the thread that reads, for each schema that the
         source announces, and return pages with changes of it only afterwards. What it raises, their
-        `read` raises. A pickled copy calls nothing."""
+        `read` raises. `history` gives the documents that were stored of a table (its schema and
+        name), the oldest first. A pickled copy calls nothing."""
         ...
 
 

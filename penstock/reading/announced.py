@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.sinks import SchemaStore
@@ -22,6 +24,15 @@ class Announced:
         self._missing: dict[TableName, TableSchema] = {}
         self._try_at = 0.0  # monotonic seconds
         self._has_failed = False
+
+    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
+        """The documents that are stored of a table, the oldest first. Raises Unavailable."""
+        try:
+            return self._store.history(schema, table)
+        except Unavailable:
+            raise
+        except PenstockError:
+            return ()
 
     def __call__(self, schema: TableSchema) -> None:
         self._missing[schema.name] = schema

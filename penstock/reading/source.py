@@ -120,7 +120,8 @@ class Source:
         settings, feed = read_source(options)
         store = settings.target.schemas(settings.pipeline)
         if store is not None and isinstance(feed, AnnouncesSchemas):
-            feed.announce_schemas(Announced(store))
+            announced = Announced(store)
+            feed.announce_schemas(announced, announced.history)
         if settings.positions is None:
             return cls(settings, feed, None)
         if settings.share is not None:

@@ -21,6 +21,7 @@ from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
 from penstock.replica.catalog import Catalog, PublishedTable
 from penstock.replica.chunks import body_of, differs, loaded
+from penstock.replica.differences import difference_since
 from penstock.replica.documents import chunk_rows
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import RowCoder
@@ -154,6 +155,9 @@ class Bootstrap:
             if meta["snapshot_id"] > self.table.snapshot_id and not _is_partial(meta):
                 self.follow(meta["snapshot_id"])
             return None
+        if problem := self._difference_since(meta):
+            self._fail(f"after the snapshot {meta['snapshot_id']}: {problem}")
+            return None
         self._prepare(meta["schema_version"])
         if problem := differs(meta, list(self._chunks.values())):
             if self._readings == 1:
@@ -170,6 +174,7 @@ class Bootstrap:
             cursor=self.table.cursor or str(meta["position"]).rpartition(":")[0],
             sequence=int(meta["start_sequence"]) - 1, places={},
             relation_id=meta.get("relation_id"), losses=meta.get("losses") or "",
+            revision=int(meta.get("schema_revision") or 0),
         )  # fmt: skip
         is_one_point = meta.get("exact") and self.table.cursor == self.table.settled
         self._target.finish(found, meta["row_count"] if is_one_point else None)
@@ -238,7 +243,13 @@ class Bootstrap:
             return None
         if _is_of_another(meta, stream):
             return None
-        return str(meta["snapshot_id"])
+        return None if self._difference_since(meta) else str(meta["snapshot_id"])
+
+    def _difference_since(self, meta: Mapping[str, Any]) -> str:
+        """Why the table may have other rows than a snapshot and the changes after it; "" if not."""
+        revision = int(meta.get("schema_revision") or 0)
+        history = Catalog(self._connection).history(self.announced.key)
+        return difference_since(revision, history) if revision else ""
 
     def follow(self, snapshot_id: str) -> None:
         """This one is loaded: it runs, or is complete."""

@@ -18,11 +18,30 @@ _HINT = "the pipeline makes it when it starts, if its source has snapshots; is i
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision of a table's key; its document is None where the table left the bucket."""
+
+    revision: int
+    document: Mapping[str, Any] | None
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the table was otherwise already when it was stored."""
+        return self.document is not None and not self.document.get("current", True)
+
+
+@dataclass(frozen=True, slots=True)
 class PublishedTable:
     """A table as its key in the bucket and the document under it have it."""
 
     key: str
     document: Mapping[str, Any]
+    revision: int = 0
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the table was otherwise already when it was stored."""
+        return Revision(self.revision, self.document).is_past
 
     @property
     def pipeline(self) -> str:
@@ -79,16 +98,19 @@ class Catalog:
 
     def tables(self) -> dict[str, PublishedTable]:
         """All that there are, by their keys."""
-        found = {entry.key: _read(entry.value) for entry in self._bucket.entries()}
-        return {key: PublishedTable(key, document) for key, document in found.items() if document}
+        found = {each.key: (_read(each.value), each.revision) for each in self._bucket.entries()}
+        return {
+            key: PublishedTable(key, one, number) for key, (one, number) in found.items() if one
+        }
+
+    def history(self, key: str) -> list[Revision]:
+        """All that the bucket has of a table, the oldest first."""
+        return [Revision(each.revision, _read(each.value)) for each in self._bucket.history(key)]
 
     def version(self, key: str, version: str) -> Mapping[str, Any] | None:
         """The document of one version of a table; None if the bucket does not have it."""
-        for entry in reversed(self._bucket.history(key)):
-            document = _read(entry.value)
-            if document and document["version"] == version:
-                return document
-        return None
+        found = (each.document for each in reversed(self.history(key)))
+        return next((one for one in found if one and one["version"] == version), None)
 
 
 def chosen(

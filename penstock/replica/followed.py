@@ -10,6 +10,7 @@ from typing import Any, Literal
 from penstock.errors import PenstockError, SettingsError
 from penstock.nats.consumers import Delivered
 from penstock.position import Place
+from penstock.replica.differences import difference
 from penstock.replica.documents import is_renamed_to, row_change
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
@@ -144,6 +145,10 @@ class Followed:
         if sequence > self.table.sequence:
             self.table = replace(self.table, sequence=sequence)
 
+    def saw(self, revision: int) -> None:
+        """Its rows are right under this document, unless it has a problem."""
+        self.table = replace(self.table, revision=revision)
+
     def _flush(self) -> None:
         if self._plan is not None:
             self._work.append((self.table, self._plan.steps()))
@@ -160,6 +165,10 @@ class Followed:
         """Whether the change is of the table and of the columns that we know, or of those that
         follow from them."""
         table = self.table
+        called = body.get("schema") or table.schema, body.get("collection") or table.table
+        if called != (table.schema, table.table):
+            self.problem = "it was renamed"
+            return False
         identity = body.get("relation_id")
         if identity is not None and identity != table.relation_id:
             if table.relation_id is not None:
@@ -173,31 +182,24 @@ class Followed:
             if not self._names.issuperset(body.get("data") or ()):
                 self.problem = "it has other columns"
             return not self.problem
-        found = self._schema_of(version)
-        if found is None:
-            self.problem = f"the bucket schemas does not have its version {version}"
+        was, found = self._schema_of(table.version), self._schema_of(version)
+        if was is None or found is None:
+            lacking = version if found is None else table.version
+            self.problem = f"the bucket schemas does not have its version {lacking}"
             return False
-        return self._alter(table.with_schema(found))
+        # Rows to be restored have the columns of the snapshot.
+        self.problem = "its columns changed" if table.is_torn else difference(was, found)
+        if not self.problem:
+            self._alter(table.with_schema(found))
+        return not self.problem
 
-    def _alter(self, new: MirrorTable) -> bool:
-        """Columns that go, and columns that are null in all rows that there are, need no snapshot.
-        A column that is renamed is one that goes and another that comes, with values."""
+    def _alter(self, new: MirrorTable) -> None:
+        """Columns that go, and columns that are null in all rows that there are, need no
+        snapshot."""
         old = {column.name: column for column in self.table.columns}
         now = {column.name: column for column in new.columns}
         added = [column for column in new.columns if column.name not in old]
         gone = [column for name, column in old.items() if name not in now]
-        changed = [
-            name for name in old if name in now and old[name].data_type != now[name].data_type
-        ]
-        # A column that was dropped and added again is the last.
-        moved = [name for name in old if name in now] != [name for name in now if name in old]
-        torn = self.table.is_torn  # the rows to be restored have the columns of the snapshot
-        if torn or new.key != self.table.key or changed or moved or (added and gone):
-            self.problem = "its columns changed"
-        elif any(column.filled for column in added):
-            self.problem = "a new column has values in old rows"
-        if self.problem:
-            return False
         kept = [column for column in self.table.kept if column.name not in now]
         back = {column.name for column in self.table.kept} & now.keys()
         drops = [column.name for column in gone] if self._dropped == "drop" else []
@@ -207,7 +209,6 @@ class Followed:
         if added or drops or back:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names = frozenset(self.table.names)
-        return True
 
 
 _FIRST = Place("", -1)

@@ -10,12 +10,10 @@ State = Literal["loading", "live"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorColumn:
     """A column as the source has it. `data_type` is as PostgreSQL writes it, and `base_type` the
-    type that its values are of: of a domain the type under it. `filled`: rows that
-    are older than the column have another value in it than null."""
+    type that its values are of: of a domain the type under it."""
 
     name: str
     data_type: str
-    filled: bool = False
     base_type: str = ""
 
     @property
@@ -25,13 +23,11 @@ class MirrorColumn:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """From a column of the bucket `schemas`."""
-        has_default = document.get("column_default") is not None
+        """From a column of the bucket `schemas`, or of a stored table."""
         return cls(
             name=document["name"],
             data_type=document["data_type"],
             base_type=document.get("base_type") or "",
-            filled=has_default or not document.get("is_nullable", True),
         )
 
 
@@ -46,6 +42,8 @@ class MirrorTable:
     subject (and of each partition), which a writer that repeats itself sends again. `kept`: columns
     that the source does not have any more. `document`: the column that has whole documents, where
     the source has these; then those of the key are JSON text. `losses`: of the snapshot's meta.
+    `revision`: the newest document of the bucket `schemas` that its rows are right under.
+    `origin`: the backend and database of its changes, where the document names them.
     """
 
     name: str
@@ -59,6 +57,8 @@ class MirrorTable:
     document: str = ""
     version: str = ""
     relation_id: int | None = None
+    revision: int = 0
+    origin: str = ""
     state: State = "loading"
     snapshot_id: str = ""
     losses: str = ""
@@ -73,6 +73,15 @@ class MirrorTable:
     def is_torn(self) -> bool:
         """Whether its rows are of several points in the log, and changes between them may come."""
         return bool(self.key) and self.cursor < self.settled
+
+    def is_called(self, backend: str, schema: str, table: str) -> bool:
+        """Whether messages name the table so."""
+        ours = self.backend in ("", backend) and schema in ("", self.schema)
+        return ours and table == self.table
+
+    def is_renamed(self, origin: str, relation_id: int | None) -> bool:
+        """Whether changes of this table, under another name, are its own."""
+        return relation_id is not None and (self.origin, self.relation_id) == (origin, relation_id)
 
     @property
     def has_documents(self) -> bool:
@@ -95,7 +104,7 @@ class MirrorTable:
         """The inverse."""
         known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         for name in ("columns", "kept"):
-            known[name] = tuple(MirrorColumn(**one) for one in known.get(name, ()))
+            known[name] = tuple(MirrorColumn.of(one) for one in known.get(name, ()))
         return cls(**known | {"key": tuple(known.get("key", ()))})
 
     def with_schema(self, document: Mapping[str, Any]) -> "MirrorTable":
@@ -106,7 +115,10 @@ class MirrorTable:
         if whole:
             columns = tuple(MirrorColumn(name=name, data_type="text") for name in key)
             columns += (MirrorColumn(name=whole, data_type="json"),)
-        return replace(self, columns=columns, key=key, document=whole, version=document["version"])
+        return replace(
+            self, columns=columns, key=key, document=whole, version=document["version"],
+            origin=document.get("origin") or "",
+        )  # fmt: skip
 
 
 def _beside(key: Sequence[str]) -> str:

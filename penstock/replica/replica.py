@@ -213,6 +213,7 @@ class Replica(Closes):
                 self._load(each, table)
                 self._set_aside(each.key, error)
         self._is_open = True
+        self._live.find_changed(self._announced)
         self._live.find_hole(self.status)
         self._reload()
 
@@ -265,6 +266,7 @@ class Replica(Closes):
         catalog = Catalog(self._connection)
         if (revision := catalog.revision) != self._revision:
             self._revision, self._announced = revision, catalog.tables()
+            self._live.find_changed(self._announced)
             known = {table.name for table in self.tables} | self._loading.keys()
             for each in self._wanted() if self._announced else ():
                 if each.key not in known:

@@ -16,6 +16,7 @@ from penstock.nats.consumers import Delivered
 from penstock.nats.settings import NatsSettings
 from penstock.replica.bootstrap import Loading, last_meta
 from penstock.replica.catalog import Catalog, PublishedTable
+from penstock.replica.differences import difference_since
 from penstock.replica.documents import is_renamed_to
 from penstock.replica.followed import POSITION, VERSION, Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
@@ -62,7 +63,7 @@ class LiveTables(Closes):
         self._server, self._connection, self._target = server, connection, target
         self._dropped = dropped
         self._live: dict[str, Followed] = {}
-        self._called: dict[tuple[str, str, str], Followed | None] = {}  # by messages
+        self._called: dict[tuple[Any, ...], Followed | None] = {}  # by messages
         self._reader: TailReader | None = None
         self._init_end = -1  # of the stream of snapshots, when it was looked at last
 
@@ -212,21 +213,16 @@ class LiveTables(Closes):
         return [each for each in self._live.values() if is_renamed_to(each.table, body)]
 
     def _of(self, body: Mapping[str, Any]) -> Followed | None:
-        called = body["backend"], body.get("schema") or "", body.get("collection") or ""
+        schema, table = body.get("schema") or "", body.get("collection") or ""
+        called = body["backend"], schema, table, body.get("relation_id")
         try:
             return self._called[called]
         except KeyError:
-            backend, schema, table = called
-            found = self._called[called] = next(
-                (
-                    each
-                    for each in self._live.values()
-                    if each.table.table == table
-                    and each.table.backend in ("", backend)
-                    and schema in ("", each.table.schema)
-                ),
-                None,
-            )
+            live = self._live.values()
+            named = [each for each in live if each.table.is_called(*called[:3])]
+            origin = f"{body['backend']}/{body.get('database')}"
+            same = [each for each in live if each.table.is_renamed(origin, called[3])]
+            found = self._called[called] = next(iter(named or same), None)
             return found
 
     def find_hole(self, status: ReplicaStatus) -> None:
@@ -268,6 +264,20 @@ class LiveTables(Closes):
                 each.newer = meta["snapshot_id"]
         self._init_end = end
         if any(each.newer for each in self._live.values()):
+            self._store(())
+
+    def find_changed(self, announced: Mapping[str, PublishedTable]) -> None:
+        """Tables whose rows may be others without a change in the stream: by their documents."""
+        catalog = Catalog(self._connection)
+        for each in self._live.values():
+            known, revision = announced.get(each.table.name), each.table.revision
+            if known is None or known.is_past or known.revision == revision:
+                continue
+            if revision:  # not of a mirror that did not know it
+                history = catalog.history(each.table.name)
+                each.problem = each.problem or difference_since(revision, history)
+            each.saw(known.revision)
+        if any(each.problem for each in self._live.values()):
             self._store(())
 
     def _lost(self, start: int, end: int) -> None:

@@ -198,9 +198,14 @@ class SchemaStore(Protocol):
     Unavailable where nobody can be reached, and SettingsError (or what else) where the other side
     is there and does not store. Owned by one thread."""
 
-    def put(self, *schemas: TableSchema) -> None:
-        """Stores each, unless the last one of its table has the same version, or this version was
-        put before."""
+    def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
+        """Stores each, unless the last one of its table is the same, or it was put before it by
+        this store. One that is not current is stored only where its version never was. Returns the
+        revisions of the current ones."""
+        ...
+
+    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
+        """The documents that are stored of a table, the oldest first."""
         ...
 
     def remove(self, name: TableName) -> None:

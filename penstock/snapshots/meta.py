@@ -28,6 +28,7 @@ class Meta:
     kept: Kept
     compression: ChunkCompression
     chunks: Sequence[ChunkInfo]
+    revision: int
     selection: RowSelection = WHOLE_TABLE
 
     def publish(self, stream: InitStream, sink: JetStreamSettings) -> None:
@@ -58,6 +59,7 @@ class Meta:
             "batch_count": len(self.chunks),
             "row_count": sum(one["rows"] for one in self.chunks),
             "schema_version": schema.version,
+            "schema_revision": self.revision,
             "relation_id": schema.relation_id,
             "columns": list(self.selection.columns) or [one["name"] for one in schema.columns],
             "where": self.selection.where or None,

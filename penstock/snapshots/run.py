@@ -71,6 +71,7 @@ class SnapshotRun:
         self._gap = ""  # the job's, before the source's snapshot
         self._again: Sequence[Any] = ()  # ranges to be read once more
         self._rows = 0  # that were read under the source's snapshot, of parts that are done
+        self._revision = 0  # of the table's document in the bucket of schemas
         self._is_left = self._is_read = self._is_meta_sent = False
 
     def cancel(self) -> None:
@@ -158,16 +159,23 @@ class SnapshotRun:
             if not taken.mark:
                 raise SettingsError(
                     f"reading {taken.schema.schema}.{taken.schema.table} takes longer than"
-                    " snapshot.max_age, and without a primary key it cannot go on later",
-                    hint="raise snapshot.max_age, or give the table a primary key",
+                    " snapshot.max_age, and cannot go on later: its changes have no key",
+                    hint="raise snapshot.max_age, or give the table a primary key that is not"
+                    " deferrable, and a replica identity",
                 )
             return False
 
     def _begin_on(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Before a snapshot is read: what was read before stays, if the two add up."""
         plan, work = self._work.plan, self._work
-        now = taken.schema.version, self._gap, self._through
-        fits = plan and plan.mark and (plan.version, plan.gap, plan.statements) == now
+        bucket = SchemaBucket(self._sink, self.job.pipeline, self.job.prefix)
+        self._revision = bucket.put(taken.schema)[taken.schema.name]
+        now = taken.schema.version, self._revision, self._gap, self._through
+        fits = (
+            plan is not None
+            and plan.mark
+            and (plan.version, plan.revision, plan.gap, plan.statements) == now
+        )
         if plan is not None and fits:
             done = [plan.ranges[number] for number in sorted(work.done)]
             again = taken.written_since(done, plan.mark)
@@ -224,7 +232,6 @@ class SnapshotRun:
 
     def _take(self, stream: InitStream, taken: TableSnapshot, start: Start) -> None:
         settings = self._settings
-        SchemaBucket(self._sink, self.job.pipeline, self.job.prefix).put(taken.schema)
         room = stream.room  # asked once: a worker's first connection may find no server
         size = min(settings.chunk_bytes, room)
         self._rows = 0
@@ -254,6 +261,7 @@ class SnapshotRun:
                 ranges=ranges, version=taken.schema.version, mark=taken.mark, lsn=taken.lsn,
                 position=taken.position, start=sequence, created=created, gap=self._gap,
                 statements=self._through,
+                revision=self._revision,
             )  # fmt: skip
             if job.pipeline and plan.mark and len(ranges) > 1:
                 Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
@@ -364,6 +372,7 @@ class SnapshotRun:
         plan = replace(self._work.plan, position=position, lsn=lsn)
         meta = Meta(
             name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
+            revision=self._revision,
             is_exact=taken.is_exact, kept=kept, compression=self._compression(),
             chunks=self._work.all_chunks(), selection=self.job.selection,
         )  # fmt: skip

@@ -22,7 +22,7 @@ ChunkInfo = dict[str, Any]  # an entry of the meta's `chunks`
 class SnapshotPlan:
     """How a table was cut, and by which snapshot: `mark` is that one's (see
     `feeds.TableSnapshot`), `start` the meta's `start_sequence`, `created` its
-    `stream_created`, `gap` the job's before it began."""
+    `stream_created`, `gap` the job's before it began, `revision` the table's document's."""
 
     ranges: Sequence[Any]
     version: str
@@ -33,6 +33,7 @@ class SnapshotPlan:
     created: str | None = None
     gap: str = ""
     statements: str = ""  # the identity of those that its rows came through
+    revision: int = 0
 
 
 class SnapshotPart(NamedTuple):

@@ -25,14 +25,15 @@ TABLE = MirrorTable(
     columns=(MirrorColumn(name="a", data_type="integer"),), key=("a",), state="live",
     cursor="00000000/00000010", sequence=3,
 )  # fmt: skip
+COLUMNS = (
+    {"name": "a", "data_type": "integer", "type": 23, "number": 1, "key": True,
+     "has_missing": False, "is_generated": False},
+    {"name": "b", "data_type": "text", "type": 25, "number": 2, "key": False,
+     "has_missing": False, "is_generated": False},
+)  # fmt: skip
 SCHEMAS = {
-    "v2": {
-        "version": "v2",
-        "columns": [
-            {"name": "a", "data_type": "integer", "key": True, "is_nullable": False},
-            {"name": "b", "data_type": "text", "key": False, "is_nullable": True},
-        ],
-    }
+    f"v{n}": {"version": f"v{n}", "columns": COLUMNS[:n], "state": {"last_number": n}}
+    for n in (1, 2)
 }
 
 
@@ -192,11 +193,17 @@ def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -
 
 def test_columns_in_another_order_are_other_columns() -> None:
     """`b` was dropped and added again: its old values are gone."""
-    kinds = {"a": "integer", "b": "text", "c": "text"}
-    columns = tuple(MirrorColumn(name=name, data_type=kind) for name, kind in kinds.items())
-    other = [{"name": name, "data_type": kinds[name], "key": name == "a"} for name in "acb"]
+    columns = tuple(MirrorColumn(name=name, data_type="text") for name in "abc")
     table = replace(TABLE, columns=columns)
-    schemas = {"v2": {"version": "v2", "columns": other}}
+    schemas = {
+        version: {"version": version, "columns": [
+            {"name": name, "data_type": "text", "key": name == "a", "number": number}
+            for name, number in numbers.items()
+        ]}
+        for version, numbers in (
+            ("v1", {"a": 1, "b": 2, "c": 3}), ("v2", {"a": 1, "c": 3, "b": 4}),
+        )
+    }  # fmt: skip
     found = Followed(table, lambda _: {}, schemas.get, dropped="drop")
     found.add(*message(1, "00000000/00000021:0", schema_version="v2"))
     assert found.problem == "its columns changed"

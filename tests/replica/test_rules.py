@@ -52,6 +52,24 @@ def test_truncate_empties_and_what_comes_after_stays(
     same(database, target, "people")
 
 
+def test_rows_whose_keys_pass_through_each_other_in_one_statement(
+    database: Database, world_of: MakeWorld, target: str
+) -> None:
+    """A deferrable key is judged at the end of the statement: it is no key."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY DEFERRABLE, a text);"
+        "ALTER TABLE t REPLICA IDENTITY FULL;"
+        "INSERT INTO t SELECT n, 'a' || n FROM generate_series(1, 5) n"
+    )
+    world = world_of().start()
+    world.mirror(target)
+    database.execute("UPDATE t SET id = CASE id WHEN 1 THEN 2 WHEN 2 THEN 1 ELSE id END")
+    database.execute("UPDATE t SET id = id + 1; DELETE FROM t WHERE id = 3")
+    mirror = world.mirror(target)
+    same(database, target, "t")
+    assert (mirror.status.snapshots, mirror.copies[0].key) == (0, ())
+
+
 def test_rows_without_a_key_are_counted(
     database: Database, world_of: MakeWorld, target: str
 ) -> None:

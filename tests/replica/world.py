@@ -174,7 +174,8 @@ class Pump(threading.Thread):
     def _run(self) -> None:
         feed, sink = self.world.feed, JetStreamSink(self.world.settings)
         if isinstance(feed, AnnouncesSchemas):
-            feed.announce_schemas(Announced(SchemaBucket(self.world.settings, "shop")))
+            announced = Announced(SchemaBucket(self.world.settings, "shop"))
+            feed.announce_schemas(announced, announced.history)
         decoder = feed.decoder(sink.images)
         with closing(self._following()) as following:
             while not self._over.is_set():

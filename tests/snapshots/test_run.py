@@ -259,11 +259,12 @@ def test_no_snapshot_of_the_source_lasts_longer_than_max_age(
     assert len(places) == 1 or min(places) == world.meta(table)["lsn"]
 
 
-def test_max_age_ends_the_run_of_a_table_without_a_key(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("without", ["DROP CONSTRAINT {}_pkey", "REPLICA IDENTITY NOTHING"])
+def test_max_age_ends_the_run_of_a_table_whose_changes_have_no_key(
+    without: str, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 2)
-    world.database.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
+    world.database.execute(f"ALTER TABLE {table} {without.format(table)}")
     settings = SnapshotSettings(chunk_bytes=4096, slots=1, max_age=3)
     run = SnapshotRun(world.job(table), world.sink, settings)
     with ThreadPoolExecutor() as pool:
@@ -272,7 +273,7 @@ def test_max_age_ends_the_run_of_a_table_without_a_key(
         deadline = run._ends_at
         until(lambda: time.monotonic() > deadline)
         gate.open()
-        with pytest.raises(SettingsError, match="and without a primary key"):
+        with pytest.raises(SettingsError, match="its changes have no key"):
             running.result(60)
     assert world.chunks(run) == []
 

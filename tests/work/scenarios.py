@@ -146,7 +146,7 @@ def framing(rows: int) -> Callable[[], object]:
                 PartitionId("shop"),
                 after=None,
                 limits=PageLimits(size=1 << 30, rows=1 << 30),
-                describe=lambda raw: KnownRelation(raw=raw),
+                describe=lambda raw, *_: KnownRelation(raw=raw),
                 relations={},
             ),
             progress=LogProgress(),

@@ -1,4 +1,4 @@
-"""The schemas that a log announces: each of a followed table is recorded once."""
+"""The schemas that a log announces: those of followed tables are recorded before their changes."""
 
 import logging
 import time
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.errors import Malformed, PenstockError
-from penstock.feeds.postgres.schemas import Ask, relation_in, schema_of
+from penstock.feeds.postgres.catalogue import SchemaHistory, no_history
+from penstock.feeds.postgres.pages import KnownRelation
+from penstock.feeds.postgres.schemas import Ask, announced
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.table_schema import TableSchema
-from penstock.wire.pgoutput.schema import schema_version
 
 _AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked again
 
@@ -17,33 +18,36 @@ log = logging.getLogger("penstock")
 
 
 class SchemaAnnouncer:
-    """Calls `record` with each schema once; the feed keeps it, because every reader of a slot is
-    sent all Relation messages anew. A catalogue that does not answer holds up no changes: then a
-    schema is left out, until its next message."""
+    """Calls `record` with the schema that the catalogue has, at each Relation message: the server
+    sends the same one again after changes that only the catalogue shows, such as another filter.
+    `record` passes over what it has. A message that is older than the catalogue is recorded first.
+    Tables that the publication does not send, such as the leaves of a partitioned table that it
+    sends as one, are left out. A catalogue that does not answer holds up no changes: then a schema
+    is left out, until its next message."""
 
-    def __init__(self, settings: PostgresSettings, record: Callable[[TableSchema], None]) -> None:
-        self._settings, self._record = settings, record
-        self._recorded: dict[bytes, str] = {}  # OID -> version
+    def __init__(
+        self,
+        settings: PostgresSettings,
+        record: Callable[[TableSchema], None],
+        history: SchemaHistory = no_history,
+    ) -> None:
+        self._settings, self._record, self.history = settings, record, history
         self._ask_at = 0.0  # monotonic seconds
         self._has_failed = False
 
-    def announce(self, raw: bytes, ask: Ask, position: str | None) -> None:
-        """A Relation message (from `R`, no xid) at this position. Raises what `record` raises."""
-        oid, version = raw[1:5], schema_version(raw)
-        if self._recorded.get(oid) == version or time.monotonic() < self._ask_at:
+    def announce(self, known: KnownRelation, ask: Ask, position: str | None) -> None:
+        """A Relation message at this position. Raises what `record` raises."""
+        if time.monotonic() < self._ask_at:
             return
         try:
-            relation, wanted = relation_in(raw), self._settings.tables
-            if wanted and f"{relation.namespace}.{relation.name}" not in wanted:
-                return
-            schema = schema_of(ask, self._settings, raw)
+            found = announced(ask, self._settings, known)
         except Malformed:
-            return  # the decoder says what is wrong with it
+            return  # the decoder reports what is wrong with it
         except PenstockError as error:
             if not self._has_failed:
                 log.warning("a schema is not stored before its changes: %s", error)
             self._has_failed, self._ask_at = True, time.monotonic() + _AGAIN
             return
         self._has_failed = False
-        self._record(replace(schema, position=position))
-        self._recorded[oid] = version
+        for schema in found:
+            self._record(replace(schema, position=position))

@@ -13,7 +13,7 @@ from penstock.feeds.postgres.walk import Run
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
-from penstock.wire.pgoutput.messages import LogicalMessage, Truncate
+from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, Type
 
 MESSAGE = 30
 """Offset of the pgoutput message in a CopyData: `d`, length, `w`, three int64."""
@@ -64,6 +64,7 @@ class Collector:
         self.cursor = ""
         self._after = after or _NOWHERE
         self._describe = describe
+        self._types: dict[int, Type] = {}
         self.era = era
         self._anchored = anchored
         self._past = False
@@ -131,6 +132,11 @@ class Collector:
         if self.page.count:
             self.page.put(piece)
 
+    def type(self, message: Type, piece: bytes) -> None:
+        """What the log calls a type of the next relation."""
+        self._types[message.oid] = message
+        self.keep(piece)
+
     def truncate(self, message: Truncate, piece: bytes) -> None:
         """As many changes as tables; the reader may have the first of them."""
         tables = [oid.to_bytes(4, "big") for oid in message.relations]
@@ -156,7 +162,7 @@ class Collector:
         Returns the page that ends here because its rows were of another form.
         """
         oid = raw[1:5]
-        known = self._describe(raw)
+        known = self._describe(raw, self._types, self.transaction.xid)
         cut: list[Page] = []
         if oid in self.page.used and self.relations.get(oid) != known:
             cut = self.flush(now)

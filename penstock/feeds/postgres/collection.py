@@ -17,9 +17,9 @@ from penstock.wire.documents import JsonText
 
 _CURSOR = "penstock_compare"  # at the server: a table need not fit into memory
 _KEY = """
-SELECT a.attname FROM pg_index i JOIN pg_attribute a
-ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY a.attnum"""
+SELECT a.attname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a
+ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = to_regclass(%s) AND i.indisprimary AND i.indimmediate ORDER BY a.attnum"""
 
 
 class _JsonLoader(TextLoader):

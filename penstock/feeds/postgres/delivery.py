@@ -10,7 +10,7 @@ from penstock.errors import Malformed
 from penstock.feeds.postgres.collecting import MESSAGE, Collector
 from penstock.feeds.postgres.streams import StreamedTransaction
 from penstock.page import Page
-from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, decode_message
+from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, Type, decode_message
 
 # The length, the message's tag, the xid, and a row's relation OID.
 _HEAD = struct.Struct(">xI25xB4s4s")
@@ -108,12 +108,12 @@ class TransactionDelivery:
             case b"R":
                 raw = b"R" + piece[MESSAGE + 5 :]
                 return collector.relation(raw, piece, now)
-            case b"Y":
-                collector.keep(piece)
-            case b"T" | b"M" if not gone:
+            case b"T" | b"M" | b"Y" if not gone:
                 message = decode_message(piece[MESSAGE:], streamed=True, lenient=True)
                 if isinstance(message, Truncate):
                     collector.truncate(message, piece)
+                elif isinstance(message, Type):
+                    collector.type(message, piece)
                 elif isinstance(message, LogicalMessage):
                     collector.logical(message, piece)
         return []

@@ -24,6 +24,7 @@ from penstock.feeds import (
     RowSelection,
 )
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
+from penstock.feeds.postgres.catalogue import SchemaHistory, no_history
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -84,6 +85,7 @@ class PostgresFeed:
         self._streaming = settings.streaming
         self._announcer: SchemaAnnouncer | None = None
         self._selection = WHOLE_TABLE
+        self._unknown: dict[str, str] = {}  # tables of which a type is not known: what is missing
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
@@ -184,6 +186,7 @@ class PostgresFeed:
                 on_server_defect=self._do_not_stream,
                 diverged=partial(self._diverged, known_of(mark, after), after),
                 announcer=self._announcer,
+                unknown=self._unknown,
             )
         except BaseException:
             replication.close()
@@ -298,8 +301,9 @@ class PostgresFeed:
         return HistoryLost(gap, hint=HINTS[gap.cause])
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`: what there is to say is the slot's, of its following."""
-        return {}
+        """See `feeds.Feed`: what else there is to say is the slot's, of its following."""
+        unknown = list(self._unknown.values())
+        return {"state": "unknown_types", "message": "; ".join(unknown)} if unknown else {}
 
     def holders(self) -> Sequence[Holder]:
         """See `feeds.KnowsReader`."""
@@ -341,9 +345,11 @@ class PostgresFeed:
         with connect_ordinary(self._settings) as connection, translating("reading the tables"):
             return followed_tables(connection, self._settings)
 
-    def announce_schemas(self, record: Callable[[TableSchema], None]) -> None:
+    def announce_schemas(
+        self, record: Callable[[TableSchema], None], history: SchemaHistory = no_history
+    ) -> None:
         """See `feeds.AnnouncesSchemas`."""
-        self._announcer = SchemaAnnouncer(self._settings, record)
+        self._announcer = SchemaAnnouncer(self._settings, record, history)
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.AnnouncesSchemas`."""

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
-from penstock.feeds.postgres.catalogue import Catalogue
+from penstock.feeds.postgres.catalogue import Catalogue, no_history
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Ordinary, SideConnection
 from penstock.feeds.postgres.failures import is_internal
@@ -27,6 +27,7 @@ from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
+from penstock.wire.pgoutput.messages import Type
 
 _WORTH = 64 * 1024  # bytes that are worth a system call and a pass
 _PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
@@ -67,6 +68,7 @@ class PostgresFollowing:
         on_server_defect: Callable[[], None] = lambda: None,
         diverged: Callable[[], HistoryLost],
         announcer: SchemaAnnouncer | None = None,
+        unknown: dict[str, str] | None = None,
     ) -> None:
         slot, after = begin.slot, begin.after
         self._settings = settings
@@ -94,7 +96,8 @@ class PostgresFollowing:
         )
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
         self._side = SideConnection(settings)
-        self._catalogue = Catalogue(self._side)
+        history = no_history if announcer is None else announcer.history
+        self._catalogue = Catalogue(self._side, history, unknown)
         self._announcer = announcer
         self._heartbeat = Heartbeat(self._side, settings.heartbeat, now)
         self._framer = Framer(
@@ -193,13 +196,14 @@ class PostgresFollowing:
             raise
         return ()
 
-    def _describe(self, raw: bytes) -> KnownRelation:
+    def _describe(self, raw: bytes, types: Mapping[int, Type], xid: int) -> KnownRelation:
         """What to remember of a Relation message; the schema is announced first."""
+        known = self._catalogue.describe(raw, types, xid)
         if self._announcer is not None:
             collector = self._framer.collector
             position = f"{collector.cursor}:{collector.ordinal}" if collector.cursor else None
-            self._announcer.announce(raw, self._side.rows, position)
-        return self._catalogue.describe(raw)
+            self._announcer.announce(known, self._side.rows, position)
+        return known
 
     def _report(self, now: float) -> None:
         acknowledged = self._acknowledged

@@ -245,7 +245,9 @@ class Framer:
             case Relation():
                 self._streams.outdated(piece[MESSAGE + 1 : MESSAGE + 5])
                 return collector.relation(piece[MESSAGE:], piece, now)
-            case Type() | OriginMessage():
+            case Type():
+                collector.type(message, piece)
+            case OriginMessage():
                 collector.keep(piece)
             case Truncate():
                 self._progress.opened(collector.transaction.committed_at)

@@ -5,13 +5,14 @@ say nothing new stay inside; one that changes a relation which the page already 
 so that one relation per table holds for the whole page.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.page import Page
 from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
+from penstock.wire.pgoutput.messages import Type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +28,9 @@ class KnownRelation:
     key: tuple[str, ...] = ()
 
 
-# A Relation message (from `R`, no xid) -> what to remember of it. May ask the catalogue.
-Describe = Callable[[bytes], KnownRelation]
+# A Relation message (from `R`, no xid), the types that the log has named, and the transaction's id
+# -> what to remember of it. May ask the catalogue.
+Describe = Callable[[bytes, Mapping[int, Type], int], KnownRelation]
 
 # OID as its four raw bytes -> the relation in force.
 Relations = dict[bytes, KnownRelation]

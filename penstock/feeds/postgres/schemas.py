@@ -6,21 +6,24 @@ default, only the catalogue knows: as they are now, which may be newer than the 
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import Malformed
+from penstock.feeds.postgres.catalogue import FIRST_OWN, needed, types_of
+from penstock.feeds.postgres.connect import database_name
+from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.table_schema import TableName, TableSchema
+from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message
 from penstock.wire.pgoutput.schema import schema_version
 
 # A query with parameters -> its rows.
 Ask = Callable[..., Sequence[tuple[Any, ...]]]
-
-_COLUMN = "name", "position", "data_type", "base_type", "is_nullable", "column_default", "key"
 
 # The type under domains, also of an array's elements: what values are written as.
 _BASE = """(
@@ -39,13 +42,11 @@ _BASE = """(
 _COLUMNS = f"""
 SELECT t.name, pg_catalog.format_type(t.type, t.modifier),
        {_BASE % ("t.type", "t.modifier")}, NOT coalesce(a.attnotnull, false),
-       pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-       coalesce(a.attnum = ANY (i.indkey::int2[]), false)
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid)
 FROM unnest(%s::text[], %s::oid[], %s::int[]) WITH ORDINALITY AS t (name, type, modifier, number)
 LEFT JOIN pg_catalog.pg_attribute a
     ON a.attrelid = %s AND a.attname = t.name AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
 ORDER BY t.number
 """
 
@@ -55,28 +56,68 @@ WHERE pubname = %s AND tablename = %s
 """
 
 # As pgoutput finds them: the columns that it sends, in their order; those of the replica identity
-# (all of them with FULL). PostgreSQL 15 lists generated columns, too, which it does not send.
+# (all of them with FULL). PostgreSQL 15 lists generated columns, too, which it does not send. What
+# is of the table is with its first column. A schema's entry in a publication is found by its
+# dependencies: before PostgreSQL 15 there is no such catalogue.
 _RELATIONS = f"""
 SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
        a.attname, a.atttypid, a.atttypmod,
        c.relreplident = 'f' OR coalesce(a.attnum = ANY (k.keys), false),
        pg_catalog.format_type(a.atttypid, a.atttypmod),
        {_BASE % ("a.atttypid", "a.atttypmod")}, NOT a.attnotnull,
-       pg_catalog.pg_get_expr(d.adbin, d.adrelid),
-       coalesce(a.attnum = ANY (i.indkey::int2[]), false)
+       pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attnum,
+       a.atthasmissing OR c.relkind = 'p' AND EXISTS (
+           SELECT FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_attribute m
+           ON m.attrelid = t.relid AND m.attname = a.attname AND m.atthasmissing),
+       a.attgenerated <> '', k.keys,
+       CASE WHEN row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum) = 1
+            THEN jsonb_build_object(
+    'last_number', c.relnatts, 'file', pg_catalog.pg_relation_filenode(c.oid)::bigint,
+    'key_index', k.index::bigint,
+    'publication', jsonb_build_object(
+        'oid', pub.oid::bigint, 'all_tables', pub.puballtables, 'via_root', pub.pubviaroot,
+        'publish', concat_ws(',', CASE WHEN pub.pubinsert THEN 'insert' END,
+            CASE WHEN pub.pubupdate THEN 'update' END, CASE WHEN pub.pubdelete THEN 'delete' END,
+            CASE WHEN pub.pubtruncate THEN 'truncate' END),
+        'entries', (
+            SELECT jsonb_agg(e.entry ORDER BY e.entry) FROM (
+                SELECT c.oid AS relid UNION
+                SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid)) own
+            JOIN pg_catalog.pg_class o ON o.oid = own.relid
+            CROSS JOIN LATERAL (
+                SELECT jsonb_build_object(
+                    'oid', r.oid::bigint, 'columns', to_jsonb(r) ->> 'prattrs',
+                    'filter', md5(to_jsonb(r) ->> 'prqual')) AS entry
+                FROM pg_catalog.pg_publication_rel r
+                WHERE r.prpubid = pub.oid AND r.prrelid = own.relid
+                UNION ALL
+                SELECT jsonb_build_object('oid', s.objid::bigint)
+                FROM pg_catalog.pg_depend s JOIN pg_catalog.pg_depend b
+                ON b.classid = s.classid AND b.objid = s.objid AND b.refobjid = pub.oid
+                    AND b.refclassid = 'pg_catalog.pg_publication'::regclass
+                WHERE s.classid = to_regclass('pg_catalog.pg_publication_namespace')
+                  AND s.refclassid = 'pg_catalog.pg_namespace'::regclass
+                  AND s.refobjid = o.relnamespace) e)),
+    'partitions', CASE WHEN c.relkind = 'p' THEN (
+        SELECT coalesce(jsonb_agg(jsonb_build_array(
+            t.relid::oid::bigint, pg_catalog.pg_relation_filenode(t.relid)::bigint,
+            pg_catalog.pg_relation_size(t.relid) = 0) ORDER BY t.relid::oid), '[]')
+        FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf) END) END
 FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_publication pub ON pub.pubname = p.pubname
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-LEFT JOIN pg_catalog.pg_index i ON i.indrelid = c.oid AND i.indisprimary
 LEFT JOIN LATERAL (
-    SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] AS keys FROM pg_catalog.pg_index i
+    SELECT i.indexrelid AS index, (i.indkey::int2[])[0:i.indnkeyatts - 1] AS keys
+    FROM pg_catalog.pg_index i
     WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
-      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
-                              WHEN 'i' THEN i.indisreplident ELSE false END
+      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false
+                              ELSE i.indisprimary END
 ) k ON true
 WHERE p.pubname = %s AND (%s::text IS NULL OR p.schemaname = %s AND p.tablename = %s)
+  AND (%s::oid IS NULL OR c.oid = %s)
   AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
   AND CASE WHEN to_jsonb(p) ? 'attnames'
            THEN to_jsonb(p) -> 'attnames' ? a.attname ELSE true END
@@ -84,48 +125,141 @@ ORDER BY p.schemaname, p.tablename, a.attnum
 """
 
 
+class _Row(NamedTuple):
+    """A column of a published table."""
+
+    schema: str
+    table: str
+    oid: int
+    identity: str
+    name: str
+    type: int
+    modifier: int
+    flagged: bool
+    data_type: str
+    base_type: str
+    is_nullable: bool
+    default: str | None
+    number: int
+    has_missing: bool
+    is_generated: bool
+    keys: list[int] | None
+    state: Mapping[str, Any] | None
+
+
 def relation_of(
     ask: Ask, publication: str, schema: str, table: str, columns: Collection[str] = ()
 ) -> bytes:
     """The Relation message of a published table, as the log would announce it now, or with some of
     its columns; b"" where the publication does not send it (under this name)."""
-    rows = ask(_RELATIONS, publication, schema, schema, table)
-    rows = [row for row in rows if not columns or row[4] in columns]
+    rows = list(map(_Row._make, ask(_RELATIONS, publication, schema, schema, table, None, None)))
+    rows = [row for row in rows if not columns or row.name in columns]
     return _relation(rows) if rows else b""
 
 
-def schemas_of(ask: Ask, settings: PostgresSettings) -> list[TableSchema]:
-    """Those of all followed tables, as they are now; by one question."""
-    rows = ask(_RELATIONS, settings.publication, None, None, None)
-    tables = {key: list(some) for key, some in groupby(rows, key=itemgetter(0, 1))}
-    wanted = {split_table(each) for each in settings.tables} or tables.keys()
-    count = Counter(table for _, table in wanted)
-    return [
-        TableSchema(
-            schema=schema,
-            table=table,
-            name=(table,) if count[table] < 2 else (schema, table),
-            version=schema_version(_relation(some)),
-            relation_id=some[0][2],
-            columns=tuple(
-                _column((name, number, kind, base, nullable, default,
-                         primary if whole == "f" else key))
-                for number, (_, _, _, whole, name, _, _, key, kind, base, nullable, default,
-                             primary)
-                in enumerate(some, 1)
-            ),
+def schemas_of(ask: Ask, settings: PostgresSettings, oid: int | None = None) -> list[TableSchema]:
+    """Those of all followed tables, or of one, as they are now; by one question, and one for types
+    that are not built in."""
+    return [_schema(settings, *one) for one in _followed(ask, settings, oid)]
+
+
+def announced(ask: Ask, settings: PostgresSettings, known: KnownRelation) -> list[TableSchema]:
+    """What a Relation message announces of a followed table: the table as it is now, and before
+    that the table of the message, where that is older. Raises Malformed."""
+    relation, version = relation_in(known.raw), schema_version(known.raw, known.key)
+    found = []
+    for one in _followed(ask, settings, relation.oid):
+        now, names = _schema(settings, *one), (relation.namespace, relation.name)
+        if version != now.version and names == (now.schema, now.table):
+            columns = _past_columns(ask, relation, known.key)
+            found.append(replace(now, version=version, columns=columns, state={}, is_current=False))
+        found.append(now)
+    return found
+
+
+def _followed(
+    ask: Ask, settings: PostgresSettings, oid: int | None
+) -> Iterator[tuple[list[_Row], TableName, Mapping[int, TypeEntry]]]:
+    """The columns of each table, what messages and buckets call it, and types that are not built
+    in."""
+    found = map(_Row._make, ask(_RELATIONS, settings.publication, None, None, None, oid, oid))
+    tables = {key: list(some) for key, some in groupby(found, key=itemgetter(0, 1))}
+    wanted = set(map(split_table, settings.tables))
+    count = Counter(table for _, table in wanted or tables.keys())
+    own = {row.type for rows in tables.values() for row in rows if row.type >= FIRST_OWN}
+    types = types_of(ask, own) if own else {}
+    for (schema, table), rows in tables.items():
+        if oid is not None and not wanted:
+            count[table] = ask(_NAMESAKES, settings.publication, table)[0][0]
+        if not wanted or (schema, table) in wanted:
+            yield rows, (table,) if count[table] < 2 else (schema, table), types
+
+
+def _past_columns(
+    ask: Ask, relation: Relation, key: Sequence[str]
+) -> tuple[Mapping[str, Any], ...]:
+    """Those of a message. What else the catalogue has of them is of now."""
+    columns, is_whole = relation.columns, relation.replica_identity == "f"
+    found = ask(
+        _COLUMNS,
+        [each.name for each in columns],
+        [each.type_oid for each in columns],
+        [each.type_modifier for each in columns],
+        relation.oid,
+    )
+    return tuple(
+        {
+            "name": name, "position": position, "data_type": kind, "base_type": base,
+            "is_nullable": nullable, "column_default": default,
+            "key": name in key if is_whole else column.key,
+        }
+        for position, (column, (name, kind, base, nullable, default)) in enumerate(
+            zip(columns, found, strict=True), 1
         )
-        for (schema, table), some in tables.items()
-        if (schema, table) in wanted
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
-def _relation(rows: Sequence[tuple[Any, ...]]) -> bytes:
-    schema, table, oid, identity = rows[0][:4]
-    parts = [b"R", struct.pack(">I", oid), _text(schema), _text(table), identity.encode()]
-    parts.append(struct.pack(">H", len(rows)))
-    for name, kind, modifier, key in (row[4:8] for row in rows):
-        parts += [bytes([key]), _text(name), struct.pack(">Ii", kind, modifier)]
+def _schema(
+    settings: PostgresSettings,
+    rows: Sequence[_Row],
+    name: TableName,
+    types: Mapping[int, TypeEntry],
+) -> TableSchema:
+    first, names = rows[0], {row.number: row.name for row in rows}
+    keys = first.keys or []
+    key = tuple(names[number] for number in keys) if names.keys() >= set(keys) else ()
+    own = needed((row.type for row in rows), types)
+    state = dict(first.state or {}) | {
+        "key": list(key), "types": {str(oid): asdict(entry) for oid, entry in own.items()},
+    }  # fmt: skip
+    if not state["publication"]["via_root"]:
+        state["partitions"] = None  # each leaf is a table
+    return TableSchema(
+        schema=first.schema,
+        table=first.table,
+        name=name,
+        version=schema_version(_relation(rows), key if first.identity == "f" else ()),
+        origin=f"{settings.name}/{database_name(settings)}",
+        relation_id=first.oid,
+        state=state if key else {**state, "key_index": None},
+        columns=tuple(
+            {
+                "name": row.name, "position": position, "data_type": row.data_type,
+                "base_type": row.base_type, "is_nullable": row.is_nullable,
+                "column_default": row.default, "key": row.name in key, "number": row.number,
+                "type": row.type, "has_missing": row.has_missing, "is_generated": row.is_generated,
+            }
+            for position, row in enumerate(rows, 1)
+        ),
+    )  # fmt: skip
+
+
+def _relation(rows: Sequence[_Row]) -> bytes:
+    first = rows[0]
+    parts = [b"R", struct.pack(">I", first.oid), _text(first.schema), _text(first.table)]
+    parts += [first.identity.encode(), struct.pack(">H", len(rows))]
+    for row in rows:
+        parts += [bytes([row.flagged]), _text(row.name), struct.pack(">Ii", row.type, row.modifier)]
     return b"".join(parts)
 
 
@@ -135,46 +269,6 @@ def relation_in(raw: bytes) -> Relation:
     if not isinstance(relation, Relation):
         raise Malformed(f"{type(relation).__name__} is no Relation message")
     return relation
-
-
-def schema_of(ask: Ask, settings: PostgresSettings, raw: bytes) -> TableSchema:
-    """The schema that a Relation message (from `R`, no xid) announces. Raises Malformed."""
-    relation = relation_in(raw)
-    columns = relation.columns
-    found = ask(
-        _COLUMNS,
-        [each.name for each in columns],
-        [each.type_oid for each in columns],
-        [each.type_modifier for each in columns],
-        relation.oid,
-    )
-    whole = relation.replica_identity == "f"  # which marks every column
-    return TableSchema(
-        schema=relation.namespace,
-        table=relation.name,
-        name=table_name(ask, settings, relation.namespace, relation.name),
-        version=schema_version(raw),
-        relation_id=relation.oid,
-        columns=tuple(
-            _column((name, number, kind, base, nullable, default, primary if whole else column.key))
-            for number, (column, (name, kind, base, nullable, default, primary)) in enumerate(
-                zip(columns, found, strict=True), 1
-            )
-        ),
-    )
-
-
-def table_name(ask: Ask, settings: PostgresSettings, schema: str, table: str) -> TableName:
-    """What messages and buckets call a table."""
-    if settings.tables:
-        count = sum(split_table(each)[1] == table for each in settings.tables)
-    else:
-        count = ask(_NAMESAKES, settings.publication, table)[0][0]
-    return (table,) if count < 2 else (schema, table)
-
-
-def _column(values: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(_COLUMN, values, strict=True))
 
 
 def _text(name: str) -> bytes:

@@ -46,7 +46,7 @@ from penstock.feeds.postgres.cutting import (
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
 from penstock.feeds.postgres.rows import RowFramer, RowPages
-from penstock.feeds.postgres.schemas import relation_of, schema_of
+from penstock.feeds.postgres.schemas import relation_of, schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.waiting import LockWait
 from penstock.page import Page
@@ -227,7 +227,8 @@ class PostgresSnapshot:
                 hint="ALTER PUBLICATION ... ADD TABLE; a view, a foreign table or an unlogged one"
                 " can't be published",
             )
-        self.schema: TableSchema = schema_of(self._ask, settings, raw)
+        oid = int.from_bytes(raw[1:5], "big")
+        self.schema: TableSchema = schemas_of(self._ask, settings, oid)[0]
         raw = self._selected(raw)
         relation = decode_message(raw)
         assert isinstance(relation, Relation)
@@ -316,8 +317,10 @@ class PostgresSnapshot:
 
     @property
     def mark(self) -> str:
-        """See `feeds.TableSnapshot`: rows do not leave ranges by key."""
-        return self._era + self._xmin if self.source.table.key else ""
+        """See `feeds.TableSnapshot`: rows do not leave ranges by key. Where changes have no key, no
+        row that is read again replaces one."""
+        is_keyed = any(column["key"] for column in self.schema.columns)
+        return self._era + self._xmin if is_keyed else ""
 
     def written_since(self, ranges: Sequence[TableRange], mark: str) -> Sequence[TableRange] | None:
         """See `feeds.TableSnapshot`. Among these rows are those that a change of their key has

@@ -1,6 +1,6 @@
 """The bucket `schemas`: the schema of each followed table, under the table's name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -16,34 +16,68 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.table_schema import TableName, TableSchema
 
 BUCKET = "schemas"
-_HISTORY = 10  # versions of a table that the bucket keeps
+_HISTORY = 10  # documents of a table that the bucket keeps
+_INCIDENTAL = {"timestamp", "position", "pipeline"}
 _REMEDY = "let the user publish to $KV.schemas.> and $JS.API.>, and JetStream have room"
 
 
 class SchemaBucket:
     """A `sinks.SchemaStore`. Connects when there is something to store, which is rare. Another
-    pipeline of the account may have tables of the same names: each stores a version once."""
+    pipeline of the account may have tables of the same names: each stores a document once."""
 
     def __init__(self, settings: JetStreamSettings, pipeline: str, prefix: TableName = ()) -> None:
         self._settings, self._pipeline, self._prefix = settings, pipeline, prefix
         self._dialect = dialect("json" if settings.encoding == "json" else "msgpack")
-        self._stored: dict[str, tuple[str, str | None]] = {}  # key -> version, `suspended`
+        self._stored: dict[str, KeyValue] = {}  # as the bucket had it, or got it from here
+        self._past = set[tuple[str, str]]()  # keys and versions that it has, too
 
-    def put(self, *schemas: TableSchema) -> None:
+    def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
         """See `sinks.SchemaStore`."""
-        named = {self._key(schema.name): schema for schema in schemas}
-        states = {key: (one.version, one.suspended) for key, one in named.items()}
-        wanted = {key: one for key, one in named.items() if self._stored.get(key) != states[key]}
-        if not wanted:
-            return
-        now = datetime.now(UTC)
+        now, known = datetime.now(UTC), self._stored
+        backend = {"backend": self._prefix[0] if self._prefix else None}
+        named = {
+            self._key(one.name): (one, one.document(now, self._pipeline) | backend)
+            for one in schemas
+        }
+        wanted = [
+            key for key, (one, document) in named.items()
+            if not _is(known.get(key), one, document)
+            and (one.is_current or (key, one.version) not in self._past)
+        ]  # fmt: skip
+        if wanted:
+            with self._bucket() as bucket:
+                for key, last in zip(wanted, bucket.lasts(wanted), strict=True):
+                    self._put(bucket, key, *named[key], last)
+        return {one.name: known[key].revision for key, (one, _) in named.items() if key in known}
+
+    def _put(
+        self,
+        bucket: Bucket,
+        key: str,
+        schema: TableSchema,
+        document: dict[str, Any],
+        last: KeyValue | None,
+    ) -> None:
+        """The last document of a key, unless the bucket has it; one that is not current, unless the
+        bucket has its version."""
+        value = self._dialect.value(document)
+        if schema.is_current:
+            if not last or not _is(last, schema, document):
+                last = KeyValue(key, bucket.put(key, value), value)
+            self._stored[key] = last
+        else:
+            history = map(_read, bucket.history(key))
+            if all(one.get("version") != schema.version for one in history):
+                bucket.put(key, value)
+                self._stored.pop(key, None)  # the current one has to be the last
+            self._past.add((key, schema.version))
+
+    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
+        """See `sinks.SchemaStore`."""
         with self._bucket() as bucket:
-            for (key, schema), last in zip(wanted.items(), bucket.lasts(list(wanted)), strict=True):
-                if not _is(_read(last), schema):
-                    document = schema.document(now, self._pipeline)
-                    document["backend"] = self._prefix[0] if self._prefix else None
-                    bucket.put(key, self._dialect.value(document))
-                self._stored[key] = states[key]
+            keys = {self._key((table,)), self._key((schema, table))}
+            found = [_read(each) for key in sorted(keys) for each in bucket.history(key)]
+        return [one for one in found if (one.get("schema"), one.get("table")) == (schema, table)]
 
     def remove(self, name: TableName) -> None:
         """See `sinks.SchemaStore`."""
@@ -84,10 +118,20 @@ class SchemaBucket:
                 raise SettingsError(error.message, hint=error.hint or _REMEDY) from error
 
 
-def _is(stored: dict[str, Any], schema: TableSchema) -> bool:
-    """Whether the bucket has this already."""
-    known = schema.suspended is None or (stored.get("suspended") or "") == schema.suspended
-    return known and stored.get("version") == schema.version
+def _is(stored: KeyValue | None, schema: TableSchema, document: Mapping[str, Any]) -> bool:
+    """Whether what is stored is this schema."""
+    read = _read(stored)
+    unknown = {"suspended"} if schema.suspended is None else set[str]()
+    return bool(read) and _compared(read, unknown) == _compared(document, unknown)
+
+
+def _compared(document: Mapping[str, Any], unknown: set[str]) -> Any:
+    """Without what does not make it another one."""
+    left = {key: document[key] for key in document.keys() - _INCIDENTAL - unknown}
+    state = dict(left.get("state") or {})
+    # Rows that come to a partition are in the log.
+    state["partitions"] = [leaf[:2] for leaf in state.get("partitions") or ()]
+    return orjson.loads(orjson.dumps(left | {"state": state}))
 
 
 def _read(stored: KeyValue | None) -> dict[str, Any]:

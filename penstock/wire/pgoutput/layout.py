@@ -84,7 +84,8 @@ class RowLayout:
             raise Malformed(f"a page's context has {type(relation).__name__} among its relations")
         names = keys.get(relation.oid)
         layout = cls(relation, types=types, keys=names, images=images, tables=tables)
-        layout.raw, layout.version = raw, schema_version(raw)
+        key = layout.key if relation.replica_identity == "f" else ()
+        layout.raw, layout.version = raw, schema_version(raw, key)
         return layout
 
     @classmethod

@@ -5,8 +5,11 @@ of a snapshot and the changes after it name one schema.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 
-def schema_version(raw: bytes) -> str:
-    """16 hexadecimal digits; `raw` is the message from its tag `R`, without a streamed xid."""
-    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+def schema_version(raw: bytes, key: Sequence[str] = ()) -> str:
+    """16 hexadecimal digits; `raw` is the message from its tag `R`, without a streamed xid. `key`:
+    the columns of the key where the message marks all (REPLICA IDENTITY FULL)."""
+    names = b"".join(name.encode(errors="surrogateescape") + b"\0" for name in key)
+    return hashlib.blake2b(raw + names, digest_size=8).hexdigest()

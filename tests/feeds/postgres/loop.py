@@ -36,7 +36,7 @@ class Loop:
         )
         self.pages: list[Page] = []
 
-    def _describe(self, raw: bytes) -> KnownRelation:
+    def _describe(self, raw: bytes, *_: object) -> KnownRelation:
         self.described.append(raw)
         return KnownRelation(raw=raw)
 

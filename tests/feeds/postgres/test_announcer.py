@@ -7,6 +7,8 @@ import pytest
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresSettings
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
+from penstock.feeds.postgres.pages import KnownRelation
+from penstock.feeds.postgres.schemas import relation_in
 from penstock.table_schema import TableSchema
 from tests.wire.pages import relation
 
@@ -14,12 +16,14 @@ INT = 23
 
 
 class Log:
-    """An announcer, and a catalogue that knows one column or raises `fault`."""
+    """An announcer, and a catalogue that has the table as it was sent last, or as `now`, or raises
+    `fault`."""
 
     def __init__(self) -> None:
         self.recorded: list[TableSchema] = []
         self.asked = 0
         self.fault: PenstockError | None = None
+        self.now = self._sent = b""
         settings = PostgresSettings.model_validate(
             {
                 "connection": "postgresql://h/d",
@@ -31,14 +35,23 @@ class Log:
         self.announcer = SchemaAnnouncer(settings, self.recorded.append)
 
     def sends(self, raw: bytes) -> "Log":
-        self.announcer.announce(raw, self._ask, "1:0")
+        self._sent = raw
+        self.announcer.announce(KnownRelation(raw=raw), self._ask, "1:0")
         return self
 
-    def _ask(self, query: str, names: list[str], *_: Any) -> list[tuple[Any, ...]]:
+    def _ask(self, query: str, names: Any, *_: Any) -> list[tuple[Any, ...]]:
         self.asked += 1
         if self.fault is not None:
             raise self.fault
-        return [(name, "integer", True, None, False) for name in names]
+        if "unnest" in query:
+            return [(name, "integer", "integer", True, None) for name in names]
+        found = relation_in(self.now or self._sent)
+        return [
+            (found.namespace, found.name, found.oid, found.replica_identity, one.name,
+             one.type_oid, one.type_modifier, one.key, "integer", "integer", True, None,
+             number, False, False, [1], {"publication": {"via_root": False}})
+            for number, one in enumerate(found.columns, 1)
+        ]  # fmt: skip
 
 
 @pytest.fixture
@@ -48,18 +61,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_schema_is_asked_for_and_recorded_once() -> None:
+def test_each_message_is_asked_for_and_what_is_older_than_the_catalogue_comes_first() -> None:
     log, more = Log(), relation(16, {"id": INT, "v": INT})
-    log.sends(relation(16, {"id": INT})).sends(relation(16, {"id": INT}))
-    assert (log.asked, len(log.recorded)) == (1, 1)
-    log.sends(more).sends(more).sends(relation(16, {"id": INT}))
-    assert log.asked == 3
-    assert [len(one.columns) for one in log.recorded] == [1, 2, 1]
-    assert log.recorded[0].position == "1:0"
+    log.sends(relation(16, {"id": INT})).sends(more)
+    assert [(len(one.columns), one.is_current) for one in log.recorded] == [(1, True), (2, True)]
+    assert (log.asked, log.recorded[0].position) == (2, "1:0")
+    log.now = more
+    log.sends(relation(16, {"id": INT}))
+    assert [(len(one.columns), one.is_current) for one in log.recorded[2:]] == [
+        (1, False), (2, True),
+    ]  # fmt: skip
+    assert log.recorded[2].version == log.recorded[0].version
 
 
-def test_nothing_is_asked_of_tables_that_are_not_followed() -> None:
-    assert Log().sends(relation(17, {"id": INT}, name="other")).asked == 0
+def test_nothing_is_recorded_of_tables_that_are_not_followed() -> None:
+    assert not Log().sends(relation(17, {"id": INT}, name="other")).recorded
 
 
 @pytest.mark.parametrize("fault", [Unavailable("no connection"), SettingsError("no rights")])

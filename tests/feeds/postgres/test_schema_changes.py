@@ -1,9 +1,13 @@
 """DDL under load: each row is decoded with the relation it was sent under."""
 
 import threading
+from datetime import UTC, datetime
 
+import orjson
 import psycopg
+import pytest
 
+from penstock.feeds.postgres import PostgresFeed
 from tests.feeds.postgres.reading import Reader
 
 # The columns in force, and what comes next.
@@ -89,3 +93,79 @@ def test_a_table_that_joins_the_publication_later_is_followed_from_then(
     database.execute("INSERT INTO late VALUES (2)")
     rows = reader_any.take(2)
     assert [(row["collection"], row["after"]["id"]) for row in rows] == [("t", 1), ("late", 2)]
+
+
+def test_a_domain_that_is_gone_is_its_base_type_as_the_log_has_it(reader_any: Reader) -> None:
+    """The Type message has the base type's name under the domain's OID (proto.c,
+    logicalrep_write_typ): no reader needs to have seen the domain."""
+    database = reader_any.database
+    database.execute(
+        "CREATE DOMAIN positive AS int; CREATE DOMAIN small AS positive;"
+        "CREATE DOMAIN many AS int[];"
+        "CREATE TYPE mood AS ENUM ('good');"
+        "CREATE TABLE t (id positive PRIMARY KEY, s small, m many, e mood)"
+    )
+    reader_any.prepare()
+    database.execute("INSERT INTO t VALUES (1, 2, '{3,4}', 'good')")
+    database.execute(
+        "ALTER TABLE t ALTER id TYPE int, ALTER s TYPE int, ALTER m TYPE int[], ALTER e TYPE text;"
+        "DROP DOMAIN small, positive, many; DROP TYPE mood"
+    )
+    database.execute("INSERT INTO t VALUES (5, 6, '{7}', 'good')")
+    before, after = reader_any.take(2)
+    assert (before["key"], before["document_id"]) == ({"id": 1}, "1")
+    assert before["after"] == {"id": 1, "s": 2, "m": [3, 4], "e": "good"}
+    assert after["after"] == {"id": 5, "s": 6, "m": [7], "e": "good"}
+    assert reader_any.feed.status() == {}
+
+
+GONE = (
+    "CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TABLE t (id int PRIMARY KEY, ms mood[])",
+    "INSERT INTO t VALUES (1, '{a,b}')",
+    "ALTER TABLE t ALTER ms TYPE text[]; DROP TYPE mood; INSERT INTO t VALUES (2, '{c}')",
+)
+
+
+def test_a_type_that_was_stored_is_used_again_and_one_that_never_was_is_told(
+    reader: Reader, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, first, rest = GONE
+    reader.database.execute(made)
+    reader.prepare()
+    stored = [orjson.loads(orjson.dumps(one.document(datetime.now(UTC), "p")))
+              for one in reader.feed.schemas()]  # fmt: skip
+    reader.database.execute(first)
+    reader.database.execute(rest)
+    rows = reader.take(1)
+    assert rows[0]["after"] == {"id": 1, "ms": "{a,b}"}
+    told = reader.feed.status()
+    assert told["state"] == "unknown_types"
+    assert "public.t (ms)" in told["message"]
+    assert "public.t (ms)" in caplog.text
+    reader.close()
+    reader.pages.clear()
+    reader.feed = PostgresFeed(reader.settings)
+    reader.feed.announce_schemas(lambda _: None, lambda schema, table: stored)
+    rows = reader.take(2)
+    assert [row["after"]["ms"] for row in rows] == [["a", "b"], ["c"]]
+    assert reader.feed.status() == {}
+
+
+def test_a_key_under_full_is_the_one_of_then(reader: Reader) -> None:
+    """The log marks all columns: the key is the catalogue's, unless that is younger."""
+    reader.database.execute(
+        "CREATE TABLE t (id int NOT NULL, n int NOT NULL, CONSTRAINT k PRIMARY KEY (id));"
+        "ALTER TABLE t REPLICA IDENTITY FULL"
+    )
+    reader.prepare()
+    stored = [orjson.loads(orjson.dumps(one.document(datetime.now(UTC), "p")))
+              for one in reader.feed.schemas()]  # fmt: skip
+    reader.database.execute("INSERT INTO t VALUES (1, 10)")
+    reader.database.execute("ALTER TABLE t DROP CONSTRAINT k, ADD PRIMARY KEY (n)")
+    reader.database.execute("INSERT INTO t VALUES (2, 20)")
+    reader.feed.announce_schemas(lambda _: None, lambda schema, table: stored)
+    rows = reader.take(2)
+    assert [row["key"] for row in rows] == [{"id": 1}, {"n": 20}]
+    assert [row["schema_version"] for row in rows] == [
+        stored[0]["version"], reader.feed.schemas()[0].version,
+    ]  # fmt: skip

@@ -24,8 +24,14 @@ TABLES = (
     "CREATE TABLE made (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, v text)",
     "CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TABLE own (id int PRIMARY KEY, m mood, ms mood[])",
     "CREATE TABLE gone (x int, id int PRIMARY KEY, v text); ALTER TABLE gone DROP COLUMN x",
+    "CREATE TABLE more (id int, v text, PRIMARY KEY (id) INCLUDE (v));"
+    "ALTER TABLE more REPLICA IDENTITY FULL",
+    "CREATE TABLE swap (id int PRIMARY KEY DEFERRABLE, v text);"
+    "ALTER TABLE swap REPLICA IDENTITY FULL",
 )
-NAMES = ("plain", "two", "whole", "by_index", "keyless", "late", "made", "own", "gone")
+NAMES = (
+    "plain", "two", "whole", "by_index", "keyless", "late", "made", "own", "gone", "more", "swap",
+)  # fmt: skip
 
 
 def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> None:
@@ -56,13 +62,15 @@ def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> N
     }
     assert keys == {
         "plain": ["id"], "two": ["a", "b"], "whole": ["id"], "by_index": ["a"], "keyless": [],
-        "late": [], "made": ["id"], "own": ["id"], "gone": ["id"],
+        "late": [], "made": ["id"], "own": ["id"], "gone": ["id"], "more": ["id"], "swap": [],
     }  # fmt: skip
+    assert {row["collection"]: list(row["key"] or ()) for row in rows} == keys
     assert found["plain"].name == ("plain",)
     assert found["plain"].columns[1] == {
         "name": "v", "position": 2, "data_type": "character varying(9)",
         "base_type": "character varying(9)", "is_nullable": False,
-        "column_default": "'x'::character varying", "key": False,
+        "column_default": "'x'::character varying", "key": False, "number": 2, "type": 1043,
+        "has_missing": False, "is_generated": False,
     }  # fmt: skip
     assert "twice" not in [each["name"] for each in found["made"].columns]
 

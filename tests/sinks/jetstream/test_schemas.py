@@ -54,6 +54,7 @@ def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
         "table": name, "schema": "public", "qualified_name": f"public.{name}", "version": "one",
         "position": None, "suspended": None, "pipeline": "shop", "backend": None,
         "timestamp": found[0]["timestamp"], "documents": False, "columns": list(COLUMNS),
+        "relation_id": None, "origin": "", "state": {}, "current": True,
     }  # fmt: skip
 
 
@@ -128,6 +129,34 @@ def test_a_suspended_table_has_its_reason_until_it_is_followed_again(nats: Nats)
     assert [orjson.loads(each.value or b"")["suspended"] for each in stored] == [
         None, "decode", None,
     ]  # fmt: skip
+
+
+def test_what_differs_is_stored_and_what_is_older_than_the_catalogue_is_stored_once(
+    nats: Nats,
+) -> None:
+    settings, name = JetStreamSettings(url=nats.url), f"t-{uuid.uuid4().hex}"
+    store, one = SchemaBucket(settings, "shop"), schema(name, "v")
+    older, full = replace(one, version="u", is_current=False), {"partitions": [[7, 8, False]]}
+    revisions = [
+        store.put(each).get((name,))
+        for each in (
+            one, one, older, one, older,
+            replace(one, state={"key_index": 5}),
+            replace(one, state={"key_index": 5, "partitions": [[7, 8, True]]}),
+            replace(one, state={"key_index": 5, **full}),  # rows that came are in the log
+            replace(one, columns=(*COLUMNS, *COLUMNS)),
+        )
+    ]  # fmt: skip
+    found = store.history("public", name)
+    assert [(each["version"], each["current"], each["state"]) for each in found] == [
+        ("v", True, {}), ("u", False, {}), ("v", True, {}), ("v", True, {"key_index": 5}),
+        ("v", True, {"key_index": 5, "partitions": [[7, 8, True]]}), ("v", True, {}),
+    ]  # fmt: skip
+    assert store.history("other", name) == []
+    first, again, _, back, _, *rest = revisions
+    assert first == again
+    assert back == first + 2
+    assert rest == [back + 1, back + 2, back + 2, back + 3]
 
 
 def test_two_pipelines_do_not_fight_over_a_table(nats: Nats) -> None:
