@@ -21,7 +21,24 @@ __all__ = ["world_of"]
 pytestmark = [pytest.mark.live, pytest.mark.process]
 
 PAGE = Path(__file__).parents[2] / "examples" / "browser.html"
+NODE = shutil.which("node")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no node: apt-get install nodejs")
+def test_the_page_keeps_the_digits_of_large_numbers() -> None:
+    body = """{"id":1234567890123456789,"s":"a \\"1234567890123456789, \\\\",
+        "n":[1.5,-0.12345678901234567],
+        "small":-9007199254740}"""
+    read = (
+        "const PARTS" + PAGE.read_text().partition("const PARTS")[2].partition("async function")[0]
+    )
+    script = f"{read}; console.log(JSON.stringify(read({{headers: '', data: {json.dumps(body)}}})))"
+    found = subprocess.run([str(NODE), "-e", script], capture_output=True, check=True, timeout=60)
+    assert json.loads(found.stdout) == {
+        "id": "1234567890123456789", "s": 'a "1234567890123456789, \\',
+        "n": [1.5, "-0.12345678901234567"], "small": -9007199254740,
+    }  # fmt: skip
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no chromium: apt-get install chromium")
@@ -36,10 +53,12 @@ def test_the_page_has_the_rows_that_were_there_and_the_changes(
     port = free_port()
     nats = own_nats({"websocket": {"host": "127.0.0.1", "port": port, "no_tls": True}})
     database.execute(
-        "CREATE TABLE people (id int PRIMARY KEY, name text, large text);"
+        "CREATE TABLE people (id bigint PRIMARY KEY, name text, large text);"
         "ALTER TABLE people ALTER COLUMN large SET STORAGE EXTERNAL;"
         "INSERT INTO people SELECT n, 'n' || n, repeat('x', 3000) || n"
-        " FROM generate_series(1, 30) n"
+        " FROM generate_series(1, 30) n;"
+        "INSERT INTO people SELECT 1234567890123456780 + n, 'say \"1234567890123456789, \\', ''"
+        " FROM generate_series(1, 9) n"
     )
     world_of(nats=nats, encoding="json", messages=messages).start()
     with closing(
