@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.change import OnError
 from penstock.config import Pipeline
 from penstock.errors import SettingsError
 from penstock.feeds import Feed, ListsSchemas, TakesSnapshots
@@ -12,12 +13,14 @@ from penstock.table_schema import TableName, TableSchema
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSource:
     """A backend that has snapshots. `prefix`: what its tables' names begin with. `is_initial`:
-    each of its tables is taken once by itself."""
+    each of its tables is taken once by itself. `on_error`: what becomes of rows that cannot be
+    read."""
 
     backend: str
     feed: Feed
     prefix: TableName
     is_initial: bool = False
+    on_error: OnError = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
             backend=each.name,
             feed=feed,
             prefix=(each.name,) if several else (),
+            on_error=each.on_error,
             is_initial=pipeline.snapshot.initial
             or getattr(each.settings, "start", None) == "snapshot",
         )

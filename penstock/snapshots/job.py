@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from penstock.change import OnError
 from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, SelectsRows, TakesSnapshots
 from penstock.position import Bookmarks
 from penstock.table_schema import TableName
@@ -33,6 +34,7 @@ class Job:
     is_ours: Callable[[], bool] = lambda: True
     resumes: bool = False
     selection: RowSelection = WHOLE_TABLE
+    on_error: OnError = "stop"
 
     @property
     def source(self) -> TakesSnapshots:

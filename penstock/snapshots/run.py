@@ -28,6 +28,7 @@ from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.job import Cancelled, Job, RunProgress
 from penstock.snapshots.meta import Meta
 from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.readable import readable
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.statements import Statements, through
@@ -306,8 +307,11 @@ class SnapshotRun:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             with self._stream() as stream, taken.source.opened(self._is_over) as pages:
                 writer = self._writer(stream, taken, room)
-                statements, images = self._statements, images_for(self._sink.encoding)
-                decoder = self.job.feed.decoder(images if statements is None else "json")
+                sink, statements = self._sink, self._statements
+                images = images_for(sink.encoding)
+                decoder = self.job.feed.decoder(
+                    images if statements is None else "json", self.job.on_error
+                )
                 planned.result()
                 rows, size = self._settings.chunk_rows, min(self._settings.chunk_bytes, room)
                 chunks = 1 if self._settings.rate else _PAGE
@@ -319,6 +323,9 @@ class SnapshotRun:
                     for page in pages(part.range, chunks * rows, chunks * size):
                         read += page.count
                         for batch in decoder.decode(page):
+                            batch = readable(  # noqa: PLW2901
+                                batch, self.job.snapshot_id, stream, sink
+                            )
                             if statements is not None:
                                 batch = through(statements, batch, images)  # noqa: PLW2901
                             yield from cut(writer.form.rows(batch), most=rows, size=size)

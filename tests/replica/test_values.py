@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
 from penstock.wire.pgoutput.values import SESSION
 from tests.replica.world import World, sqlite_rows
-from tests.servers import Postgres
+from tests.servers import Nats, Postgres
 from tests.wire.kinds import KINDS, LIVE, LIVE_SETUP, Kind
 
 _SOURCE = 16
@@ -105,3 +108,24 @@ def _different_in_sqlite(source: list[dict[str, Any]], copy: list[dict[str, Any]
             if value != wanted or isinstance(value, float) != isinstance(wanted, float):
                 found.append((kind.name, str(wanted)[:99], str(value)[:99]))
     return found
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_a_row_that_is_not_utf8_is_set_aside_and_the_snapshot_goes_on(
+    key: str, postgres: Postgres, own_nats: Callable[..., Nats], tmp_path: Path
+) -> None:
+    with postgres.database(options="ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0") as source:
+        source.execute(f'CREATE TABLE "é" (id int {key}, v text)')
+        source.execute("INSERT INTO \"é\" SELECT n, 'é' || n FROM generate_series(1, 999) n")
+        source.execute("INSERT INTO \"é\" VALUES (1000, E'caf\\xe9')")
+        with closing(World(source, own_nats(), tmp_path)) as world:
+            world.start()
+            file = f"sqlite:///{tmp_path / 'mirror.db'}"
+            world.mirror(file)
+            rows = sqlite_rows(file, "é")
+            assert sorted(row["id"] for row in rows) == list(range(1, 1000))
+            assert rows[0]["v"] == f"é{rows[0]['id']}"
+            letters = DeadLetters(world.connection, world.api, world.settings)
+            (kept,) = letters.stored()
+            assert (kept.letter.table, kept.letter.reason) == ("public.é", "not-utf8")
+            assert b"caf\xe9" in kept.letter.raw

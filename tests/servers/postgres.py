@@ -80,10 +80,10 @@ class Postgres(DemoPostgres):
         self.kill()
 
     @contextmanager
-    def database(self, name: str = "") -> Iterator[Database]:
+    def database(self, name: str = "", options: str = "") -> Iterator[Database]:
         """A fresh database, dropped afterwards with its replication slots."""
         name = name or f"test_{uuid.uuid4().hex[:12]}"
-        self.execute(f'CREATE DATABASE "{name}"')
+        self.execute(f'CREATE DATABASE "{name}" {options}')
         try:
             yield Database(name=name, url=self.url_of(name))
         finally:

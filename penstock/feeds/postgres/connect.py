@@ -153,6 +153,14 @@ def _pin(connection: Ordinary) -> None:
             )
 
 
+def take_any_bytes(connection: Ordinary) -> None:
+    """Has values of a database in SQL_ASCII, which accepts any bytes, come as they are. Asked for
+    UTF-8 the server would end at the first that is none, again and again; now the decoder can set
+    one value aside."""
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
+
+
 def _parameters(settings: PostgresSettings, session: dict[str, str]) -> dict[str, Any]:
     given = conninfo_to_dict(settings.connection.get_secret_value())
     options = " ".join(f"-c {name}={value}" for name, value in session.items())

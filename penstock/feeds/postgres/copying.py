@@ -37,7 +37,7 @@ def copied(
     read = _through_libpq if connection.pgconn.ssl_in_use else _from_socket
     with translating(what):
         try:
-            yield from read(connection, query.as_bytes(connection), is_stopped)
+            yield from read(connection, query.as_bytes(None), is_stopped)
         except _Ended:
             # The server would go on, and hold its locks, until it notices that we are gone.
             with suppress(psycopg.Error):

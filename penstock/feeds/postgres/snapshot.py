@@ -25,6 +25,7 @@ from penstock.feeds.postgres.connect import (
     SideConnection,
     connect_exporting,
     connect_reading,
+    take_any_bytes,
 )
 from penstock.feeds.postgres.copying import copied
 from penstock.feeds.postgres.cutting import (
@@ -132,6 +133,7 @@ class PostgresRowSource:
                 connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
             if self.table.where:
                 connection.execute(_ROLES_NAMES)
+            take_any_bytes(connection)
 
             def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
                 query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))

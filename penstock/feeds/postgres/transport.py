@@ -15,7 +15,7 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from penstock.errors import Malformed, Unavailable
-from penstock.feeds.postgres.connect import Ordinary
+from penstock.feeds.postgres.connect import Ordinary, take_any_bytes
 from penstock.feeds.postgres.failures import backend_error, translating
 
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
@@ -52,10 +52,7 @@ def start(connection: Ordinary, command: str) -> Transport:
 
     Raises what the server says instead, as an error of penstock.
     """
-    # Such a database accepts any bytes. Asked for UTF-8 the server would end the stream at the
-    # first that are none, again and again; as they are, the decoder can set one value aside.
-    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
-        connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
+    take_any_bytes(connection)
     plain = not connection.pgconn.ssl_in_use
     kind: type[PlainTransport | LibpqTransport] = PlainTransport if plain else LibpqTransport
     return kind(connection, command)
