@@ -3,11 +3,14 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def is_alive(pid: int) -> bool:
@@ -24,6 +27,12 @@ def is_alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in ("Z", "X")
     return True
+
+
+def elapsed() -> float:
+    """Monotonic seconds, with those for which the machine was suspended, where that is known: for
+    what expires while this process sleeps."""
+    return time.clock_gettime(_CLOCK)
 
 
 def machine() -> str:

@@ -56,6 +56,17 @@ class BoundsDocuments(Protocol):
 
 
 @runtime_checkable
+class PacesReads(Protocol):
+    """A following that may read nothing although its source has more: calls are refused for a
+    while, a page was too large, or all of it was passed over."""
+
+    @property
+    def next_in(self) -> float | None:
+        """Seconds until the next `read` is worth it; None: the source had nothing new."""
+        ...
+
+
+@runtime_checkable
 class PacesRetries(Protocol):
     """A feed whose source wants to be left alone for longer than the default back-off."""
 

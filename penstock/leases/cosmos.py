@@ -9,7 +9,7 @@ import logging
 import os
 from base64 import urlsafe_b64encode
 from builtins import list as List  # `list` is a method here
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -147,7 +147,7 @@ class CosmosStore:
                 )
                 found = client.get_database_client(self._database).get_container_client(self._name)
                 try:
-                    found.read()
+                    _refuse_expiry(found.read())
                 except CosmosResourceNotFoundError:
                     database = client.create_database_if_not_exists(self._database)
                     found = database.create_container_if_not_exists(
@@ -155,6 +155,15 @@ class CosmosStore:
                     )
                 self._open = os.getpid(), found
             return self._open[1]
+
+
+def _refuse_expiry(properties: Mapping[str, Any]) -> None:
+    seconds = properties.get("defaultTtl")
+    if seconds is not None and seconds > 0:
+        raise SettingsError(
+            f"the container of the positions deletes its items after {seconds} s",
+            hint="switch its time to live off, or to -1",
+        )
 
 
 def parts_of_cosmos(url: str) -> tuple[str, str, str, str]:

@@ -9,7 +9,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.leases import Lease
 from penstock.leases.encoding import properties_of
 from penstock.leases.owned import NONCE, OwnedRows
-from penstock.processes import is_alive, machine
+from penstock.processes import elapsed, is_alive, machine
 
 # Seconds.
 RENEW = 1.0
@@ -106,7 +105,7 @@ class LeaseHolder:
         self,
         rows: OwnedRows,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = elapsed,
         every: float = RENEW,
         term: float = TERM,
         properties: Callable[[], Mapping[str, Any]] = dict,

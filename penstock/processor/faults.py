@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.errors import LeaseLost, PenstockError, Rejected, Unavailable
+from penstock.errors import LeaseLost, PenstockError, Rejected
 from penstock.position import PartitionId
 from penstock.processor.observer import Changes, PartitionContext
+from penstock.processor.progress import STORE_ERRORS
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
 
@@ -72,7 +73,7 @@ class Retries:
                 self._on_fatal(_stopped(error, context, count))
             elif self._store(changes, context, error):
                 return True
-        with suppress(LeaseLost, Unavailable):
+        with suppress(LeaseLost, *STORE_ERRORS):
             self._leases.note_failures(name, first, count)
         self.waits[name] = min(FIRST * 2 ** min(count - 1, 10), LONGEST)
         return False
@@ -81,7 +82,7 @@ class Retries:
         """See `partition.Faults`."""
         first, count = self._leases.failures(partition)
         if count and not first:  # they are no tries of the first batch, nor of a later opening
-            with suppress(LeaseLost, Unavailable):
+            with suppress(LeaseLost, *STORE_ERRORS):
                 self._leases.note_failures(partition, "", 0)
 
     def _store(self, changes: Changes, context: PartitionContext, error: Exception) -> bool:

@@ -20,7 +20,8 @@ class LeasedGaps:
     def verify(self, partition: PartitionId) -> None:
         """Called before a connection is made. Ends the connection of an owner that lost the lease
         and does not let go, where the source has one reader."""
-        self.log.verify(partition)
+        if not self._leases.holds(partition):  # else no other has it: the store need not be asked
+            self.log.verify(partition)
         self._check(partition)
         reader = self._leases.predecessors.get(partition)
         if reader and isinstance(self._feed, KnowsReader):

@@ -12,7 +12,7 @@ from penstock.errors import Unavailable
 from penstock.feeds import At, KnowsReader
 from penstock.position import PartitionId
 from penstock.processor.observer import CloseReason
-from penstock.processor.partition import OwnedPartition, PartitionWork
+from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWork
 from penstock.processor.turns import Taker, Turns
 from penstock.reading.discovery import Discovery
 from penstock.reading.host_leases import Survey
@@ -70,7 +70,8 @@ class Host:
         acquires = self.discovery.begun and not self.is_leaving
         self._rounds.tick(acquires=acquires)
         self._let_go()
-        self._keep_alive(self._work.clock())
+        if self._work.leases.left:
+            self._work.leases.give_back()
         return self._rounds.wait(acquires=acquires)
 
     def look_soon(self) -> None:
@@ -87,10 +88,13 @@ class Host:
         """Of a job that `turns` gave. False: a thread is to end, because one that hung is back."""
         wait = job.turn(timeout)
         self.turns.done(job, wait)
-        if wait is None and isinstance(job, OwnedPartition):
-            self._over(job)
-            return not job.is_abandoned
-        return True
+        ended = job if wait is None and isinstance(job, OwnedPartition) else None
+        if ended is not None:
+            self._over(ended)
+        # While others are due: they may give leases back, too.
+        if self._work.leases.left and (self.turns.left() or 1.0) > 0:
+            self._work.leases.give_back()
+        return ended is None or not ended.is_abandoned
 
     def drop(self, job: Taker) -> None:
         """A job whose turn ended with a defect: it has no other. Its lease expires."""
@@ -130,6 +134,7 @@ class Host:
                 with self._lock:
                     self.not_before[name] = now + self._work.processing.expire
                     self.owned.pop(name, None)
+                self.turns.add(Abandoned(part))
                 self._on_hung()
         if isinstance(self._work.feed, KnowsReader):
             parts = list(self.owned.values())
@@ -166,7 +171,10 @@ class Host:
         part.leave(reason)
         self.turns.hurry(part)
 
-    def _keep_alive(self, now: float) -> None:
+    def keep_alive(self) -> None:
+        """Keeps connections whose observers are busy for long. In a thread of its own: a source
+        may take long to answer, or hang."""
+        now = self._work.clock()
         for part in list(self.owned.values()):
             since = part.busy_since
             if since is not None and now - since >= _BUSY:

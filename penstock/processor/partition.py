@@ -15,7 +15,7 @@ from penstock.feeds import Feed, Gap, HistoryLost, RecordReader
 from penstock.page import Decoder, Page
 from penstock.position import Bookmark, PartitionId
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
-from penstock.processor.progress import AGAIN, PartitionProgress
+from penstock.processor.progress import AGAIN, STORE_ERRORS, PartitionProgress
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
 from penstock.reservoir.reader import GapRecorder, PartitionReader, Step
@@ -48,7 +48,8 @@ class Faults(Protocol):
 
 
 class PartitionWork(NamedTuple):
-    """What all partitions of a host share. `polls`: any number of hosts may read the source."""
+    """What all partitions of a host share. `letters` makes changes that can always be decoded, to
+    set them aside. `polls`: any number of hosts may read the source."""
 
     feed: Feed
     leases: HostLeases
@@ -57,6 +58,7 @@ class PartitionWork(NamedTuple):
     observer: Callable[[], Observer]
     decoder: Decoder
     read: RecordReader
+    letters: Callable[[Page], Changes]
     faults: Faults
     clock: Callable[[], float]
     polls: bool
@@ -93,7 +95,7 @@ class OwnedPartition:
         # Whether the thread that reads goes on, or what it has is abandoned: not both.
         self._claim = Lock()
         self._idle = 0.0
-        self._store_error: Unavailable | None = None  # what a checkpoint of the observer raised
+        self._store_error: PenstockError | None = None  # what a checkpoint of the observer raised
 
     @property
     def counts(self) -> Counter[str]:
@@ -114,6 +116,10 @@ class OwnedPartition:
     def turn(self, timeout: float) -> float | None:
         """One step; waits at most `timeout` seconds for the source. Seconds until the next is worth
         it; None: it is over."""
+        wait = self._turn(timeout)
+        return None if self.is_over and not self.is_abandoned else wait
+
+    def _turn(self, timeout: float) -> float | None:
         leases = self._work.leases
         if self.is_over:
             with self._reading:
@@ -132,10 +138,10 @@ class OwnedPartition:
 
     def _step(self, timeout: float) -> float:
         if self._observer is None and (self._pages or not self.error) and not self._open():
-            self._let_go(self._work.leases.release)
+            self._let_go(self._work.leases.leave)
         elif self._pages:
             if not self._deliver(self._pages[0]):
-                self._let_go(self._work.leases.release)
+                self._let_go(self._work.leases.leave)
         else:
             step = self._read(timeout)
             if not (self._pages or self.is_over):
@@ -171,6 +177,8 @@ class OwnedPartition:
             self.reason = CloseReason.SPLIT
             return 0.0
         self.progress.idle()
+        if (wait := self.reader.next_in) is not None:
+            return wait
         if step.wait or self._work.polls:
             return step.wait or self._work.processing.poll
         doubled = min(max(FIRST_IDLE, 2 * self._idle), LONGEST_IDLE)
@@ -228,7 +236,7 @@ class OwnedPartition:
                 self._observer.process(changes, self.context)
         except Exception as error:
             self.progress.reach = self.progress.processed
-            if not self._failed(error, changes):
+            if not self._failed(error, self._work.letters(page)):
                 return False
         self._idle = 0.0
         self._pages.popleft()
@@ -236,17 +244,20 @@ class OwnedPartition:
         return True
 
     def _failed(self, error: Exception, changes: Changes | None) -> bool:
-        """A call of the observer raised: it is closed. Whether to go on after the changes."""
+        """A call of the observer raised: it is closed. Whether to go on after the changes: not if
+        closing it fails, too, because then nothing is saved that was not saved before."""
         if self._is_lost(error):
             self._close(CloseReason.LEASE_LOST)
             return False
         self._work.faults.noted(error, self.context)
-        self._close(CloseReason.OBSERVER_ERROR)
+        went_well = self._close(CloseReason.OBSERVER_ERROR)
         if error is self._store_error:  # it says nothing of the changes
             self._work.faults.waits[self.partition] = AGAIN
         elif self._work.faults.set_aside(error, self.context, changes):
-            return True
-        if self.progress.is_automatic:
+            if went_well:
+                return True
+            self._work.faults.waits[self.partition] = AGAIN
+        if went_well and self.progress.is_automatic:
             self.progress.save()
         return False
 
@@ -268,7 +279,7 @@ class OwnedPartition:
         """See `PartitionContext.checkpoint`."""
         try:
             self.progress.checkpoint(self.progress.reach)
-        except Unavailable as error:
+        except STORE_ERRORS as error:
             self._store_error = error
             raise
 
@@ -294,19 +305,22 @@ class OwnedPartition:
             is_saved = self.progress.save()
             if not is_saved and self._work.leases.is_ours(self.partition):
                 return AGAIN
-        self._let_go(self._work.leases.release)
+        self._let_go(self._work.leases.leave)
         return 0.0
 
     def abandon(self) -> bool:
-        """Gives the lease back while a read hangs, in whose thread nothing is done any more; False
-        if the read has returned."""
+        """Ends it while a read hangs, in whose thread nothing is done any more; False if the read
+        has returned. `Abandoned` does the rest."""
         with self._claim:
             if self.reading_since is None:
                 return False
             self.is_over = self.is_abandoned = True
-        self._close(CloseReason.UNKNOWN)
-        self._work.leases.release([self.partition])
         return True
+
+    def give_up(self) -> None:
+        """Closes the observer, and gives the lease back."""
+        self._close(CloseReason.UNKNOWN)
+        self._work.leases.leave([self.partition])
 
     def _let_go(self, give: Callable[[list[PartitionId]], None]) -> None:
         with self._reading:  # afterwards nothing connects again
@@ -314,6 +328,19 @@ class OwnedPartition:
             self._pages.clear()
             self.reader.disconnect()
         give([self.partition])
+
+
+class Abandoned:
+    """Takes one turn for a partition whose own thread hangs in a read: closing an observer may take
+    long, and no lease waits for it."""
+
+    def __init__(self, part: OwnedPartition) -> None:
+        self._part = part
+
+    def turn(self, timeout: float) -> float | None:
+        """See `Taker`."""
+        self._part.give_up()
+        return None
 
 
 def _not_checkpointed(partition: PartitionId) -> SettingsError:

@@ -18,16 +18,18 @@ from penstock.feeds import At, Feed, KnowsReader, Polled
 from penstock.leases import LeaseStore
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
+from penstock.page import Page
 from penstock.position import PartitionId
-from penstock.processes import StopRequest, ending_at_signals
+from penstock.processes import StopRequest, elapsed, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
-from penstock.processor.observer import Observer
+from penstock.processor.observer import Changes, Observer
 from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
 from penstock.processor.store import EndingStore
 from penstock.reading.host_leases import HostLeases
+from penstock.reading.rounds import LOOK
 from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader
@@ -64,7 +66,7 @@ class Processor(Closes):
         host: str = "",
         on_error: OnFault | None = None,
         dead_letters: str | Path | DeadLetter | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = elapsed,
         **processing: Any,
     ) -> None:
         if not is_name(name):
@@ -114,6 +116,7 @@ class Processor(Closes):
             observer=observer,
             decoder=self.feed.decoder("json", unreadable),
             read=record_reader(self.feed, unreadable),
+            letters=self._letters,
             faults=self.faults,
             clock=clock,
             polls=isinstance(self.feed, Polled) and self.feed.polled,
@@ -132,6 +135,11 @@ class Processor(Closes):
         """Those that this host holds now."""
         return list(self.node.owned)
 
+    @property
+    def unreadable(self) -> str:
+        """Why a stored position cannot be read; "" if all can."""
+        return self._positions.unreadable
+
     def on_save(self, note: Callable[[float, str], None]) -> None:
         """Calls `note` after each write of places, with the seconds that it took and its error."""
         self._positions.on_write = note
@@ -149,6 +157,8 @@ class Processor(Closes):
         with ending_at_signals(self._stopping):
             for _ in range(self.processing.threads):
                 self._start_thread()
+            over = threading.Event()
+            threading.Thread(target=self._keep_alive, args=(over,), daemon=True).start()
             try:
                 while not self._stop.is_set():
                     self._stop.wait(self.node.tick())
@@ -156,6 +166,7 @@ class Processor(Closes):
                 if self._signal:
                     log.info("stopping: %s", self._signal)
                 self._leave()
+                over.set()
                 self.node.turns.close()
                 self._leases.close()  # threads that hang go on, and write nothing
                 self._store.close()
@@ -173,12 +184,24 @@ class Processor(Closes):
             self.node.tick()
             self.node.left.wait(0.1)
             self.node.left.clear()
+        self._leases.give_back()
         if self.node.owned:
             log.warning(
                 "%d observers did not end in %.0f s; their leases expire",
                 len(self.node.owned),
                 self.processing.patience,
             )
+
+    def _letters(self, page: Page) -> Changes:
+        decoder = self.feed.decoder("json", "dead-letter")
+        return Changes(page, decoder, record_reader(self.feed, "dead-letter"))
+
+    def _keep_alive(self, over: threading.Event) -> None:
+        try:
+            while not over.wait(LOOK):
+                self.node.keep_alive()
+        except BaseException as error:  # a defect
+            self._fail(error)
 
     def _start_thread(self) -> None:
         name = f"penstock-{len(self._threads)}"

@@ -6,7 +6,7 @@ What is saved is acknowledged at the source, and nothing else is.
 from collections.abc import Callable
 
 from penstock.config import Checkpoint
-from penstock.errors import LeaseLost, Unavailable
+from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
@@ -14,6 +14,8 @@ from penstock.reservoir.reader import PartitionReader
 
 # Seconds: after a save that failed; between two looks whether an idle source has moved on.
 AGAIN, IDLE = 1.0, 10.0
+# Of the store: a refusal may pass as well, as it does for renewals. The lease expires otherwise.
+STORE_ERRORS = (Unavailable, SettingsError)
 
 
 class PartitionProgress:
@@ -90,7 +92,7 @@ class PartitionProgress:
             self.checkpoint(self.processed)
         except LeaseLost:
             return False  # the next turn finds it
-        except Unavailable as error:
+        except STORE_ERRORS as error:
             self.error = str(error)
             self._not_before = self._clock() + AGAIN
             return False
@@ -114,7 +116,7 @@ class PartitionProgress:
         """Saves that the partition has ended, and all of it is done; whether that is saved."""
         try:
             self._write(self._reader.last_bookmark(self.processed))
-        except (LeaseLost, Unavailable) as error:
+        except (LeaseLost, *STORE_ERRORS) as error:
             self.error = str(error)
             return False
         return True

@@ -44,7 +44,7 @@ class ProcessorReports(Closes):
             part.partition: {**_row(part), **self._remaining.of(part.partition)}
             for part in list(node.owned.values())
         }
-        error = node.error or node.discovery.error
+        error = node.error or node.discovery.error or processor.unreadable
         begun = {"begun": node.discovery.begun, "blocked": "", "restarts": 0, "last_error": error}
         board.post("query", name, begun)
         sums = with_source(summed(rows), processor.feed.status())

@@ -68,6 +68,7 @@ class HostLeases:
         self._given: dict[tuple[str, str], float] = {}
         self._steals = 1  # asked for at the next survey, at most
         self._pending: dict[PartitionId, Bookmark] = {}
+        self.left: set[PartitionId] = set()  # nothing is done for these leases: to be given back
         self._gathering, self._writing = Lock(), Lock()
         self._is_closed = False
         self._has_twin = False  # another process with our name, at the last survey
@@ -177,7 +178,8 @@ class HostLeases:
 
     def is_ours(self, partition: PartitionId) -> bool:
         """Whether nobody is known to have taken the lease from us."""
-        return not self._is_closed and self._holder.has(self.name(partition))
+        is_kept = not self._is_closed and partition not in self.left
+        return is_kept and self._holder.has(self.name(partition))
 
     def holds(self, partition: PartitionId) -> bool:
         """Whether certainly nobody else can have the lease now: it was renewed within its term."""
@@ -237,8 +239,22 @@ class HostLeases:
 
     def release(self, partitions: Collection[PartitionId]) -> None:
         """Gives leases back. A store that is away is no error: they expire."""
-        self._holder.release([self.name(each) for each in partitions])
-        self.forget(partitions)
+        self.leave(partitions)
+        self.give_back()
+
+    def leave(self, partitions: Collection[PartitionId]) -> None:
+        """Nothing is done any more for these leases: the next `give_back` releases them."""
+        with self._gathering:
+            self.left.update(partitions)
+
+    def give_back(self) -> None:
+        """Releases all that was left, in one write; when it returns, all of it is written."""
+        with self.positions.rows.lock:  # also: one that is taken again meanwhile is not forgotten
+            with self._gathering:
+                left, self.left = self.left, set()
+            if left:
+                self._holder.release([self.name(each) for each in left])
+                self.forget(left)
 
     def forget(self, partitions: Collection[PartitionId]) -> None:
         """Leases that were lost: nothing is written."""

@@ -4,11 +4,13 @@ The rows of one partition have one writer in a process: what renews, takes and r
 (`leases.holder`) writes the same rows under the same lock.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from penstock.errors import Malformed
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.kinds import Kind, verify_kind
 from penstock.leases.owned import OwnedRows
@@ -17,6 +19,8 @@ from penstock.reading.positions import Positions, bookmark_text, read_bookmark
 
 # Nothing is saved by time, unless it is asked for: the caller says when.
 _NEVER = float("inf")
+
+log = logging.getLogger("penstock")
 
 
 class SharedPositions(Positions):
@@ -33,6 +37,7 @@ class SharedPositions(Positions):
         kind: Kind = "pipeline",
     ) -> None:
         self.prefix = prefix
+        self.unreadable = ""  # why a row could not be read, at the last survey
         super().__init__(
             store,
             prefix,
@@ -58,12 +63,21 @@ class SharedPositions(Positions):
         return self._partition(name)
 
     def survey(self) -> dict[PartitionId, tuple[Lease, Bookmark]]:
-        """All rows as they are now, whoever owns them; changes nothing. Raises Unavailable,
-        SettingsError for a row of another kind, and Malformed for one that penstock did not
-        write."""
+        """All rows as they are now, whoever owns them; changes nothing. Raises Unavailable, and
+        SettingsError for a row of another kind. One that penstock did not write is `unreadable`,
+        and nobody's: the others go on."""
         rows = self._rows.list()
         verify_kind(rows, self.kind)
-        return {self._partition(row.name): (row, read_bookmark(row)) for row in rows}
+        found, unreadable = {}, ""
+        for row in rows:
+            try:
+                found[self._partition(row.name)] = row, read_bookmark(row)
+            except Malformed as error:
+                unreadable = str(error)
+        if unreadable != self.unreadable:
+            log.error("%s", unreadable or "all stored positions can be read again")
+        self.unreadable = unreadable
+        return found
 
     def plant(
         self,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from penstock.backoff import delays
 from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesRetries
+from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesReads, PacesRetries
 from penstock.feeds.holes import hole_before
 from penstock.page import Page
 from penstock.position import START, Bookmark, PartitionId, Place
@@ -124,6 +124,12 @@ class PartitionReader:
         self._waits = self.error = None
         self.drained = self._following is not None and self._following.drained
         return Step(pages)
+
+    @property
+    def next_in(self) -> float | None:
+        """See `PacesReads`; None also of a following that does not know."""
+        following = self._following
+        return following.next_in if isinstance(following, PacesReads) else None
 
     @property
     def is_connected(self) -> bool:

@@ -50,6 +50,23 @@ def test_a_wrong_key_is_for_the_operator_and_a_busy_service_is_waited_for() -> N
         assert store.get("a") == put
 
 
+@pytest.mark.parametrize(("seconds", "is_refused"), [(3600, True), (-1, False), (None, False)])
+def test_a_container_that_deletes_its_items_by_time_is_refused(
+    seconds: int | None, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CosmosServer() as server:
+        CosmosStore(store_url(server)).put(Lease(name="a"))
+        container = server.databases["penstock"]["leases"]
+        given = {**container.properties, "defaultTtl": seconds}
+        monkeypatch.setattr(type(container), "properties", given)
+        again = CosmosStore(store_url(server))
+        if is_refused:
+            with pytest.raises(SettingsError, match="deletes its items after 3600 s"):
+                again.get("a")
+        else:
+            assert again.get("a") is not None
+
+
 @pytest.mark.parametrize("sub_status", [1002, 1003, 1013])
 def test_a_404_that_is_not_of_the_row_is_waited_for(sub_status: int) -> None:
     """`SubStatusCodes` of azure-cosmos: a replica that lags, no container, one that is made."""

@@ -1,10 +1,13 @@
 """The Processor on Cosmos DB: the feed's ranges, and the leases in a container beside it."""
 
+import itertools
 import threading
+from typing import Any
 
 from penstock import Changes, Observer, PartitionContext, Processor
 from penstock.demo.cosmos.server import CosmosServer
 from penstock.leases.cosmos import CosmosStore
+from penstock.leases.memory import MemoryStore
 from tests.cosmos.reading import settings_of, store_url
 from tests.reading.made import until
 
@@ -18,6 +21,44 @@ class Ids(Observer):
     def process(self, changes: Changes, context: PartitionContext) -> None:
         with self.lock:
             self.found += [change["key"]["id"] for change in changes]
+
+
+def test_with_more_ranges_than_threads_a_refusal_costs_what_the_service_says() -> None:
+    """Each tenth answer is a 429: with `poll` (an hour here) for each of them this takes days."""
+    with CosmosServer() as server:
+        orders = server.container("shop", "orders")
+        for _ in range(4):
+            for each in list(orders.ranges):
+                orders.split(range_id=each.id)
+        for n in range(400):
+            orders.put({"id": f"i{n}", "pk": f"p{n}"})
+        answer, asked = server.answer, itertools.count(1)
+
+        def throttled(verb: str, path: str, headers: dict[str, str], body: Any) -> Any:
+            if "a-im" in headers and "pkranges" not in path and next(asked) % 10 == 0:
+                server.fail("feed", 429, headers={"x-ms-retry-after-ms": "30"})
+            return answer(verb, path, headers, body)
+
+        server.answer = throttled  # type: ignore[method-assign]
+        observer = type("Fresh", (Ids,), {"found": []})
+        made = Processor(
+            "cosmos",
+            settings_of(server, page_items=5).model_dump(exclude_unset=True),
+            leases=MemoryStore(),
+            name="orders",
+            observer=observer,
+            threads=2,
+            poll=3600.0,
+        )
+        thread = threading.Thread(target=made.run)
+        thread.start()
+        try:
+            until(lambda: len(observer.found) >= 400)
+        finally:
+            made.stop()
+            thread.join(60)
+        assert next(asked) > 80, "some were refused"
+        assert sorted(observer.found) == sorted(f"i{n}" for n in range(400))
 
 
 def test_two_hosts_share_ranges_that_split_and_merge_and_double_nothing() -> None:
@@ -54,6 +95,7 @@ def test_two_hosts_share_ranges_that_split_and_merge_and_double_nothing() -> Non
                     orders.merge(*orders.ranges[1:])
             until(lambda: len(observer.found) >= 60)
             until(lambda: sum(len(host.partitions) for host in hosts) == 3)
+            until(lambda: len(store.list("orders/")) == 3)  # rows of ranges that ended go
         finally:
             for host in hosts:
                 host.stop()

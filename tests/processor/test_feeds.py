@@ -18,13 +18,21 @@ from tests.servers import Database, Moto
 
 pytestmark = [pytest.mark.live]
 
-FAST = {"renew": 0.3, "acquire": 0.2, "expire": 2.0, "poll": 0.1}
+FAST = {"renew": 0.3, "acquire": 0.2, "poll": 0.1}
 
 
 class Host:
-    """A processor in a thread; `keys` are those of the inserted rows that it was given."""
+    """A processor in a thread; `keys` are those of the inserted rows that it was given. `expire`:
+    unless a test waits for the end of a term, a busy machine is to cost no lease."""
 
-    def __init__(self, kind: str, settings: dict[str, Any], store: MemoryStore, key: str) -> None:
+    def __init__(
+        self,
+        kind: str,
+        settings: dict[str, Any],
+        store: MemoryStore,
+        key: str,
+        expire: float = 60.0,
+    ) -> None:
         self.keys: list[Any] = []
         host = self
 
@@ -33,7 +41,10 @@ class Host:
                 host.keys += [each["key"][key] for each in changes if each["key"]]
                 assert changes.batch.num_rows == len(list(changes))
 
-        self.processor = Processor(kind, settings, leases=store, name="t", observer=Noting, **FAST)
+        intervals: dict[str, Any] = {**FAST, "expire": expire}
+        self.processor = Processor(
+            kind, settings, leases=store, name="t", observer=Noting, **intervals
+        )
         self._thread = threading.Thread(target=self.processor.run)
 
     def start(self) -> "Host":
@@ -111,8 +122,8 @@ def test_one_host_reads_postgresql_and_another_takes_over_and_ends_a_connection_
 ) -> None:
     settings, store = postgres(database), MemoryStore()
     with (
-        running("postgres", settings, store, "id") as frozen,
-        running("postgres", settings, store, "id") as other,
+        running("postgres", settings, store, "id", 2.0) as frozen,
+        running("postgres", settings, store, "id", 2.0) as other,
     ):
         until(lambda: frozen.processor.partitions or other.processor.partitions)
         if other.processor.partitions:

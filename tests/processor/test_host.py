@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.errors import LeaseLost, Malformed, SettingsError, Unavailable
 from penstock.feeds import Gap, Holder
 from penstock.feeds.memory import MemoryFeed
+from penstock.leases import replace
 from penstock.leases.gaps import Gaps
 from penstock.leases.memory import MemoryStore
 from penstock.position import START, PartitionId
 from penstock.processor.observer import Changes, CloseReason, PartitionContext
+from penstock.processor.partition import Abandoned
 from tests.processor.world import World, memory
 
 
@@ -244,6 +246,50 @@ def test_then_or_the_batch_is_set_aside_and_the_next_one_follows(tmp_path: Any) 
     assert table.num_rows == 10 and table.schema.metadata[b"error"] == b"RuntimeError"
 
 
+def test_a_batch_that_cannot_be_decoded_is_set_aside_where_that_stops_processing(
+    tmp_path: Any,
+) -> None:
+    world = World()
+    given = {"unreadable": "stop", "exhausted": "dead-letter", "dead_letters": tmp_path}
+    host = world.host("a", retries=1, **given)
+    work = host.node._work
+
+    def read(page: Any) -> Any:
+        if str(page.first).endswith("1:0"):
+            raise Malformed("the change 10 cannot be read")
+        return work.read(page)
+
+    class Decoder:
+        def decode(self, page: Any) -> Any:
+            raise Malformed("the change 10 cannot be read")
+
+    broken = work._replace(read=read, decoder=Decoder())  # type: ignore[arg-type]
+    host.node._work = broken
+    world.pass_time(30, host)
+    assert world.numbers["p0"] == [*range(10), *range(20, 30)]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_observer_whose_close_fails_after_an_error_has_nothing_saved() -> None:
+    world, rows = World(), list[str]()
+
+    def fail(changes: Changes, context: PartitionContext) -> None:
+        if changes.first.endswith("2:0"):
+            raise ValueError("batch 3")
+
+    def close(context: PartitionContext, reason: CloseReason) -> None:
+        rows.append(str(json.loads(world.rows()["p0"].continuation)["place"]))
+        if len(rows) == 1:
+            raise ValueError("what was buffered could not be written")
+
+    world.fail, world.on_close = fail, close
+    host = world.host("a", checkpoint={"interval": 3600, "event_count": 10**6})
+    world.pass_time(5, host)
+    assert rows[:2] == ["None", "None"], "after the first close nothing was saved"
+    assert world.numbers["p0"][:40] == [*range(20), *range(20)], "all of it comes again"
+    assert place(world.rows()["p0"]).endswith("1:9"), "this time close went well"
+
+
 def test_dead_letters_without_a_place_are_refused() -> None:
     with pytest.raises(SettingsError, match="dead_letters"):
         World().host("a", exhausted="dead-letter")
@@ -372,7 +418,12 @@ def test_a_read_that_hangs_gives_its_lease_up() -> None:
     for _ in range(8):
         world.clock.now += 10
         a.node.tick()
-    assert a.partitions == [] and world.calls("p0")[-1] == "UNKNOWN"
+    assert a.partitions == []
+    assert "UNKNOWN" not in world.calls("p0"), "no observer is called where leases are renewed"
+    world.pass_time(14, b)
+    assert b.partitions == [], "it was not closed yet"
+    world.drive(a)
+    assert world.calls("p0")[-1] == "UNKNOWN"
     world.pass_time(14, b)
     assert b.partitions == ["p0"]
     assert part.turn(0.0) is None
@@ -492,7 +543,12 @@ def test_a_read_that_returns_after_it_was_given_up_delivers_nothing_and_disconne
 
     def hang(timeout: float, **keywords: Any) -> Any:
         world.clock.now += 101
-        host.node.tick()  # the thread that ticks gives it up
+        host.node.tick()  # the thread that ticks gives it up, and another one closes it
+        for job in list(iter(host.node.turns.next, None)):
+            if isinstance(job, Abandoned):
+                host.node.take_turn(job, 0.0)
+            else:
+                host.node.turns.done(job, 0.0)
         assert world.calls("p0")[-1] == "UNKNOWN"
         return step(timeout, **keywords)
 
@@ -621,3 +677,45 @@ def test_a_checkpoint_never_goes_back() -> None:
     world.leave(host)
     assert world.calls("p0")[:3] == ["open", 10, "OBSERVER_ERROR"] and len(world.errors) == 1
     assert place(world.rows()["p0"]).endswith("0:9")
+
+
+def test_a_position_that_cannot_be_read_keeps_no_host_from_taking_the_others() -> None:
+    world = World()
+    world.pass_time(3, first := world.host("a", memory(partitions=3)))
+    world.leave(first)
+    row = world.rows()["p1"]
+    world.store.put(replace(row, continuation="?"))
+    again = world.host("b", memory(partitions=3))
+    world.pass_time(20, again)
+    assert sorted(again.partitions) == ["p0", "p2"]
+    assert "'test/memory/p1' can't be read" in again.unreadable
+    world.store.put(replace(world.rows()["p1"], continuation=row.continuation))
+    world.pass_time(20, again)
+    assert (len(again.partitions), again.unreadable) == (3, "")
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), SettingsError("403 for a while")])
+@pytest.mark.parametrize("checkpoint", ["batch", "explicit"])
+def test_a_store_that_refuses_a_checkpoint_delays_it_and_ends_nothing(
+    error: Exception, checkpoint: str
+) -> None:
+    class Refusing(MemoryStore):
+        refuses = False
+
+        def put_all(self, leases: Any) -> Any:
+            if self.refuses:
+                raise error
+            return super().put_all(leases)
+
+    world = World(store := Refusing())
+    if checkpoint == "explicit":
+        world.fail = lambda _changes, context: context.checkpoint()
+    host = world.host("a", memory(changes=0), checkpoint=checkpoint, retries=0)
+    world.pass_time(3, host)
+    store.refuses = True
+    host.feed.settings = memory().settings  # type: ignore[attr-defined]
+    world.pass_time(10, host)
+    store.refuses = False
+    world.pass_time(60, host)
+    assert host._error is None
+    assert place(world.rows()["p0"]).endswith("2:9")

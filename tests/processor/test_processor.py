@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ def test_hosts_that_join_and_leave_divide_the_partitions_and_double_nothing() ->
             leases=store,
             name="test",
             observer=observer,
-            **FAST,
+            **{**FAST, "expire": 60.0},  # a machine that is busy for a second costs no lease
         )
         for _ in range(3)
     ]
@@ -229,6 +231,37 @@ def test_a_read_that_hangs_costs_no_thread() -> None:
     thread.join(30)
 
 
+def test_a_slow_close_after_a_read_that_hangs_costs_no_lease() -> None:
+    feed, store, go_on = memory(partitions=4), MemoryStore(), threading.Event()
+    follow, closing = feed.follow, threading.Event()
+
+    def followed(partition: Any, *arguments: Any, **keywords: Any) -> Any:
+        if partition == "p0":
+            go_on.wait(60)
+        return follow(partition, *arguments, **keywords)
+
+    feed.follow = followed  # type: ignore[method-assign]
+
+    class Slow(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            pass
+
+        def close(self, context: PartitionContext, reason: CloseReason) -> None:
+            if reason is CloseReason.UNKNOWN:
+                closing.set()
+                go_on.wait(60)
+
+    intervals = {**FAST, "read_timeout": 0.3}
+    with Processor(feed, leases=store, name="t", observer=Slow, **intervals) as made:
+        thread = start(made)
+        until(closing.is_set)
+        revisions = {row.name: row.revision for row in store.list("t/")}
+        until(lambda: all(row.revision != revisions[row.name] for row in store.list("t/")))
+        assert {row.owner for row in store.list("t/")} == {made.host}
+        go_on.set()
+    thread.join(60)
+
+
 def test_what_an_observer_does_after_a_stop_gave_up_on_it_is_not_saved() -> None:
     store, go_on, raised = MemoryStore(), threading.Event(), list[Exception]()
 
@@ -263,3 +296,50 @@ def test_a_stop_within_a_wait_of_the_same_thread_is_safe() -> None:
         assert request.wait(0) and request.is_set()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+class Slow(MemoryStore):
+    """30 ms for each call; counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def get(self, name: str) -> Any:
+        self._call("get")
+        return super().get(name)
+
+    def list(self, prefix: str) -> Any:
+        self._call("list")
+        return super().list(prefix)
+
+    def put_all(self, leases: Any) -> Any:
+        self._call("put_all")
+        return super().put_all(leases)
+
+    def _call(self, name: str) -> None:
+        self.calls[name] += 1
+        time.sleep(0.03)
+
+
+def test_a_thousand_partitions_begin_and_end_with_few_calls_of_a_slow_store() -> None:
+    store, closed = Slow(), list[str]()
+
+    class Noting(Observer):
+        def process(self, changes: Changes, context: PartitionContext) -> None:
+            pass
+
+        def close(self, context: PartitionContext, reason: CloseReason) -> None:
+            closed.append(context.partition)
+
+    feed = memory(partitions=1000, changes=10, polled=True)
+    made = Processor(feed, leases=store, name="t", observer=Noting, patience=60)
+    thread = start(made)
+    until(lambda: made.node.counts["events"] == 10_000)
+    assert store.calls["get"] < 10, "leases that were just taken are not read again"
+    store.calls.clear()
+    made.stop()
+    thread.join(90)
+    assert len(closed) == 1000
+    assert {row.owner for row in store.list("t/")} == {""}
+    assert store.calls["put_all"] < 50, "leases are released together"

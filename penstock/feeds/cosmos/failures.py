@@ -14,10 +14,13 @@ from penstock.errors import PenstockError, SettingsError, Unavailable
 _LATER = "penstock tries again by itself"
 _KEY = "correct `key` (an account's key, base64), or remove it to use Microsoft Entra ID"
 _RIGHTS = "give the identity what docs/how-to/cosmos.md lists, or allow this network"
+_START = "begin at `beginning` or `now`: no time can be used after partitions were merged"
 _CLOCK = "set this machine's clock (NTP): the service refuses requests that are 15 minutes off"
 
 # What .NET's ExceptionClassifier looks for in the message of a 400.
 TOO_LARGE = "Reduce page size and try again"
+# "StartTime/IfModifiedSince is not currently supported with merged partitions": of a 400.
+_NO_TIME = "IfModifiedSince"
 
 
 class ContainerMissing(SettingsError):
@@ -63,6 +66,8 @@ def failure(status: int, sub_status: int, message: str, subject: str) -> Penstoc
     kind, hint = _TABLE.get((status, sub_status)) or _TABLE.get((status, 0)) or _otherwise(status)
     if status in (401, 403) and "date" in message.lower() and "expired" in message.lower():
         kind, hint = Unavailable, _CLOCK
+    if status == 400 and _NO_TIME in message:
+        hint = _START
     text = message.strip().partition("\n")[0][:300]
     code = f"{status}/{sub_status}" if sub_status else str(status)
     return kind(f"{subject}: {code} {text}".strip(), hint=hint)

@@ -321,7 +321,23 @@ class CosmosFeed:
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        return check(self.settings, lambda: self._client)
+        found = check(self.settings, lambda: self._client)
+        if all(each.level != "error" for each in found):
+            found += self._check_start()
+        return found
+
+    def _check_start(self) -> list[Finding]:
+        """Reads after a time or a token as the start will: what can be read now, and from the
+        beginning, may refuse these."""
+        if self.settings.at in ("now", "beginning"):
+            return []
+        try:
+            for name, bookmark in self.begin().items():
+                if not bookmark.ended:
+                    self.follow(name, bookmark).read(0.0)
+        except PenstockError as error:
+            return [finding("error", "start", error.message, error.hint)]
+        return []
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """See `feeds.ChecksBookmarks`: reads after it once."""

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.cosmos.boundaries import PageBoundaries
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused
-from penstock.feeds.cosmos.marks import FeedMark
+from penstock.feeds.cosmos.marks import FeedMark, number_of
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.page import Page
@@ -20,6 +20,7 @@ from penstock.wire.cosmos.documents import Document, DocumentContext, in_order, 
 # Seconds for which a range may be gone while no children of it are listed.
 GONE = 120.0
 _LEAST_WAIT = 0.1  # seconds after a 429, whatever the service says: it may say 0
+_STEADY = 16  # pages of a halved size, before it is doubled
 
 
 class CosmosFollowing:
@@ -27,8 +28,9 @@ class CosmosFollowing:
 
     `_mark` is where the next page is read from, and `_skip` the place up to which that page is done
     already. `_last` is the last place that was read. `_boundaries` gives bookmarks, also to other
-    threads. `_most` is the size of a page now. `error_of` makes
-    the error of a refusal after a place: lost history, if it is that.
+    threads. `_most` is the size of a page now, `_steady` how many pages had it. `_is_idle`: the
+    last call found nothing new. `error_of` makes the error of a refusal after a place: lost
+    history, if it is that.
     """
 
     def __init__(
@@ -47,12 +49,12 @@ class CosmosFollowing:
         self._identity, self._error_of, self._clock = identity, error_of, clock
         self._mark, self._skip, self._last = mark, place if mark.within else mark.done, place
         self._boundaries = PageBoundaries(place, mark)
-        self._most = settings.page_items
+        self._most, self._steady = settings.page_items, 0
         self._not_before = 0.0
         self._gone_since: float | None = None
         self._waits = delays()
         self._state = RangeState()
-        self._drained = self._closed = False
+        self._drained = self._closed = self._is_idle = False
         self.begins = mark.etag or str(mark.to_json()["from"])
 
     def read(self, timeout: float) -> Sequence[Page]:
@@ -76,8 +78,14 @@ class CosmosFollowing:
                 break
         return []
 
+    @property
+    def next_in(self) -> float | None:
+        """See `feeds.PacesReads`."""
+        return None if self._is_idle else max(0.0, self._not_before - self._clock())
+
     def _call(self) -> Page | None:
         """One read; the page, if there are changes for us."""
+        self._is_idle = False
         try:
             answer = self._client.page(self._range, self._mark, self._most)
         except Refused as refused:
@@ -87,7 +95,9 @@ class CosmosFollowing:
             self._ended(self._range.cuts(answer.ranges))
             return None
         self._state.throttled, self._gone_since, self._waits = False, None, delays()
-        self._most = self._settings.page_items
+        self._steady += 1
+        if self._steady >= _STEADY and self._most < self._settings.page_items:
+            self._most, self._steady = min(2 * self._most, self._settings.page_items), 0
         return self._answered(answer)
 
     def _answered(self, answer: FeedAnswer) -> Page | None:
@@ -97,7 +107,7 @@ class CosmosFollowing:
         if placed and self._last and not self._skip and placed[0][0] <= self._last:
             self._ended([self._range.middle])
             return None
-        before, after = self._mark, self._mark.after(answer.etag)
+        before, after = self._mark, self._mark.after(answer.etag, numbered=not placed)
         if placed and after.etag == before.etag:
             # They would come again and again, and no bookmark could be made after them.
             raise Unavailable(f"the service gave no new continuation of {self._range.name}")
@@ -111,8 +121,8 @@ class CosmosFollowing:
         self._mark = after
         if skip == len(placed):
             self._boundaries.renew(after)
-            if not placed:
-                self._state.at_tip = True
+            if not placed and not self._has_more(before, answer):
+                self._state.at_tip = self._is_idle = True
                 self._not_before = self._clock() + self._settings.poll
             return None
         self._last = placed[-1][0]
@@ -127,6 +137,14 @@ class CosmosFollowing:
             context=self._context(before, after, skip),
             payload=answer.body,
         )
+
+    def _has_more(self, before: FeedMark, answer: FeedAnswer) -> bool:
+        """Whether an answer without documents is not the last: on a part of a merged partition the
+        service may stop before its newest LSN, with a new continuation."""
+        reached, newest = number_of(answer.etag), answer.newest
+        if reached is None or newest is None or self._mark.etag == before.etag:
+            return False
+        return reached < newest
 
     def _context(self, before: FeedMark, after: FeedMark, skip: int) -> bytes:
         return DocumentContext(
@@ -152,7 +170,7 @@ class CosmosFollowing:
             self._state.throttled = True
             self._not_before = now + max(_LEAST_WAIT, refused.wait)
         elif refused.is_too_large and self._most > 1:
-            self._most //= 2
+            self._most, self._steady = self._most // 2, 0
         elif refused.status == 410:
             self._gone(refused, now)
         else:

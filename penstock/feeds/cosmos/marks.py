@@ -53,18 +53,20 @@ class FeedMark:
         """The same, inside the page that follows."""
         return replace(self, within=True, done=None)
 
-    def after(self, etag: str) -> "FeedMark":
+    def after(self, etag: str, *, numbered: bool = True) -> "FeedMark":
         """Everything up to an etag is done. An etag that is older, of a replica that lags behind,
-        changes nothing; nor does none, which would be the beginning."""
+        changes nothing where it came without documents (`numbered`); nor does none, which would be
+        the beginning. With documents it is after them, however the service numbers them."""
         if not etag:
             return self
-        known = _number(self.etag)
-        if known is not None and (_number(etag) or known) < known:
+        known, found = number_of(self.etag), number_of(etag)
+        if numbered and known is not None and found is not None and found < known:
             return self
         return replace(self, etag=etag, since=None, within=False, done=None)
 
 
-def _number(etag: str | None) -> int | None:
+def number_of(etag: str | None) -> int | None:
+    """Of an etag, where it is one: an LSN."""
     digits = (etag or "").strip('"')
     return int(digits) if digits.isdecimal() else None
 

@@ -15,7 +15,7 @@ from penstock.feeds import Lineage
 from penstock.feeds.cosmos.marks import CUTS, child_mark
 from penstock.position import Bookmark, Bookmarks, PartitionId
 
-_WIDTH = 32  # hexadecimal digits of a hash
+_WIDTH = 32  # hexadecimal digits of a hash; of a hierarchical key's, two or three times as many
 
 
 class KeyRange(NamedTuple):
@@ -58,8 +58,9 @@ class KeyRange(NamedTuple):
     @property
     def middle(self) -> str:
         """A boundary that halves it."""
-        low, high = (int(each.ljust(_WIDTH, "0"), 16) for each in self)
-        return f"{(low + high) // 2:0{_WIDTH}X}"
+        width = max(_WIDTH, *map(len, self))
+        low, high = (int(each.ljust(width, "0"), 16) for each in self)
+        return f"{(low + high) // 2:0{width}X}"
 
 
 def _is_hex(text: str) -> bool:
@@ -68,7 +69,8 @@ def _is_hex(text: str) -> bool:
 
 def lineages(physical: Sequence[KeyRange], known: Bookmarks) -> list[Lineage]:
     """The partitions, parents first: those that are known, children of those that have ended, and
-    the service's own where nothing is known of their keys."""
+    the service's own where nothing is known of their keys. Not those that have ended and whose
+    children are known."""
     if not known:
         return [Lineage(partition=each.name) for each in physical]
     ranges = {KeyRange.of(name) for name in known}
@@ -81,9 +83,18 @@ def lineages(physical: Sequence[KeyRange], known: Bookmarks) -> list[Lineage]:
     for each in _outer_first(ranges):
         while around and not around[-1].holds(each):
             around.pop()
-        found.append(_lineage(each, around[-1] if around else None, known))
+        if not _is_replaced(each, known):
+            found.append(_lineage(each, around[-1] if around else None, known))
         around.append(each)
     return found
+
+
+def _is_replaced(each: KeyRange, known: Bookmarks) -> bool:
+    """Whether the range has ended, and ranges that are known cover it: nothing needs it."""
+    if each.name not in known or not known[each.name].ended:
+        return False
+    inside = [KeyRange.of(name) for name in known if name != each.name]
+    return not uncovered(each, [other for other in inside if each.holds(other)])
 
 
 def _outer_first(ranges: Iterable[KeyRange]) -> list[KeyRange]:

@@ -132,6 +132,13 @@ class DynamodbFollowing:
                 break
         return []
 
+    @property
+    def next_in(self) -> float | None:
+        """See `feeds.PacesReads`: all until the tip is read as fast as the service allows."""
+        if self._tip.is_sought or self._pace.is_throttled:
+            return max(0.0, self._due() - self._clock())
+        return None
+
     def _due(self) -> float:
         """When the next call may be."""
         return max(self._tip.not_before, self._pace.due(self._reads))

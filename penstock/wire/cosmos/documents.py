@@ -70,8 +70,11 @@ def key_of(document: Document, paths: Sequence[str], *, every: bool) -> dict[str
         if not found:  # a delete without its previous image names both in its metadata
             names = [".".join(path.strip("/").split("/")) for path in paths]
             given = metadata.get("partitionKey") or {}
-            values = [given.get(path.strip("/"), given.get(name))
-                      for path, name in zip(paths, names, strict=True)]  # fmt: skip
+            values = []
+            for path, name in zip(paths, names, strict=True):
+                if path.strip("/") not in given and name not in given:
+                    raise Malformed(f"a delete has no value of the partition key {name}")
+                values.append(given.get(path.strip("/"), given.get(name)))
             return _key(dict(zip(names, values, strict=True)), metadata.get("id"))
     return _key(values_at(found, paths), found.get("id"))
 

@@ -186,6 +186,27 @@ def test_the_preflight_finds_what_is_missing(server: CosmosServer, orders: Store
     assert feed_of(server, mode=_EVERY).check()[-1].level == "ok"
 
 
+def test_the_preflight_reads_after_a_time_as_the_start_will(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """azure-sdk-for-java, pull 48752: a client of capability 1, as the SDK is, gets this for a
+    partition that was merged."""
+    feed = feed_of(server, start="2026-11-20T10:00:00Z")
+    assert {each.level for each in feed.check()} == {"ok"}
+    said = "StartTime/IfModifiedSince is not currently supported with merged"
+
+    def answer(verb: str, path: str, headers: dict[str, str], body: Any) -> Any:
+        if "if-modified-since" in headers:
+            server.fail("feed", 400, message=f"{said} partitions")
+        return asked(verb, path, headers, body)
+
+    asked, server.answer = server.answer, answer  # type: ignore[method-assign]
+    *_, refused = feed.check()
+    assert (refused.level, said in refused.message) == ("error", True)
+    assert "begin at `beginning` or `now`" in refused.remedy
+    assert {each.level for each in feed_of(server).check()} == {"ok"}
+
+
 def test_the_preflight_reads_after_a_saved_bookmark(
     server: CosmosServer, orders: StoredContainer
 ) -> None:

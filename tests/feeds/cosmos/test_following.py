@@ -20,6 +20,7 @@ from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import openings
+from penstock.wire.cosmos.documents import key_of
 from tests.cosmos.reading import feed_of, ids_of, only, read_pages, rows_of
 
 _EVERY = "all_versions_and_deletes"
@@ -246,6 +247,31 @@ def test_too_many_requests_wait_as_long_as_the_service_says_for_the_same_page(
     assert server.requests[-1].get("if-none-match") is None, "the same page"
 
 
+@pytest.mark.parametrize("why", ["throttled", "too large", "gone"])
+def test_what_is_not_idle_says_when_its_next_read_is_worth_it(
+    server: CosmosServer, orders: StoredContainer, why: str
+) -> None:
+    for n in range(4):
+        put(orders, f"i{n}")
+    feed = feed_of(server, page_items=2, poll=100)
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    if why == "throttled":
+        server.fail("feed", 429, headers={"x-ms-retry-after-ms": "30000"})
+    elif why == "too large":
+        server.fail("feed", 413)
+    elif why == "gone":
+        server.fail("feed", 410, 1007)
+    assert following.read(0.0) == []
+    assert following.next_in is not None
+    assert (10 < following.next_in <= 30) if why == "throttled" else following.next_in < 5
+    server.heal()
+    if why == "too large":
+        while following.read(0.0) or not following.status()["details"]["tip_reached"]:
+            pass
+        assert following.next_in is None, "it is idle"
+
+
 def test_too_many_requests_without_a_wait_are_not_repeated_at_once(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -258,17 +284,19 @@ def test_too_many_requests_without_a_wait_are_not_repeated_at_once(
     assert time.monotonic() - began >= 0.3
 
 
-def test_a_page_that_is_too_large_is_halved_down_to_one_and_restored(
+def test_a_page_that_is_too_large_is_halved_and_the_size_that_works_is_kept_and_doubled_slowly(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
     """.NET's ExceptionClassifier knows it by this message of a 400."""
-    for n in range(6):
+    for n in range(60):
         put(orders, f"i{n}")
     feed = feed_of(server, page_items=4)
     following = feed.follow(*only(feed.begin()))
     server.fail("feed", 400, message="... Reduce page size and try again.", times=2)
-    pages = read_pages(following, 6)
-    assert [page.count for page in pages] == [1, 4, 1]
+    asked = server.counts["feed"]
+    pages = read_pages(following, 60)
+    assert [page.count for page in pages] == [*[1] * 16, *[2] * 16, 4, 4, 4]
+    assert server.counts["feed"] == asked + 2 + len(pages), "two were refused"
     server.fail("feed", 400, message="Reduce page size and try again.", times=9)
     put(orders, "large")
     with pytest.raises(SettingsError, match="Reduce page size"):
@@ -428,6 +456,7 @@ def test_lsns_that_go_back_end_the_range_rather_than_lose_changes(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
     """Nothing documents how a merged partition numbers what comes: places must not go back."""
+    orders.ranges[0].lsn = 500
     put(orders, "one")
     put(orders, "two")
     feed = feed_of(server)
@@ -443,14 +472,27 @@ def test_lsns_that_go_back_end_the_range_rather_than_lose_changes(
     assert last is not None
     children = feed.partitions({name: last._replace(ended=True)})
     assert [KeyRange.of(each.partition).min for each in children][1:] == ["", "7F8" + 29 * "0"]
+    found: list[str] = []
+    for n in range(4, 9):
+        put(orders, f"item {n}", pk=f"p{n}")
+    for child in list(children)[1:]:
+        half = feed.follow(child.partition, child.first or Bookmark())
+        deadline = time.monotonic() + 20
+        while half.status()["details"]["tip_reached"] is False:
+            assert time.monotonic() < deadline
+            found += ids_of(feed, list(half.read(0.05)))
+    assert sorted(found) == ['["a","three"]', *(f'["p{n}","item {n}"]' for n in range(4, 9))]
 
 
 def _answering(orders: StoredContainer) -> Any:
     """The feed of a service that numbers anew: what comes after any continuation is LSN 1."""
-    stock = orders.feed
+    stock, answered = orders.feed, set[int]()
 
     def feed(place: Any, **given: Any) -> Any:
-        return stock(place, **{**given, "after": 0})
+        after = given["after"] if given["after"] in answered else 0
+        page = stock(place, **{**given, "after": after})
+        answered.add(int(page.etag.strip('"')))
+        return page
 
     return feed
 
@@ -491,6 +533,38 @@ def test_a_delete_without_its_previous_image_has_its_key(
     assert (row["operation"], row["key"]) == ("DELETE", '{"pk":"a","id":"i"}')
     assert row["document_id"] == '["a","i"]'
     assert (row["before"], row["after"]) == (None, None)
+
+
+def test_a_delete_that_lacks_a_value_of_its_key_is_malformed_and_one_that_is_null_is_not() -> None:
+    paths = ["/pk", "/a/b"]
+    document = {"metadata": {"id": "x", "partitionKey": {"pk": None, "a.b": 1}}, "current": {}}
+    assert key_of(document, paths, every=True) == {"pk": None, "a.b": 1, "id": "x"}
+    del document["metadata"]["partitionKey"]["a.b"]
+    with pytest.raises(Malformed, match=r"no value of the partition key a\.b"):
+        key_of(document, paths, every=True)
+
+
+def test_an_empty_answer_before_the_newest_lsn_is_not_the_tip(
+    server: CosmosServer, orders: StoredContainer
+) -> None:
+    """As .NET reads on after an empty 200: on a part of a merged partition."""
+    for name in "abcdef":
+        put(orders, name)
+    feed = feed_of(server, poll=100)
+    following = feed.follow(*only(feed.begin()))
+    stock, steps = orders.feed, iter(['"1"'])
+
+    def slowly(place: Any, **given: Any) -> Any:
+        page = stock(place, **given)
+        step = next(steps, None)
+        return page if step is None else replace(page, documents=[], etag=step, lsn=9)
+
+    orders.feed = slowly  # type: ignore[method-assign]
+    assert following.read(0.0) == []
+    status = following.status()
+    assert (status["details"]["tip_reached"], following.next_in) == (False, 0.0)
+    assert status["lag_seconds"] is None
+    assert len(ids_of(feed, list(following.read(0.0)))) == 5, "after LSN 1"
 
 
 def test_a_delete_stays_before_the_create_of_the_same_id_in_one_transaction(

@@ -101,6 +101,34 @@ def test_a_child_begins_at_its_parents_place_inside_a_page() -> None:
     assert mark_of(Bookmark(None, mark.to_json()), KeyRange("", "20")) == mark
 
 
+@pytest.mark.parametrize("digits", [32, 64, 96])
+def test_the_middle_is_inside_also_for_hierarchical_keys(digits: int) -> None:
+    for low, high in (("", "FF"), ("20", "7F8"), ("2" * digits, "2" * (digits - 1) + "8")):
+        each = KeyRange(low, high)
+        left, right = each.cut([each.middle])
+        assert left.min < left.max == right.min < right.max
+        assert KeyRange.of(left.name) == left and each.holds(left) and each.holds(right)
+
+
+def test_a_range_that_has_ended_is_not_listed_once_its_children_are_known() -> None:
+    low, high = WHOLE.cut(["20"])
+    known = {WHOLE.name: ended(WHOLE, cuts=["20"]), low.name: Bookmark()}
+    assert WHOLE.name in {each.partition for each in lineages([WHOLE], known)}
+    known[high.name] = Bookmark()
+    listed = lineages([WHOLE], known)
+    assert {each.partition: each.parents for each in listed} == {
+        low.name: (WHOLE.name,), high.name: (WHOLE.name,),
+    }  # fmt: skip
+    del known[WHOLE.name]
+    assert [each.partition for each in lineages([WHOLE], known)] == [low.name, high.name]
+
+
+def test_a_continuation_that_came_with_documents_is_taken_however_it_is_numbered() -> None:
+    mark = FeedMark(rid="r", range=WHOLE, etag='"500"')
+    assert mark.after('"1"', numbered=False).etag == '"1"'
+    assert mark.after('"0"') == mark, "it is a number, too"
+
+
 def test_the_continuation_of_a_replica_that_lags_behind_changes_nothing() -> None:
     mark = FeedMark(rid="r", range=WHOLE, etag='"10"')
     assert mark.after('"9"') == mark
