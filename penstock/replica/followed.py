@@ -165,10 +165,6 @@ class Followed:
         """Whether the change is of the table and of the columns that we know, or of those that
         follow from them."""
         table = self.table
-        called = body.get("schema") or table.schema, body.get("collection") or table.table
-        if called != (table.schema, table.table):
-            self.problem = "it was renamed"
-            return False
         identity = body.get("relation_id")
         if identity is not None and identity != table.relation_id:
             if table.relation_id is not None:
@@ -178,6 +174,11 @@ class Followed:
         version = body.get("schema_version") or message.headers.get(VERSION)
         if version == table.version:
             return True
+        # A version is of a name, too.
+        called = body.get("schema") or table.schema, body.get("collection") or table.table
+        if called != (table.schema, table.table):
+            self.problem = "it was renamed"
+            return False
         if version is None:  # the layout does not say it
             if not self._names.issuperset(body.get("data") or ()):
                 self.problem = "it has other columns"
