@@ -30,6 +30,7 @@ class Postgres(EmbeddedServer):
             "wal_level": "logical",
             "max_wal_senders": 20,
             "max_replication_slots": 20,
+            "max_prepared_transactions": 10,
         }
         super().__init__("postgres", folder)
         self.data = self.folder / "data"

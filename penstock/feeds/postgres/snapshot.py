@@ -177,8 +177,14 @@ class PostgresSnapshot:
     def __enter__(self) -> Self:
         try:
             self._enter()
-        except BaseException:
+        except BaseException as error:
             self._open.close()
+            if isinstance(error, Unavailable) and self._wait.seen:
+                raise Unavailable(
+                    f"{error.message}; waited for {self._wait.seen}",
+                    hint="end that (a prepared one by ROLLBACK PREPARED or COMMIT PREPARED), or"
+                    " raise snapshot.patience",
+                ) from error
             raise
         finally:
             self._wait.close()
@@ -193,6 +199,7 @@ class PostgresSnapshot:
         self._wait.pids.append(self._holder.info.backend_pid)
         self._refuse_early()
         _lock(self._holder, self._schema, self._table, self._patience)
+        self._wait.seen = ""
         with closing(connect_exporting(settings, self._patience, self._wait)) as exporting:
             self._wait.pids.append(exporting.info.backend_pid)
             with translating("making a temporary slot for a snapshot"):

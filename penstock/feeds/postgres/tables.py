@@ -1,7 +1,7 @@
 """Preflight of the publication and its tables: coverage, keys, replica identity."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from psycopg import sql
 
@@ -19,7 +19,10 @@ _TABLES = """
 SELECT n.nspname, c.relname, c.relreplident::text,
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
-       has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT')
+       has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT'),
+       ARRAY(SELECT t.relid::regclass::text FROM pg_catalog.pg_partition_tree(c.oid) t
+             WHERE c.relkind = 'p' AND t.isleaf AND NOT has_table_privilege(t.relid, 'SELECT')
+               AND NOT has_any_column_privilege(t.relid, 'SELECT') ORDER BY 1)
 FROM pg_catalog.pg_publication_tables p
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -42,6 +45,7 @@ class _Table:
     primary_key: bool
     identity_index: bool
     readable: bool
+    unreadable: list[str]  # partitions, quoted
 
     @property
     def quoted(self) -> str:
@@ -112,19 +116,9 @@ def _silences(connection: Ordinary, name: str, quoted: str) -> Iterator[Finding]
 
 
 def _published(connection: Ordinary, name: str) -> list[_Table]:
-    return [
-        _Table(
-            schema=schema,
-            name=table,
-            identity=identity,
-            primary_key=primary_key,
-            identity_index=identity_index,
-            readable=readable,
-        )
-        for schema, table, identity, primary_key, identity_index, readable in connection.execute(
-            _TABLES, (name,)
-        ).fetchall()
-    ]
+    names = [field.name for field in fields(_Table)]
+    rows = connection.execute(_TABLES, (name,)).fetchall()
+    return [_Table(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) -> Finding:
@@ -178,4 +172,12 @@ def _troubles(table: _Table) -> Iterator[Finding]:
             subject=subject,
             message="the role may not read it, which snapshots will need",
             remedy=f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
+        )
+    elif table.unreadable and not table.primary_key:
+        yield Finding(
+            level="warning",
+            subject=subject,
+            message=f"the role may not read {len(table.unreadable)} of its partitions: a snapshot"
+            " reads each of them, because it has no primary key",
+            remedy=f"as their owner: GRANT SELECT ON {', '.join(table.unreadable)} TO <role>;",
         )

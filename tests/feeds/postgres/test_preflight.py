@@ -156,6 +156,35 @@ def test_a_role_without_replication_is_told_how_to_get_it(
         database.execute(f"DROP ROLE {name}")
 
 
+def test_partitions_that_a_snapshot_cannot_read_are_named(
+    reader: Reader, database: Database
+) -> None:
+    """Without a primary key each is read by its name, and rights on the root are not enough."""
+    name = f"plain_{database.name}"
+    database.execute(f"CREATE ROLE {name} LOGIN REPLICATION")
+    try:
+        database.execute(
+            "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true);"
+        )
+        for table, key in (("t", ""), ("keyed", "PRIMARY KEY")):
+            database.execute(
+                f"CREATE TABLE {table} (id int {key}) PARTITION BY LIST (id);"
+                f'CREATE TABLE "{table} 1" PARTITION OF {table} FOR VALUES IN (1);'
+                f'CREATE TABLE "{table} 2" PARTITION OF {table} FOR VALUES IN (2);'
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL; GRANT SELECT ON {table} TO {name}"
+            )
+        url = database.url.replace("postgres@", f"{name}@")
+        plain = PostgresFeed(PostgresSettings(connection=url, slot="s", publication="p"))
+        assert _of(plain.check(), "table public.keyed") == []
+        found = [one for one in _of(plain.check(), "table public.t") if "partition" in one.message]
+        assert [(one.level, "read 2 of" in one.message) for one in found] == [("warning", True)]
+        database.execute(found[0].remedy.split(": ", 1)[1].replace("<role>", name))
+        left = _of(plain.check(), "table public.t")
+        assert [one for one in left if "partition" in one.message] == []
+    finally:
+        database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
 def test_a_slot_in_use_names_the_pid(reader: Reader) -> None:
     reader.prepare()
     reader.following.read(0)

@@ -1,6 +1,7 @@
 """Rows of a table at one point of the log, on real servers."""
 
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import TableSnapshot
@@ -527,6 +529,29 @@ def test_the_process_that_holds_a_snapshot_up_is_reported(
         old.commit()
         taking.result(60)
     assert told[-1] == ""
+
+
+@pytest.mark.parametrize("holds", ["INSERT INTO t VALUES (1)", "LOCK TABLE t"])
+def test_a_prepared_transaction_that_holds_a_snapshot_up_is_named(
+    holds: str, reader_any: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no process: a new slot waits for it, and so does the table's lock."""
+    monkeypatch.setattr("penstock.feeds.postgres.waiting._EVERY", 0.1)
+    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    reader_any.prepare()
+    gid, told = f"it's {reader_any.database.name}", list[str]()
+    named = f"the prepared transaction 'it''s {reader_any.database.name}' since 20"
+    with psycopg.connect(reader_any.database.url, autocommit=True) as other:
+        other.execute("BEGIN")
+        other.execute(holds.encode())
+        other.execute(sql.SQL("PREPARE TRANSACTION {}").format(gid))
+        try:
+            taking = reader_any.feed.snapshot("public", "t", {}, patience=3, on_wait=told.append)
+            with pytest.raises(Unavailable, match=re.escape(f"waited for {named}")), taking:
+                raise AssertionError
+        finally:
+            other.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid))
+    assert any(named in text for text in told) and told[-1] == ""
 
 
 def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
