@@ -95,7 +95,8 @@ def test_two_hosts_share_ranges_that_split_and_merge_and_double_nothing() -> Non
                     orders.merge(*orders.ranges[1:])
             until(lambda: len(observer.found) >= 60)
             until(lambda: sum(len(host.partitions) for host in hosts) == 3)
-            until(lambda: len(store.list("orders/")) == 3)  # rows of ranges that ended go
+            # Rows of ranges that have ended go, at a look-up (30 s).
+            until(lambda: len(store.list("orders/")) == 3, 180.0)
         finally:
             for host in hosts:
                 host.stop()
