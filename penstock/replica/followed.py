@@ -15,6 +15,7 @@ from penstock.replica.documents import is_renamed_to, row_change
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.plan import TablePlan
 from penstock.replica.targets import AlterColumns, Encoder, ForgetLate, Step
+from penstock.tail.exact import is_json
 
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
@@ -53,7 +54,7 @@ class Followed:
         self._places = {name: Place.parse(text) for name, text in table.places.items()}
         self._plan: TablePlan | None = None
         self._work: list[tuple[MirrorTable, Sequence[Step]]] = []
-        self._names = frozenset(table.names)
+        self._names, self._has_documents = frozenset(table.names), table.has_documents
 
     def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
         """One change of a message, if it is not in the rows yet."""
@@ -98,11 +99,13 @@ class Followed:
         self.changes += 1
 
     def may_have_documents(self, message: Delivered) -> bool:
-        """Whether a column of the changes may be JSON: as far as the table's version is known."""
-        version = message.headers.get(VERSION, self.table.version)
-        return self.table.has_documents or (
-            not self.table.document and version != self.table.version
-        )
+        """Whether a column of the changes may be JSON, written as such: as far as the table's
+        version is known."""
+        headers, table = message.headers, self.table
+        if self._has_documents:
+            return is_json(headers)
+        is_other = headers.get(VERSION, table.version) != table.version
+        return is_other and not table.document and is_json(headers)
 
     def _stream(self, message: Delivered) -> str:
         """Among which messages of documents places have an order: those of one partition."""
@@ -209,7 +212,7 @@ class Followed:
         self.table = replace(new, kept=tuple(kept))
         if added or drops or back:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
-        self._names = frozenset(self.table.names)
+        self._names, self._has_documents = frozenset(self.table.names), new.has_documents
 
 
 _FIRST = Place("", -1)

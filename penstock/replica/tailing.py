@@ -21,7 +21,6 @@ from penstock.replica.documents import is_renamed_to
 from penstock.replica.followed import POSITION, VERSION, Dropped, Followed
 from penstock.replica.mirrored import MirrorTable
 from penstock.replica.targets import TableRefused, Target, encoders
-from penstock.tail.exact import is_json
 from penstock.tail.reader import TailReader
 
 _FETCH = 2000  # messages at a time
@@ -128,20 +127,23 @@ class LiveTables(Closes):
                 if message.sequence > self.sequence + 1:
                     self._lost(self.sequence + 1, message.sequence)
                 self.sequence = message.sequence
-                followed = None
+                if not bodies:
+                    continue
+                body, followed = bodies[-1], None  # all are of one table and operation
                 try:
-                    for body in self._exact(message, bodies):
-                        followed = self._of(body)
-                        if followed is not None:
+                    followed = self._of(body)
+                    if followed is not None:
+                        exact = followed.may_have_documents(message)
+                        for each in reader.exactly(message) if exact else bodies:
+                            followed.add(message, each)
+                        touched[followed.table.name] = followed
+                    if body["operation"] == "RENAME":
+                        for followed in self._renamed_to(body):
                             followed.add(message, body)
                             touched[followed.table.name] = followed
-                        if body["operation"] == "RENAME":
-                            for followed in self._renamed_to(body):
-                                followed.add(message, body)
-                                touched[followed.table.name] = followed
                 except Unavailable:
                     raise
-                except Exception as error:  # all changes of a message are of one table
+                except Exception as error:
                     self._refuse(message, error, followed)
         except Malformed as error:
             assert reader.malformed is not None
@@ -178,17 +180,6 @@ class LiveTables(Closes):
             each.refuse(ours)
         if not tables:
             log.warning("a message of no table here is passed over", error=str(ours))
-
-    def _exact(
-        self, message: Delivered, bodies: Sequence[Mapping[str, Any]]
-    ) -> Sequence[Mapping[str, Any]]:
-        """The changes of a message, all of one table: with the text of documents, if it may have
-        some."""
-        followed = self._of(bodies[0]) if bodies and is_json(message.headers) else None
-        if followed is None or not followed.may_have_documents(message):
-            return bodies
-        assert self._reader is not None
-        return self._reader.exactly(message)
 
     def _store(self, touched: Sequence[Followed]) -> None:
         """What one table's changes fail with is its own: then it is not followed, and the others
