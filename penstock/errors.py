@@ -16,7 +16,17 @@ __all__ = [
     "SettingsError",
     "ShardIteratorExpired",
     "Unavailable",
+    "is_caused_by",
 ]
+
+
+def is_caused_by(error: BaseException, *kinds: type[BaseException]) -> bool:
+    """Whether an error, or one that led to it, is of these classes: drivers wrap what passes by
+    itself and what the operator must change in one class."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, kinds):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 class PenstockError(Exception):

@@ -9,6 +9,7 @@ from builtins import list as List  # the store's word
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLCertVerificationError
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,7 +17,13 @@ import orjson
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
+from penstock.errors import (
+    Malformed,
+    PenstockError,
+    SettingsError,
+    Unavailable,
+    is_caused_by,
+)
 
 HINT = "write etcd://HOST:2379,HOST:2379/PREFIX, or etcds://USER:PASSWORD@.../PREFIX?ca=FILE"
 _FILES = ("ca", "cert", "key")
@@ -149,7 +156,10 @@ class EtcdGateway:
                 )
                 return answer.status, _document(answer.data)
             except SSLError as error:
-                raise SettingsError(
+                self._turn()
+                # Any other passes: a handshake that was cut, an alert of an overloaded proxy.
+                is_setting = is_caused_by(error, SSLCertVerificationError)
+                raise (SettingsError if is_setting else MaybeDone)(
                     f"etcd at {endpoint}: {error}", hint="correct ?ca=, ?cert= and ?key="
                 ) from error
             except (NewConnectionError, ConnectTimeoutError) as error:

@@ -15,11 +15,13 @@ from threading import RLock
 from typing import Any
 from urllib.parse import urlsplit
 
+from dns.exception import DNSException
+from dns.resolver import NXDOMAIN
 from pymongo import MongoClient, ReadPreference, UpdateOne, WriteConcern, errors
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
+from penstock.errors import LeaseLost, SettingsError, Unavailable, is_caused_by
 from penstock.leases import Lease, changed
 from penstock.leases.encoding import number_of, properties_of, text_of
 
@@ -209,7 +211,12 @@ def _lease(document: _Json) -> Lease:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (errors.ConfigurationError, errors.InvalidURI, ValueError):
+    except (errors.ConfigurationError, errors.InvalidURI, ValueError) as error:
+        if is_caused_by(error, DNSException, OSError) and not is_caused_by(error, NXDOMAIN):
+            raise Unavailable(
+                "positions collection: the name in `positions` is not resolved now",
+                hint="penstock tries again by itself",
+            ) from error
         # Not its text: it may quote the URL.
         raise SettingsError("MongoDB does not accept the positions URL", hint=_HINT) from None
     except errors.PyMongoError as error:

@@ -59,6 +59,8 @@ class Planner:
         self._is_record = positions is None  # what offsets are
         self._wake = reservoir.wake
         self._idle_since = time.monotonic()
+        # The first bookmarks of children that may be read, until a `start` has them.
+        self._announced: dict[PartitionId, Bookmark] = {}
 
     def advance(self, start: Bookmarks, *, patience: float | None = None) -> Bookmarks:
         """The end of the next micro-batch; `start` itself if nothing came in time.
@@ -66,13 +68,13 @@ class Planner:
         Everything up to `start` is durable in the sink.
         """
         deadline = time.monotonic() + (self._limits.patience if patience is None else patience)
-        self.save(start)
+        self._begin(start)
         while True:
-            start = self._look_up(start)
+            known = self._look_up(start)
             with self._wake:
-                end = self._end(start)
+                end = self._end(known)
                 left = deadline - time.monotonic()
-                if end == start:
+                if end == known:
                     self._reservoir.check()
                 if end != start or left <= 0:
                     break
@@ -83,6 +85,19 @@ class Planner:
             self._idle_since = time.monotonic()
             end = {name: self._newest(name, bookmark) for name, bookmark in start.items()}
         return end
+
+    def _begin(self, start: Bookmarks) -> None:
+        """Saves what is durable, and opens the children that are. Their parents' ends and their own
+        first bookmarks are stored before a child is read: else what is between them could be lost
+        without a word."""
+        fresh = [name for name in self._announced if name in start]
+        try:
+            self.save(start, force=bool(fresh))
+        except Unavailable:
+            return
+        for name in fresh:
+            self._reservoir.open(name, start[name])
+            del self._announced[name]
 
     def save(self, durable: Bookmarks, *, force: bool = False) -> None:
         """Everything up to `durable` is in the sink: releases it, and saves it when it is time to
@@ -140,14 +155,18 @@ class Planner:
 
     def _look_up(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
         """Opens what may be read after `start`, which is durable, and what is `wanted`; returns
-        `start` without partitions that are done for good."""
+        `start` without partitions that are done for good, and with children to be opened."""
         for name in [name for name, bookmark in start.items() if bookmark.ended]:
             self._reservoir.close(name)
         found = self._roster.look_up(start, self._reservoir.open_partitions, wanted)
         if found is None:
-            return start
+            return {**self._announced, **start}
         for name, bookmark in found.ready.items():
-            self._reservoir.open(name, bookmark)
+            if name in start or name in wanted or not found.parents.get(name):
+                self._reservoir.open(name, bookmark)
+            else:
+                self._announced[name] = bookmark
+        start = {**self._announced, **start}
         if not found.forgotten or not self._keeper.forget(found.forgotten, start):
             return start
         return {name: each for name, each in start.items() if name not in found.forgotten}

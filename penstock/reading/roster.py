@@ -56,7 +56,8 @@ def openings(
     lineages = {each.partition: each for each in listed}
     done = {name for name, bookmark in known.items() if bookmark.ended}
     past = _ancestors(lineages, known)  # done, and forgotten
-    closed = [each for name, each in lineages.items() if name not in {*done, *past, *opened}]
+    over = {*done, *past, *opened}
+    closed = [each for name, each in lineages.items() if name not in over]
     hidden = known.keys() - lineages.keys() - done
     unread = (hidden | set(wanted)) - lineages.keys() - done - set(opened)
     orphans = {
@@ -90,7 +91,8 @@ def _ancestors(lineages: Mapping[PartitionId, Lineage], known: Bookmarks) -> set
         name for name, each in known.items() if name in lineages and not is_behind_hole(each)
     ]
     while waiting:
-        fresh = set(lineages[waiting.pop()].parents) - found - known.keys()
+        parents = lineages[waiting.pop()].parents
+        fresh = {each for each in parents if each not in found and each not in known}
         found |= fresh
         waiting += [name for name in fresh if name in lineages]
     return found

@@ -4,6 +4,7 @@ An owner calls `step`: a thread of the reader process, a task, the iterator. Not
 apart from the source's own `read`, and no thread runs: with a clock and a feed it is tested alone.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -11,16 +12,35 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from penstock.backoff import delays
-from penstock.errors import PenstockError, PositionLost, Unavailable
+from penstock.errors import (
+    PenstockError,
+    PositionLost,
+    RecordsExpired,
+    ShardIteratorExpired,
+    Unavailable,
+)
 from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesReads, PacesRetries
-from penstock.feeds.holes import hole_before
+from penstock.feeds.holes import hole_before, is_behind_hole
 from penstock.page import Page
 from penstock.position import START, Bookmark, PartitionId, Place
 
 # Seconds until a partition that lost its history is followed again: the operator may have acted.
 BLOCKED = 30.0
+# Seconds between the two answers that confirm a loss: a server's single answer may be wrong.
+CONFIRMED = 2.0
+# The cause of a gap that the feed does not name.
+REFUSED = "position_lost"
 # Gaps that one step passes at most: a feed that goes on finding gaps after gaps is broken.
 _GAPS = 5
+
+
+# Losses that were reported once, by backend and partition: since when (monotonic seconds), by the
+# gaps before each, its cause and its place. Owners whose readers are short-lived share one.
+Doubts = dict[tuple[str, PartitionId], dict[tuple[int, str, str], float]]
+
+
+class _InDoubt(Exception):
+    """The source has reported a loss once."""
 
 
 class GapRecorder(Protocol):
@@ -63,6 +83,7 @@ class PartitionReader:
         *,
         is_stored: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        doubts: Doubts | None = None,
     ) -> None:
         self.partition = partition
         self.read_to = bookmark.place
@@ -79,8 +100,11 @@ class PartitionReader:
         self._waits: Iterator[float] | None = None  # since the connection was lost
         # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
         self._unended: list[tuple[Gap, Bookmark]] = []
+        # Gaps that were passed since anything was read: what is found next is found despite them.
+        self._despite: list[Gap] = []
         self._blocked_until = 0.0
-        self._is_in_doubt = False  # the last following ended with a lost position
+        self._doubts: Doubts = {} if doubts is None else doubts
+        self._doubted_at = clock()
         self._is_leaving = False
 
     # The owner.
@@ -89,8 +113,9 @@ class PartitionReader:
         """Connects if need be, and reads once, waiting at most `timeout` seconds for the source; or
         only keeps the connection alive. Raises no PenstockError: the step has it.
 
-        A lost connection is made again by the next step, a lost history is asked for again after
-        `BLOCKED` seconds. After any other error the owner decides.
+        A lost connection is made again by the next step. A lost history is asked for again after
+        `CONFIRMED` seconds, without an error, and counts when the source reports it then, too; from
+        then on it is asked for every `BLOCKED` seconds. After any other error the owner decides.
         """
         if self.drained or self._is_leaving:
             return Step()
@@ -108,18 +133,26 @@ class PartitionReader:
     def _step(self, timeout: float, *, keep_alive: bool) -> Step:
         try:
             pages = self._read(timeout, keep_alive=keep_alive)
+        except _InDoubt:
+            self._doubted_at = self._clock()
+            self._blocked_until = self._doubted_at + CONFIRMED
+            self.error = None
+            return Step((), CONFIRMED)
         except Unavailable as error:
             self.reconnects += 1
             self._waits = self._waits or self._delays()
             return self._failed(error, next(self._waits))
         except PositionLost as error:
+            self._despite.clear()
             self._blocked_until = self._clock() + BLOCKED
             return self._failed(error, BLOCKED)
         except BaseException:  # Ctrl-C as well: pages that the source gave are read again
             self.disconnect()
             raise
+        if self._doubts and (pages or self._clock() - self._doubted_at >= BLOCKED):
+            self._doubts.pop(self._key, None)
         if pages:
-            self._is_in_doubt = False
+            self._despite.clear()
             self.read_to = pages[-1].last
         self._waits = self.error = None
         self.drained = self._following is not None and self._following.drained
@@ -136,14 +169,18 @@ class PartitionReader:
         """Whether there is a connection."""
         return self._following is not None
 
-    def disconnect(self) -> None:
-        """Closes the connection at once; the next step makes another."""
+    def disconnect(self, *, is_lost: bool = False) -> None:
+        """Closes the connection at once; the next step makes another. `is_lost`: the position is,
+        so that a connection that read nothing knows nothing about it."""
         following, self._following = self._following, None
-        if following is not None:
+        if following is not None and is_lost and self.read_to == self._resume.place:
+            following.close()
+        elif following is not None:
             # A closed following keeps its bookmarks: earlier places become durable later.
             following.close()
             found = following.bookmark(self.read_to)
             self._resume = found or Bookmark(self.read_to, self._resume.mark)
+            self._despite.clear()
             self._past.add(self.read_to, following)
 
     def leave(self) -> None:
@@ -200,49 +237,62 @@ class PartitionReader:
         return Step((), wait, error)
 
     def _read(self, timeout: float, *, keep_alive: bool) -> Sequence[Page]:
-        despite: list[Gap] = []
+        despite = self._despite
+        hole = hole_before(self._resume, self._feed.on_gap) if self._following is None else None
+        if hole is not None and not despite:
+            self._gaps.verify(self.partition)
+            self._record(hole)
+            despite.append(hole.gap)
         while True:
-            following = self._following or self._connect(despite)
             try:
+                following = self._following or self._connect()
                 pages = following.keep_alive() if keep_alive else following.read(timeout)
-            except HistoryLost as lost:
-                self.disconnect()
-                if len(despite) == _GAPS:
-                    raise
-                self._record(lost)
-                despite.append(lost.gap)
-            except PositionLost:
-                self.disconnect()
-                if self._is_in_doubt:
-                    raise
-                # What is lost, and what to do about it, is found by following again.
-                self._is_in_doubt = True
+            except PositionLost as error:
+                self.disconnect(is_lost=isinstance(error, HistoryLost))
+                passed = self._passed(error)
+                despite += [passed] if passed is not None else []
             else:
                 if pages or following.begins:
                     self._end_gaps(following.begins or str(pages[0].first))
                 return pages
 
-    def _connect(self, despite: list[Gap]) -> Following:
-        """Follows after what was read, despite these gaps, and those that following finds."""
+    def _passed(self, error: PositionLost) -> Gap | None:
+        """Records the gap of a loss when the source has reported it twice; None where following
+        again may say at once what is lost. Raises _InDoubt before the second report, and
+        PositionLost where the gap is not passed."""
+        gaps = len(self._despite)
+        if gaps == _GAPS or isinstance(error, (RecordsExpired, ShardIteratorExpired)):
+            raise error
+        if not (is_named := isinstance(error, HistoryLost)):
+            if REFUSED in {each.cause for each in self._despite}:
+                raise error  # the feed cannot go on after it
+            after = "" if self._resume.place is None else str(self._resume.place)
+            gap = Gap(cause=REFUSED, after=after, detail=error.message, policy=self._feed.on_gap)
+            error = HistoryLost(gap, hint=error.hint)
+        gap, now = error.gap, self._clock()
+        known, key = self._doubts.setdefault(self._key, {}), (gaps, gap.cause, gap.after)
+        is_first, since = key not in known, known.setdefault(key, now)
+        if is_first and not is_named:
+            return None
+        if now - since < CONFIRMED:
+            raise _InDoubt
+        if gap.policy == "fail" or since > -math.inf:  # else it is on record
+            self._record(error)
+        known[key] = -math.inf
+        return gap
+
+    @property
+    def _key(self) -> tuple[str, PartitionId]:
+        return self._feed.backend, self.partition
+
+    def _connect(self) -> Following:
+        """Follows after what was read, despite the gaps that were passed."""
         self._gaps.verify(self.partition)
         resume = self._resume
-        hole = hole_before(resume, self._feed.on_gap)
-        if hole is not None and not despite:
-            self._record(hole)
-            despite.append(hole.gap)
-        while True:
-            try:
-                following = self._feed.follow(
-                    self.partition, START if hole is not None else resume, despite=tuple(despite)
-                )
-                break
-            except HistoryLost as lost:
-                if len(despite) == _GAPS:
-                    raise
-                self._record(lost)
-                despite.append(lost.gap)
+        start = START if is_behind_hole(resume) else resume
+        following = self._feed.follow(self.partition, start, despite=tuple(self._despite))
         known = [gap for gap, _ in self._unended]
-        self._unended += [(gap, resume) for gap in despite if gap not in known]
+        self._unended += [(gap, resume) for gap in self._despite if gap not in known]
         if following.begins:
             self._end_gaps(following.begins)
         if self._saved is not None and resume is not self._saved:

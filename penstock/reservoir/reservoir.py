@@ -18,7 +18,7 @@ from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import Feed
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place, Position
-from penstock.reservoir.reader import GapRecorder, PartitionReader, Step
+from penstock.reservoir.reader import Doubts, GapRecorder, PartitionReader, Step
 
 # Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
 READ_TIMEOUT = 0.25
@@ -103,7 +103,8 @@ class Reservoir:
 
     `limit` is in bytes and counts pages until they are durable, so that a micro-batch can be
     planned again. `wake` guards the buffer, and is notified of pages, ends and failures. `watch` is
-    called by reader threads after every turn.
+    called by reader threads after every turn. `doubts`: those of the reservoirs before, if it is
+    short-lived.
     """
 
     def __init__(
@@ -114,8 +115,10 @@ class Reservoir:
         gaps: GapRecorder,
         watch: Callable[[], None] = lambda: None,
         threads: int = THREADS,
+        doubts: Doubts | None = None,
     ) -> None:
         self._feed = feed
+        self._doubts: Doubts = {} if doubts is None else doubts
         self._limit = limit
         self._gaps = gaps
         self._watch = watch
@@ -149,7 +152,9 @@ class Reservoir:
         with self.wake:
             if partition in self._parts or self._stopping:
                 return
-            reader = PartitionReader(self._feed, partition, bookmark, self._gaps)
+            reader = PartitionReader(
+                self._feed, partition, bookmark, self._gaps, doubts=self._doubts
+            )
             part = self._parts[partition] = Buffered(reader)
             self._plan(part, 0.0)
             if len(self._threads) < min(self._most_threads, len(self._parts)):

@@ -28,6 +28,7 @@ from penstock.handover.conversation import (
 from penstock.handover.ticket import Ticket
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place, Position
+from penstock.reservoir.reader import Doubts
 from penstock.reservoir.reservoir import Arrivals, Reservoir
 from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 
@@ -35,6 +36,8 @@ from penstock.tasks.page_client import LOST, LOST_HINT, Handed, connected, expec
 POLL = 0.1
 # Seconds between reports of status, and of bookmarks whose marks moved without a change.
 IDLE = 2.0
+# Of all tasks of this process: one may be over before a loss is confirmed.
+_DOUBTS: Doubts = {}
 
 
 class Follower:
@@ -43,7 +46,7 @@ class Follower:
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
         self._feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
-        self._reservoir = Reservoir(self._feed, limit=ticket.buffer, gaps=self)
+        self._reservoir = Reservoir(self._feed, limit=ticket.buffer, gaps=self, doubts=_DOUBTS)
         self._arrivals = Arrivals()
         self._handed = Handed()
         # Of each partition of this task: where it began, and the bookmark that was reported last.

@@ -1,7 +1,6 @@
 """Whatever a stream loses is told before anything later is handed out, in a pipeline and in the
 iterator, and `on_gap: continue` goes on after it. See `streams` for the service's side."""
 
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -9,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidStream, PositionLost, RecordsExpired
+from penstock.errors import InvalidStream, RecordsExpired
 from penstock.feeds import Gap
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.client import account_of
 from penstock.position import Bookmark, PartitionId
-from penstock.reservoir.reader import BLOCKED, PartitionReader
+from penstock.reservoir.reader import PartitionReader
 from penstock.stream import Stream
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb import consumers
@@ -518,36 +518,69 @@ def test_a_gap_that_no_record_comes_after_has_an_end(server: StreamsServer, gone
     assert abs(moment.timestamp() - server.now) < 60
 
 
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
 @pytest.mark.parametrize("operation", ["GetShardIterator", "GetRecords"])
-def test_a_loss_that_passes_by_itself_is_asked_for_again_after_half_a_minute(
-    server: StreamsServer, operation: str
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "TrimmedDataAccessException"])
+def test_one_answer_that_a_shard_is_not_there_loses_and_ends_nothing(
+    server: StreamsServer, opened: Kind, policy: str, operation: str, is_open: bool, code: str
 ) -> None:
-    """In the reader process, in a task (a pickled feed) and in the iterator alike."""
     stream = server.stream("users")
     shard = stream.shard()
-    put(server, stream, shard, "a", "b")
-    place = Bookmark(place_of(sequence(shard.sequences[0])), {})
-    partition, feed = PartitionId(f"{stream.label}/{shard.id}"), feed_of(server)
-    for each in (feed, feed, pickle.loads(pickle.dumps(feed))):
-        server.fail(operation, "ResourceNotFoundException")
-        recorder, clock = Recorder(), Clock()
-        reader = PartitionReader(each, partition, place, recorder, clock=clock)
-        assert isinstance(reader.step(0.0).error, PositionLost)
-        calls = server.counts.total()
-        assert isinstance(reader.step(0.0).error, PositionLost)
-        assert server.counts.total() == calls
-        clock.now += BLOCKED
-        assert [page.count for page in reader.step(0.0).pages] == [1]
-        assert recorder.found == [("shard_gone", "")]
-    clock = Clock()
-    token = {"version": 1, "backend": "default", "partitions": {partition: place.to_json()}}
-    iterator = consumers.Iterator(feed, token, clock)
-    server.fail(operation, "ResourceNotFoundException")
-    until(iterator, lambda: bool(iterator.lost))
-    clock.now += BLOCKED
-    iterator.lost.clear()
-    goes_on_after = some(iterator, 1)
-    assert (goes_on_after, iterator.lost) == (["b"], [])
+    put(server, stream, shard, "a")
+    consumer = opened(feed_of(server, policy))
+    some(consumer, 1)
+    saved = consumer.saved
+    consumer.stop()
+    put(server, stream, shard, "b")
+    shard.closed = not is_open
+    server.fail(operation, code, shard=shard.id)
+    again = opened(feed_of(server, policy), saved)
+    assert some(again, 1) == ["b"]
+    if is_open:
+        put(server, stream, shard, "c")
+        assert some(again, 2) == ["b", "c"]
+    assert (again.causes, again.lost) == ([], [])
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
+def test_a_shard_that_is_listed_and_open_is_not_gone_whatever_reading_it_answers(
+    server: StreamsServer, opened: Kind, policy: str
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a")
+    consumer = opened(feed_of(server, policy))
+    some(consumer, 1)
+    shard.gone = True
+    calls = server.counts["GetShardIterator"]
+    until(consumer, lambda: server.counts["GetShardIterator"] > calls + 8)
+    shard.gone = False
+    put(server, stream, shard, "b")
+    assert some(consumer, 2) == ["a", "b"]
+    assert (consumer.causes, consumer.lost) == ([], [])
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_one_answer_that_a_stream_is_not_there_loses_nothing(
+    server: StreamsServer, opened: Kind, policy: str
+) -> None:
+    old = server.stream("users")
+    shard = old.shard()
+    put(server, old, shard, "a")
+    consumer = opened(feed_of(server, policy))
+    some(consumer, 1)
+    saved = consumer.saved
+    put(server, old, shard, "b")
+    old.disable()
+    old.listed = False
+    new = server.stream("users")
+    new.shard()
+    account_of(settings_of(server)).arns.clear()  # a process that knows nothing
+    server.fail("DescribeStream", "ResourceNotFoundException", times=2)
+    again = opened(feed_of(server, policy), saved)
+    assert some(again, 1) == ["b"]
+    assert "stream_gone" not in again.causes
 
 
 def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
@@ -572,3 +605,141 @@ def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
     lost = Bookmark(place_of(sequence(shard.sequences[0])), {})
     [found] = feed.check_bookmark(partition, lost)
     assert (found.level, "older" in found.message) == ("error", True)
+
+
+@pytest.mark.parametrize("how", ["empty", "not found"])
+def test_a_token_is_read_on_where_no_stream_is_listed(server: StreamsServer, how: str) -> None:
+    """Of a table that was deleted; in a process that knows of no stream."""
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a", "b")
+    iterator = consumers.Iterator(feed_of(server))
+    until(iterator, lambda: iterator.keys == ["a"])
+    saved = iterator.saved
+    stream.disable()
+    if how == "empty":
+        stream.listed = False
+    else:
+        server.fail("ListStreams", "ResourceNotFoundException", times=100_000)
+    assert some(iterator, 2) == ["a", "b"]
+    account_of(settings_of(server)).arns.clear()
+    goes_on(consumers.Iterator(feed_of(server), saved), keys=["b"])
+
+
+def test_positions_are_read_on_where_no_stream_is_listed_and_the_table_names_one(
+    server: StreamsServer,
+) -> None:
+    stream = server.stream("users")
+    shard = stream.shard()
+    put(server, stream, shard, "a")
+    pipeline = Pipeline(feed_of(server))
+    some(pipeline, 1)
+    saved = pipeline.saved
+    pipeline.stop()
+    put(server, stream, shard, "b")
+    stream.listed = False
+    account_of(settings_of(server)).arns.clear()
+    goes_on(again := Pipeline(feed_of(server), saved), keys=["b"])
+    again.stop()
+
+
+def test_the_streams_of_other_tables_that_are_listed_are_not_this_tables(
+    server: StreamsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As LocalStack once listed those of all tables."""
+    users = server.stream("users")
+    put(server, users, users.shard(), "a")
+    others = server.stream("orders")
+    put(server, others, others.shard(), "z")
+    listing = server._list
+    monkeypatch.setattr(server, "_list", lambda request: listing({}))
+    goes_on(consumers.Iterator(feed_of(server)), keys=["a"])
+
+
+def rolled(server: StreamsServer, *ages: float) -> tuple[Served, list[Shard]]:
+    """One shard after the other, each with a record of so many hours ago."""
+    stream = server.stream("users")
+    shards = [stream.shard()]
+    for number, hours in enumerate(ages):
+        stream.put(shards[-1], f"r{number}", at=server.now - hours * 3600)
+        if number < len(ages) - 1:
+            shards += stream.split(shards[-1], 1)
+    return stream, shards
+
+
+@pytest.mark.parametrize("hours", [1, 5, 12])
+@pytest.mark.parametrize("at", ["trim_horizon", "time"])
+def test_a_run_that_ends_at_the_end_of_a_first_shard_tells_what_is_lost_hours_later(
+    server: StreamsServer, opened: Kind, hours: float, at: str
+) -> None:
+    """Within two seconds of its start: a job, or a slow consumer."""
+    ages = (23.4, 19.4, 15.4, 11.4, 7.4, 3.4)
+    _, shards = rolled(server, *ages)
+    given = {}
+    if at == "time":
+        given["start"] = datetime.fromtimestamp(server.now - 23.5 * 3600, UTC).isoformat()
+    clock = Clock()  # stands still
+    consumer = opened(feed_of(server, **given), None, clock)
+    until(consumer, lambda: bool(consumer.keys) and any(
+        each["ended"] for name, each in rows(consumer.saved).items() if not name.endswith("/start")
+    ))  # fmt: skip
+    saved, got = consumer.saved, list(consumer.keys)
+    consumer.stop()
+    server.advance(hours * 3600)
+    for shard, age in zip(shards, ages, strict=True):
+        if age + hours > 24:
+            gone(shard)
+    lost = {f"r{n}" for n, age in enumerate(ages) if age + hours > 24} - set(got)
+    again = opened(feed_of(server), saved)
+    if lost:
+        until(again, lambda: bool(again.lost))
+        assert again.keys == []
+    else:
+        assert some(again, 6 - len(got)) == [f"r{n}" for n in range(len(got), 6)]
+
+
+def test_a_first_start_reads_on_where_its_oldest_records_are_a_little_over_a_day_old(
+    server: StreamsServer, opened: Kind
+) -> None:
+    """The service trims records that are older than a day, but not at once."""
+    rolled(server, 24.2, 24.1, 23.999, 20, 1)
+    consumer = opened(feed_of(server))
+    assert some(consumer, 5) == [f"r{n}" for n in range(5)]
+    saved = consumer.saved
+    consumer.stop()
+    goes_on(opened(feed_of(server), saved), keys=[])
+
+
+def test_a_start_at_a_time_almost_a_day_ago_reads_on(server: StreamsServer) -> None:
+    rolled(server, 23.9, 20)
+    at = datetime.fromtimestamp(server.now - DAY + 1, UTC)
+    iterator = consumers.Iterator(feed_of(server), at)
+    time.sleep(1.1)
+    goes_on(iterator, keys=["r0", "r1"])
+
+
+def test_the_backlog_of_a_first_start_that_is_left_for_hours_is_told(
+    server: StreamsServer, opened: Kind
+) -> None:
+    _, shards = rolled(server, 24.1, 23.8, 1)
+    consumer = opened(feed_of(server), None, Clock())
+    until(consumer, lambda: consumer.keys == ["r0"])
+    saved = consumer.saved
+    consumer.stop()
+    server.advance(3600)
+    for shard in shards[:2]:
+        gone(shard)
+    fails(opened(feed_of(server), saved), "shard_gone")
+
+
+def test_a_parent_that_is_listed_a_second_after_its_child_comes_first(
+    server: StreamsServer, opened: Kind
+) -> None:
+    stream = server.stream("users")
+    parent = stream.shard()
+    put(server, stream, parent, "a")
+    (child,) = stream.split(parent, 1)
+    put(server, stream, child, "b")
+    parent.listed_from = server.now + 1
+    consumer = opened(feed_of(server), None, time.monotonic)
+    goes_on(consumer, keys=["a", "b"])

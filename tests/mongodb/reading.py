@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.feeds import Gap
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.feed import PARTITION
@@ -57,6 +57,8 @@ class Reading:
         self.rows += rows(self.feed, list(step.pages))
         if step.error is not None:
             self.errors.append(step.error)
+        elif step.wait:
+            self.now += step.wait  # for a second answer
         return step.error
 
     def until(self, done: Callable[[], Any], *, seconds: float = 60) -> Any:
@@ -67,6 +69,12 @@ class Reading:
             error = self.step()
             assert error is None or isinstance(error, Unavailable), error
         return found
+
+    def loss(self) -> PositionLost:
+        """Steps until one has lost its position, which the server says twice."""
+        while not isinstance(error := self.step(), PositionLost):
+            assert error is None or isinstance(error, Unavailable), error
+        return error
 
     def read(self, count: int) -> list[str]:
         """The ids of the first `count` changes."""

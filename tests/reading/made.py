@@ -13,6 +13,7 @@ from penstock.reading.gap_log import GapLog
 from penstock.reading.planner import Planner, ReadLimits
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
+from penstock.reservoir.reader import CONFIRMED, PartitionReader, Step
 from penstock.reservoir.reservoir import Reservoir
 
 P0, P1 = PartitionId("p0"), PartitionId("p1")
@@ -26,6 +27,13 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def confirmed(reader: PartitionReader, clock: Clock, timeout: float = 0.0) -> Step:
+    """The next step, but for those that wait for a second answer."""
+    while (step := reader.step(timeout)) == Step((), CONFIRMED):
+        clock.now += CONFIRMED
+    return step
 
 
 def feed_of(**settings: Any) -> MemoryFeed:

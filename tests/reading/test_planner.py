@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import PositionLost
 from penstock.feeds import Following, Gap, HistoryLost, Listing
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.handover.split import Split, bounded
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
@@ -65,6 +65,34 @@ def test_every_change_is_in_exactly_one_batch_in_order() -> None:
         batches: list[tuple[Offset, Offset]] = []
         assert drain(planner, feed, batches) == expected(settings)
     assert len(batches) > 5
+
+
+@pytest.mark.parametrize("is_record", [True, False], ids=["offsets", "positions"])
+def test_a_child_is_read_when_its_parents_end_and_its_beginning_are_durable(
+    is_record: bool,
+) -> None:
+    """After a crash its parent may be trimmed, and a listing no longer says whose child it is."""
+    durable: Offset = {}
+
+    class Noting(MemoryFeed):
+        def follow(self, partition: PartitionId, *where: Any, **more: Any) -> MemoryFollowing:
+            stored = durable if positions is None else positions_of(store).load()
+            parents = self.lineage[partition].parents
+            assert partition in stored or not parents
+            assert all(stored[each].ended for each in parents)
+            return super().follow(partition, *where, **more)
+
+    feed = Noting(MemoryFeedSettings(changes=40, page=5, generations=3))
+    store = MemoryStore()
+    positions = None if is_record else positions_of(store)
+    got: list[str] = []
+    with made(feed, positions=positions) as parts:
+        while len(got) < 40 * 6:
+            end = parts.planner.advance(durable, patience=60.0)
+            got += ids(feed, parts.planner.splits(durable, end))
+            durable.clear()
+            durable.update(end)
+    assert len(set(got)) == len(got)
 
 
 def test_a_batch_is_bounded_but_never_empty() -> None:
@@ -193,9 +221,10 @@ def test_a_parent_that_is_done_stays_done_after_a_crash() -> None:
     feed = MemoryFeed(settings)
     done: Offset = {P0: Bookmark(Place("p0-000000000004", 9), {}, ended=True)}
     with made(feed) as parts:
-        end = parts.planner.advance(done)
+        begun = dict(parts.planner.advance(done))
+        end = parts.planner.advance(begun)
         assert end[P0].ended
-        assert ids(feed, parts.planner.splits(done, end))[0] == expected(settings, "p1")[0]
+        assert ids(feed, parts.planner.splits(begun, end))[0] == expected(settings, "p1")[0]
 
 
 def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
@@ -271,7 +300,7 @@ def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
     with made(feed, positions=positions_of()) as parts:
         end = parts.planner.advance(stored)
         assert end[P0].ended
-        parts.planner.advance(end)
+        parts.planner.advance(parts.planner.advance(end))
         assert parts.reservoir.open_partitions == ["p0.0", "p0.1"]
         (gap,) = parts.gaps.rows()["p0"]["gaps"]
         assert (gap["cause"], gap["from"]) == ("partition_gone", "p0-000000000001:3")
@@ -312,7 +341,7 @@ def test_a_lost_position_is_raised_to_the_trigger() -> None:
             raise PositionLost("the shard is trimmed")
 
     with made(Gone(MemoryFeedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
-        parts.planner.advance({})
+        parts.planner.advance({}, patience=60.0)
 
 
 def test_a_policy_that_nobody_can_follow_yet_stops_the_partition() -> None:
@@ -322,7 +351,7 @@ def test_a_policy_that_nobody_can_follow_yet_stops_the_partition() -> None:
 
     feed = NeedsSnapshot(MemoryFeedSettings())
     with made(feed) as parts, pytest.raises(PositionLost, match="trimmed"):
-        parts.planner.advance({})
+        parts.planner.advance({}, patience=60.0)
 
 
 def test_one_partition_that_lost_its_history_does_not_stop_the_others() -> None:
@@ -334,5 +363,9 @@ def test_one_partition_that_lost_its_history_does_not_stop_the_others() -> None:
             end = parts.planner.advance(start)
             got += ids(feed, parts.planner.splits(start, end))
             start = dict(end)
+        deadline = time.monotonic() + 60
+        while "p0" not in parts.gaps.rows():
+            assert time.monotonic() < deadline
+            parts.planner.advance(start)
         assert parts.gaps.rows()["p0"]["stale"]
     assert sorted(got) == sorted(expected(feed.settings, "p1") + expected(feed.settings, "p2"))

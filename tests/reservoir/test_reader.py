@@ -15,8 +15,8 @@ from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.page import Page
 from penstock.position import START, Bookmark, PartitionId
 from penstock.reading.gap_log import GapLog
-from penstock.reservoir.reader import BLOCKED, PartitionReader, Step
-from tests.reading.made import P0, Clock, feed_of, place
+from penstock.reservoir.reader import BLOCKED, CONFIRMED, PartitionReader, Step
+from tests.reading.made import P0, Clock, confirmed, feed_of, place
 
 
 class Recorder:
@@ -108,10 +108,11 @@ def test_it_resumes_after_what_was_read_and_not_after_what_is_durable() -> None:
 
 
 @pytest.mark.parametrize("found", ["follow", "read"])
-def test_a_loss_is_recorded_with_its_end_and_passed_in_one_step(found: str) -> None:
+def test_a_loss_is_recorded_with_its_end_and_passed(found: str) -> None:
     """Whether following finds it or reading."""
-    reader, recorder = reader_of(feed_of(trimmed=35, on_gap="continue", found=found, changes=60))
-    assert firsts(reader.step(0.0)) == [35, 45, 55]
+    clock, feed = Clock(), feed_of(trimmed=35, on_gap="continue", found=found, changes=60)
+    reader, recorder = reader_of(feed, clock=clock)
+    assert firsts(confirmed(reader, clock)) == [35, 45, 55]
     assert recorder.found == [("trimmed", ""), ("trimmed", "35")]
 
 
@@ -119,7 +120,7 @@ def test_a_loss_is_recorded_with_its_end_and_passed_in_one_step(found: str) -> N
 def test_a_loss_that_stops_is_recorded_and_asked_for_again_after_30_seconds(found: str) -> None:
     clock, feed = Clock(), feed_of(trimmed=35, found=found)
     reader, recorder = reader_of(feed, clock=clock)
-    step = reader.step(0.0)
+    step = confirmed(reader, clock)
     assert isinstance(step.error, PositionLost)
     assert step.error.hint
     assert recorder.found == [("trimmed", "")]
@@ -132,11 +133,75 @@ def test_a_loss_that_stops_is_recorded_and_asked_for_again_after_30_seconds(foun
     assert firsts(reader.step(0.0))[0] == 0
 
 
+class Flaky(MemoryFeed):
+    """Reports a loss, by following or reading, as often as `wrong` counts down, at a plain
+    position or with its gap. `accepts`: the first read of each following finds nothing."""
+
+    def __init__(self, *, wrong: int, plain: bool = False, accepts: bool = False) -> None:
+        super().__init__(feed_of(changes=60, on_gap="continue").settings)
+        self.wrong, self.plain, self.accepts = wrong, plain, accepts
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
+    ) -> MemoryFollowing:
+        found = super().follow(partition, bookmark)
+        if not self.wrong or despite:
+            return found
+        self.wrong -= 1
+        gap = Gap(cause="trimmed", after="", detail="gone", policy="continue")
+        error = PositionLost("gone") if self.plain else HistoryLost(gap)
+
+        empty = [()] if self.accepts else []
+
+        def read(timeout: float) -> Sequence[Page]:
+            if empty:
+                return empty.pop()
+            raise error
+
+        found.read = read  # type: ignore[method-assign]
+        return found
+
+
+def test_a_position_that_is_lost_without_a_gap_is_asked_for_again_at_once() -> None:
+    reader, recorder = reader_of(Flaky(wrong=1, plain=True))
+    assert firsts(reader.step(0.0))[0] == 0
+    assert recorder.found == []
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_one_answer_that_a_position_is_lost_is_no_loss(plain: bool) -> None:
+    clock, feed = Clock(), Flaky(wrong=1 + plain, plain=plain)
+    reader, recorder = reader_of(feed, clock=clock)
+    assert reader.step(0.0) == Step((), CONFIRMED)
+    clock.now += CONFIRMED / 2
+    assert reader.step(0.0) == Step((), CONFIRMED / 2), "a second answer comes seconds later"
+    clock.now += CONFIRMED / 2
+    assert firsts(reader.step(0.0))[0] == 0
+    feed.wrong = 1 + plain
+    reader.disconnect()
+    clock.now += 10 * BLOCKED
+    assert reader.step(0.0) == Step((), CONFIRMED), "what was read meanwhile proves the first wrong"
+    assert recorder.found == []
+
+
+def test_a_position_that_is_refused_later_each_time_is_a_gap() -> None:
+    """A server that accepts it with an empty answer, and refuses it with the next."""
+    clock, feed = Clock(), Flaky(wrong=100, plain=True, accepts=True)
+    reader, recorder = reader_of(feed, clock=clock)
+    for _ in range(6):
+        if confirmed(reader, clock).pages:
+            break
+        clock.now += 1.0
+    assert [cause for cause, to in recorder.found if not to] == ["position_lost"]
+    assert reader.read_to == place(59)
+
+
 @pytest.mark.parametrize("found", ["follow", "read"])
 def test_several_gaps_are_each_recorded_and_all_are_passed(found: str) -> None:
     feed = feed_of(trimmed=35, history="B", on_gap="continue", found=found, changes=60)
-    reader, recorder = reader_of(feed, Bookmark(place(3), {"history": "A"}))
-    assert firsts(reader.step(0.0)) == [35, 45, 55]
+    clock = Clock()
+    reader, recorder = reader_of(feed, Bookmark(place(3), {"history": "A"}), clock)
+    assert firsts(confirmed(reader, clock)) == [35, 45, 55]
     assert [cause for cause, to in recorder.found if not to] == ["other_history", "trimmed"]
     assert [cause for cause, to in recorder.found if to] == ["other_history", "trimmed"]
 
@@ -165,8 +230,9 @@ def test_a_feed_that_finds_gap_after_gap_is_given_up() -> None:
             cause = f"cause {len(despite)}"
             raise HistoryLost(Gap(cause=cause, after="", detail=cause, policy="continue"))
 
-    reader, recorder = reader_of(Hopeless(MemoryFeedSettings()))
-    assert isinstance(reader.step(0.0).error, PositionLost)
+    clock = Clock()
+    reader, recorder = reader_of(Hopeless(MemoryFeedSettings()), clock=clock)
+    assert isinstance(confirmed(reader, clock).error, PositionLost)
     assert len(recorder.found) == 5
 
 

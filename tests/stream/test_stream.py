@@ -30,7 +30,7 @@ from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
 from penstock.reading.gap_log import GapLog
 from penstock.reading.roster import AGAIN
-from penstock.reservoir.reader import PartitionReader
+from penstock.reservoir.reader import CONFIRMED, PartitionReader
 from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader
@@ -261,8 +261,11 @@ def test_trimmed_records_are_records_expired_again_and_again_until_a_move() -> N
     feed, stream, _ = opened("A, B", {"A": [[1], [2], [3]], "B": [[1], [5]]})
     token = stream.token
     feed.trimmed["A"] = 1
-    late = Stream(feed, at=token)
-    for expected in ("B/0", "B/1"):
+    clock = Clock()
+    late = Stream(feed, at=token, clock=clock)
+    assert take(late, 1) == ["B/0"]  # one answer says nothing
+    clock.now += CONFIRMED
+    for expected in ("B/1", None):
         with pytest.raises(RecordsExpired) as caught:
             next(late)
         assert caught.value.hint
@@ -275,7 +278,10 @@ def test_trimmed_records_are_records_expired_again_and_again_until_a_move() -> N
 def test_with_on_gap_continue_the_gap_is_recorded_and_passed() -> None:
     feed = ScriptedFeed(tree("A"), {"A": [[1], [2], [3]]}, on_gap="continue")
     feed.trimmed["A"] = 1
-    stream = Stream(feed, at="trim_horizon")
+    clock = Clock()
+    stream = Stream(feed, at="trim_horizon", clock=clock)
+    assert take(stream, 1) == [None]
+    clock.now += CONFIRMED
     assert take(stream, 3) == ["A/1", "A/2", None]
     assert [gap.cause for gap in stream.gaps] == ["trimmed"]
 
@@ -291,19 +297,20 @@ def test_what_is_lost_while_it_is_read_is_a_gap_too(met: str, call: str, policy:
     lost = PositionLost("not there any more") if met == "lost" else HistoryLost(gap)
     feed = ScriptedFeed(tree("A"), {"A": [[1], [2]]}, on_gap=policy)
     feed.shown["A"] = 0
-    stream = Stream(feed, at="trim_horizon")
+    clock = Clock()
+    stream = Stream(feed, at="trim_horizon", clock=clock)
     assert take(stream, 1) == [None]
     feed.shown["A"] = 2
     feed.losing["A"] = lost
+    stream.heartbeat() if call == "heartbeat" else next(stream)
+    assert not stream.gaps, "one answer says nothing"
+    clock.now += CONFIRMED
     if policy == "continue":
-        if call == "heartbeat":
-            stream.heartbeat()
         assert take(stream, 2) == ["A/1", None]
     else:
-        with pytest.raises(RecordsExpired, match="move_to"):
-            stream.heartbeat() if call == "heartbeat" else next(stream)
-        with pytest.raises(RecordsExpired):
-            next(stream)
+        for _ in range(2):
+            with pytest.raises(RecordsExpired, match="move_to"):
+                next(stream)
     assert {gap.cause for gap in stream.gaps} == {"trimmed"}
 
 
@@ -320,6 +327,8 @@ def test_an_unread_shard_that_is_no_longer_listed_is_a_gap(policy: Any) -> None:
     assert take(late, 2) == ["B/0", None]  # one listing says nothing
     assert late.gaps == ()
     clock.now += AGAIN
+    assert take(late, 1) == [None]
+    clock.now += CONFIRMED
     if policy == "continue":
         assert sorted(filter(None, take(late, 4))) == ["C/0"]
     else:

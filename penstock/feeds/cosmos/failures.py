@@ -93,8 +93,9 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
         found = failure(error.status_code or 0, error.sub_status or 0, message, subject)
         raise found from error
     except core.ClientAuthenticationError as error:
-        text = str(error).partition("\n")[0]
-        raise SettingsError(f"{subject}: {text}", hint=_KEY) from error
+        # Without a status no answer came: from a metadata service, or for a token.
+        kind = SettingsError if error.status_code else Unavailable
+        raise kind(f"{subject}: {str(error).partition(chr(10))[0]}", hint=_KEY) from error
     except core.HttpResponseError as error:
         raise failure(error.status_code or 0, 0, str(error.message), subject) from error
     except core.AzureError as error:  # no answer, or none in time

@@ -48,11 +48,13 @@ class Walk:
 
 class KnownShard:
     """A shard that this process reads. `walk` is replaced after each answer; the next following
-    of the same origin goes on with it."""
+    of the same origin goes on with it. `refusals`: since the last answer, calls that did not find
+    the shard or its records."""
 
     def __init__(self) -> None:
         self.pace = ShardPace()
         self.walk: Walk | None = None
+        self.refusals = 0
 
 
 class ServerClock:

@@ -8,6 +8,10 @@ made. `from` stays until a record was read. Of an open shard that was read from 
 `{"through": seconds}`, with a place or without, is the age of the data: everything that was created
 until then was read. If it is longer ago than a stream keeps its records, some may be gone. Without
 it (older bookmarks) a time in `from`, `asked` or `read` (when the shard was last read) counts.
+
+`{"backlog": [asked, read]}`, with a place, is of a first start that has not read up to `asked` yet:
+what is lost before such a start is no gap. A record that was read proves that all later ones were
+there at `read`, so that its shard's children can be read for a while after that, however old it is.
 """
 
 from collections.abc import Mapping
@@ -20,12 +24,15 @@ from penstock.position import Bookmark, Mark, Place
 # Seconds: how long an iterator lives, less a margin; how long a stream keeps a record.
 LIFETIME = 14 * 60.0
 RETENTION = 24 * 3600.0
+# Seconds after a read for which nothing of a first start's backlog counts as trimmed.
+_BACKLOG = 15 * 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardBeginning:
     """Where to read from. `since` is None for the trim horizon; `asked` and `through` are 0 if they
-    are not known; `pinned` is False where nothing but the iterator is known."""
+    are not known; `pinned` is False where nothing but the iterator is known. `begun` and `read`: of
+    the backlog of a first start, when that was asked for, and when it was last read."""
 
     after: Place | None = None
     since: float | None = None
@@ -33,6 +40,8 @@ class ShardBeginning:
     through: float = 0.0
     iterator: str = ""
     pinned: bool = True
+    begun: float = 0.0
+    read: float = 0.0
 
     def to_mark(self) -> dict[str, Any]:
         """The mark of a bookmark without a place."""
@@ -55,7 +64,10 @@ class ShardBeginning:
 
     def is_overdue(self, now: float) -> bool:
         """Whether records that belong to us may be older than the stream keeps them."""
-        return self.after is None and 0 < (self.through or self.asked) < now - RETENTION
+        through = self.through or self.asked
+        if self.begun > through:
+            through = max(through, self.read + _BACKLOG - RETENTION)
+        return self.after is None and 0 < through < now - RETENTION
 
     def live_iterator(self, now: float) -> str:
         """The iterator, if it still lives; if it is not known since when, the service decides."""
@@ -75,7 +87,10 @@ def beginning_of(bookmark: Bookmark) -> ShardBeginning:
 def _beginning_of(bookmark: Bookmark) -> ShardBeginning:
     mark = bookmark.mark or {}
     if bookmark.place is not None:
-        return ShardBeginning(after=bookmark.place, through=_through(mark))
+        begun, read = mark.get("backlog", (0.0, 0.0))
+        return ShardBeginning(
+            after=bookmark.place, through=_through(mark), begun=float(begun), read=float(read)
+        )
     parents = [Bookmark.from_json(each) for each in _parents(mark).values()]
     if not parents:
         return _from_mark(mark)
@@ -83,16 +98,18 @@ def _beginning_of(bookmark: Bookmark) -> ShardBeginning:
     through = max(_through(each.mark or {}) for each in parents)
     first = _beginning_of(parents[0])
     if any(each.place is not None for each in parents) or not first.pinned:
-        return ShardBeginning(through=through)
+        return ShardBeginning(through=through, begun=first.begun, read=first.read)
     # A parent's iterator says nothing about its children, which begin after all of it.
     return replace(first.without_iterator(), through=through)
 
 
 def _from_mark(mark: Mark) -> ShardBeginning:
-    since = mark.get("from", "trim_horizon")
+    since, asked = mark.get("from", "trim_horizon"), float(mark.get("asked", 0))
     return ShardBeginning(
         since=None if since == "trim_horizon" else float(since),
-        asked=float(mark.get("asked", 0)),
+        asked=asked,
+        begun=asked,
+        read=asked,
         through=_through(mark),
         iterator=str(mark.get("iterator", "")),
         pinned="from" in mark or not mark.get("iterator"),

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError, ConnectionClosedError, NoCredentialsError
 from botocore.parsers import ResponseParserFactory
 
 from penstock.errors import Unavailable
@@ -25,7 +25,6 @@ from penstock.feeds.dynamodb.failures import (
     NOT_FOUND,
     Throttled,
     code_of,
-    failure,
     kind_of,
     translating,
 )
@@ -80,6 +79,7 @@ class StreamsClient:
 
     def __init__(self, settings: DynamodbSettings, account: Account | None = None) -> None:
         self.account = account or Account()
+        self._settings = settings
         self._subject = f"DynamoDB Streams of {settings.table_name}"
         with _making, translating(self._subject):
             self._client = connect(settings, "dynamodbstreams", attempts=1)
@@ -88,35 +88,42 @@ class StreamsClient:
         self.has_times = "Timestamp" in model.input_shape.members
 
     def streams(self, table: str) -> list[str]:
-        """The ARNs of a table's streams, the newest last."""
-        found: list[str] = []
+        """The ARNs of a table's streams, the newest last; none if the service finds none."""
+        found: set[str] = set()
         more: dict[str, str] = {}
-        with translating(self._subject):
-            while True:
-                answer = self._look_up(self._client.list_streams, TableName=table, **more)
-                found += [each["StreamArn"] for each in answer.get("Streams", ())]
-                if not answer.get("LastEvaluatedStreamArn"):
-                    return sorted(set(found), key=lambda arn: arn.rpartition("/stream/")[2])
-                more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
+        while True:
+            answer = self._found(self._client.list_streams, TableName=table, **more) or {}
+            # LocalStack lists the streams of other tables as well.
+            found |= {each["StreamArn"] for each in answer.get("Streams", ())
+                      if each.get("TableName", table) == table}  # fmt: skip
+            if not answer.get("LastEvaluatedStreamArn"):
+                return sorted(found, key=lambda arn: arn.rpartition("/stream/")[2])
+            more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
 
     def describe(self, arn: str) -> DescribedStream | None:
         """All pages of DescribeStream; None for a stream that is not there any more."""
         shards: list[StreamShard] = []
         more: dict[str, str] = {}
         while True:
-            with translating(self._subject):
-                try:
-                    answer = self._look_up(self._client.describe_stream, StreamArn=arn, **more)
-                except ClientError as error:
-                    if code_of(error) == NOT_FOUND:
-                        return None
-                    raise
+            answer = self._found(self._client.describe_stream, StreamArn=arn, **more)
+            if answer is None:
+                return None
             found = answer["StreamDescription"]
             shards += [StreamShard.of(each) for each in found.get("Shards", ())]
             last = found.get("LastEvaluatedShardId")
             if not last or more.get("ExclusiveStartShardId") == last:
                 return DescribedStream(found["StreamStatus"], found["StreamViewType"], shards)
             more = {"ExclusiveStartShardId": last}
+
+    def _found(self, method: Callable[..., Any], **given: Any) -> Any:
+        """A look-up; None where the service does not find what is asked for."""
+        with translating(self._subject):
+            try:
+                return self._look_up(method, **given)
+            except ClientError as error:
+                if code_of(error) == NOT_FOUND:
+                    return None
+                raise
 
     def _look_up(self, method: Callable[..., Any], **given: Any) -> Any:
         """ListStreams or DescribeStream, as soon as the account's limits allow it."""
@@ -142,6 +149,11 @@ class StreamsClient:
                 answer = method(**given)
             except ConnectionClosedError:
                 answer = method(**given)
+        except NoCredentialsError:
+            # A client that was made without credentials does not look for them again.
+            with _making:
+                self._client = connect(self._settings, "dynamodbstreams", attempts=1)
+            raise
         except ClientError as error:
             self.account.heard(error.response)
             raise
@@ -171,16 +183,6 @@ class StreamsClient:
                 **more,
             )
         return str(answer["ShardIterator"])
-
-    def verify_gone(self, arn: str, shard: str) -> None:
-        """Raises Unavailable if a shard can be read, although a call before did not find it."""
-        try:
-            self.records(self.iterator(arn, shard, "TRIM_HORIZON"))
-        except ClientError as error:
-            if code_of(error) == NOT_FOUND:
-                return
-            raise failure(error, self._subject) from error
-        raise Unavailable(f"{self._subject}: {shard} was not found, and is there again")
 
     def latest(self, arn: str, shard: str) -> str:
         """A LATEST iterator."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ssl import SSLCertVerificationError
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.errors import PenstockError, SettingsError, Unavailable, is_caused_by
 
 EXPIRED = "ExpiredIteratorException"
 NOT_FOUND = "ResourceNotFoundException"
@@ -61,7 +62,8 @@ _WRONG_TIME = ("Signature expired", "Signature not yet current")
 _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
     (boto.NoRegionError, SettingsError, "write `region`, or set AWS_DEFAULT_REGION"),
     (boto.InvalidRegionError, SettingsError, "correct `region`"),
-    (boto.NoCredentialsError, SettingsError, _CREDENTIALS),
+    # Also where a metadata service does not answer once.
+    (boto.NoCredentialsError, Unavailable, _CREDENTIALS),
     (boto.PartialCredentialsError, SettingsError, _CREDENTIALS),
     (boto.ProfileNotFound, SettingsError, "correct `profile`"),
     (boto.InvalidEndpointDiscoveryConfigurationError, SettingsError, "correct ~/.aws/config"),
@@ -69,12 +71,11 @@ _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
     (boto.ConfigParseError, SettingsError, "correct ~/.aws/config"),
     (boto.ParamValidationError, SettingsError, "correct `table` or `stream`"),
     (boto.UnauthorizedSSOTokenError, Unavailable, _RENEWED),
-    (boto.SSLError, SettingsError, "correct `endpoint`, or the machine's certificates"),
     (boto.ConnectionError, Unavailable, _LATER),
     (boto.HTTPClientError, Unavailable, _LATER),
     (boto.MetadataRetrievalError, Unavailable, _LATER),
     (boto.CredentialRetrievalError, Unavailable, _LATER),
-    (boto.TokenRetrievalError, SettingsError, _CREDENTIALS),
+    (boto.TokenRetrievalError, Unavailable, _RENEWED),
     (boto.IncompleteReadError, Unavailable, _LATER),
     (boto.BotoCoreError, SettingsError, "see the message"),
 )
@@ -126,5 +127,8 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
 
 
 def _own(error: Exception, subject: str) -> PenstockError:
+    if is_caused_by(error, SSLCertVerificationError):
+        hint = "correct `endpoint`, or the machine's certificates"
+        return SettingsError(f"{subject}: {error}", hint=hint)
     kind, hint = next((kind, hint) for each, kind, hint in _OWN if isinstance(error, each))
     return kind(f"{subject}: {error}", hint=hint)

@@ -12,7 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.change import Images, OnError
-from penstock.errors import InvalidPosition, Malformed, PenstockError, SettingsError
+from penstock.errors import (
+    InvalidPosition,
+    Malformed,
+    PenstockError,
+    SettingsError,
+    Unavailable,
+)
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
@@ -89,6 +95,7 @@ class DynamodbFeed:
     def verify(self, history: str) -> None:
         """See `feeds.NamesHistory`."""
         verify(history, self.settings)
+        self._streams.know(history)
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`: of the newest stream. "Now" is a LATEST iterator of each open shard,
@@ -102,8 +109,9 @@ class DynamodbFeed:
             return at
         *older, (label, tree) = self._streams.trees()
         now = self._client.now()  # by the answers of these look-ups
-        done = {partition_of(old, each): _ended_at(now)
-                for old, past in older for each in past.shards}  # fmt: skip
+        # Ancestors of known shards are done: they need no bookmarks of their own.
+        done = {partition_of(old, each.id): _ended_at(now)
+                for old, past in older for each in past.leaves}  # fmt: skip
         if isinstance(at, datetime) and at.timestamp() > now:
             at = "now"
         if at == "now":
@@ -112,26 +120,22 @@ class DynamodbFeed:
         since = float(int(at.timestamp())) if isinstance(at, datetime) else 0.0
         beginning = ShardBeginning(since=since if since > now - RETENTION else None, asked=now)
         first = Bookmark(None, beginning.to_mark())
+        # A shard whose parent is not listed is read after a second listing without it, seconds
+        # later: else it could be read before its parent, of which nothing would come then.
+        roots = [each.id for each in tree.roots if each.parent is None]
         return (
             done
             | {start_of(label): first._replace(ended=True)}
-            | {partition_of(label, each): first for each in self._roots(label, tree)}
+            | {partition_of(label, each): first for each in roots}
         )
-
-    def _roots(self, label: str, tree: ShardTree) -> list[str]:
-        """The shards to begin with. One whose parent is not listed counts if that is so in two
-        listings: else it would be read beside its parent."""
-        first = {each.id for each in tree.roots}
-        if all(each.parent is None for each in tree.roots):
-            return sorted(first)
-        again = dict(self._streams.trees()).get(label, tree)
-        return sorted(first.intersection(each.id for each in again.roots))
 
     def _latest(self, label: str, tree: ShardTree, now: float) -> dict[PartitionId, Bookmark]:
         found = {}
+        leaves = {each.id for each in tree.leaves}
         for shard in tree.ordered:
             if not shard.is_open:
-                found[partition_of(label, shard.id)] = _ended_at(now)
+                if shard.id in leaves:
+                    found[partition_of(label, shard.id)] = _ended_at(now)
                 continue
             iterator = self._client.latest(self._streams.arn(label) or "", shard.id)
             mark = ShardBeginning(since=_pinned(now), asked=now, iterator=iterator).to_mark()
@@ -194,17 +198,20 @@ class DynamodbFeed:
     def _found_lost(
         self, partition: PartitionId, bookmark: Bookmark, cause: str
     ) -> HistoryLost | None:
-        """What reading found after a bookmark; None if there was nothing to read."""
+        """What reading found after a bookmark; None if there was nothing to read. Raises
+        Unavailable for a shard that is open: it cannot be gone."""
         label, _, shard = partition.rpartition("/")
         arn = self._streams.arn(label)
         described = None if arn is None else self._client.describe(arn)
         if described is None:
             return loss(self._gap_of(partition, bookmark.place, "stream_gone"))
         listed = ShardTree(described.shards).shards.get(shard)
+        if listed is not None and listed.is_open and cause == "shard_gone":
+            raise Unavailable(f"{partition} is listed as open, and reading does not find it")
         if listed is not None and has_nothing_after(bookmark, listed, self._client.now()):
-            if bookmark.place is None:
-                self._client.verify_gone(arn or "", shard)
-            return None
+            known = self._client.account.shard(arn or "", shard)
+            if bookmark.place is not None or known.refusals > 1:  # one answer may be wrong
+                return None
         return loss(self._gap_of(partition, bookmark.place, cause))
 
     def status(self) -> Mapping[str, Any]:
@@ -262,7 +269,10 @@ class DynamodbFeed:
         if bookmark.ended:
             return []
         try:
-            answered = self.follow(partition, bookmark).look_ahead()
+            try:
+                answered = self.follow(partition, bookmark).look_ahead()
+            except HistoryLost:  # one answer may be wrong
+                answered = self.follow(partition, bookmark).look_ahead()
         except PenstockError as error:
             return [finding("error", "saved position", error.message, error.hint)]
         if not answered:

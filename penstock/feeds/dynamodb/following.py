@@ -170,6 +170,7 @@ class DynamodbFollowing:
             self._pace.reads(self._clock())
         self._iterator, self._iterated = answer.next, self._clock()
         self._drained = answer.next is None
+        self._known.refusals = 0
         self._pace.answered()
         self._tip = self._tip.found(len(answer.records), asked, self._pause)
         page = None
@@ -225,6 +226,8 @@ class DynamodbFollowing:
             self._tip = self._tip.found(0, asked, self._pause)
             return
         if code in (TRIMMED, NOT_FOUND):
+            self._known.walk = None  # asked again, it is with another iterator
+            self._known.refusals += 1
             lost = self._lost(self._after, "trimmed" if code == TRIMMED else "shard_gone")
             if lost is None:
                 self._drained = True
@@ -313,7 +316,10 @@ class DynamodbFollowing:
         through = self._ages.of_bookmark(place)
         if through <= self._read_at - _KEPT:
             through = self._read_at
-        return Bookmark(place, {"through": int(through)})
+        mark: dict[str, Any] = {"through": int(through)}
+        if self._beginning.begun > through > 0:
+            mark["backlog"] = [int(self._beginning.begun), int(self._read_at)]
+        return Bookmark(place, mark)
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """See `feeds.Following`: a stream keeps its records for 24 hours, whoever has read them."""

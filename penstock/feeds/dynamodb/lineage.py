@@ -115,6 +115,7 @@ def lineages(trees: Mapping[str, ShardTree], known: Bookmarks) -> list[Lineage]:
     last: tuple[PartitionId, ...] = ()
     for label in sorted({*trees, *map(label_of, known)}):
         tree = trees.get(label) or ShardTree(())
+        is_whole = _is_whole(label, tree, known)
         for shard in tree.ordered:
             parents = _parents(label, shard, tree, last, known)
             found.append(
@@ -122,7 +123,7 @@ def lineages(trees: Mapping[str, ShardTree], known: Bookmarks) -> list[Lineage]:
                     partition=partition_of(label, shard.id),
                     parents=parents,
                     first=_first(label, parents, known),
-                    whole=start_of(label) in parents,
+                    whole=is_whole and start_of(label) in parents,
                 )
             )
         listed = {partition_of(label, each) for each in tree.shards}
@@ -130,6 +131,18 @@ def lineages(trees: Mapping[str, ShardTree], known: Bookmarks) -> list[Lineage]:
         leaves = [partition_of(label, shard.id) for shard in tree.leaves]
         last = (*leaves, *before) or last
     return found
+
+
+def _is_whole(label: str, tree: ShardTree, known: Bookmarks) -> bool:
+    """Whether a shard that descends from nothing known begins where the stream was begun: else it
+    may descend from a child of a known shard that ended, which came and went unread."""
+    ended = {name for name, each in known.items() if each.ended and label_of(name) == label}
+    followed = {
+        partition_of(label, each.parent)
+        for each in tree.shards.values()
+        if each.parent is not None and partition_of(label, each.id) in known
+    }
+    return ended <= {start_of(label), *followed}
 
 
 def _parents(

@@ -6,12 +6,14 @@ listed is described by its ARN, which differs from the others' in its label only
 
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
-from penstock.errors import InvalidStream, Unavailable
+from penstock.errors import InvalidStream, PenstockError, Unavailable
 from penstock.feeds.dynamodb.client import StreamsClient, account_of
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.feeds.dynamodb.snapshot import describe_table
 
 DISABLED = ("DISABLED", "DISABLING")
 # Seconds for which a stream must list no shards until that is believed of a disabled one.
@@ -92,13 +94,20 @@ class TableStreams:
         self._arns.update(listed)
         return listed
 
+    def know(self, arn: str) -> None:
+        """A stream of the table, from a token."""
+        self._arns.setdefault(arn.rpartition(_STREAM)[2], arn)
+
     def _derived(self, label: str) -> str | None:
-        """The ARN of another stream of the table, from one that was listed. Raises Unavailable if
-        none was."""
+        """The ARN of another stream of the table, from one that was listed, or that the table
+        names. Raises Unavailable if there is none."""
         if self._settings.stream:
             return None
         known = list(self._arns.values())  # other threads change it
         if not known:
+            with suppress(PenstockError):  # the table may be deleted, or not ours to describe
+                known = [describe_table(self._settings).stream]
+        if not any(known):
             table = self._settings.table_name
             raise Unavailable(f"no stream of {table} is listed now", hint=self._how_to_go_on)
         return known[0].rpartition(_STREAM)[0] + _STREAM + label

@@ -8,9 +8,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from bson.errors import BSONError
+from dns import resolver
+from dns.exception import DNSException, SyntaxError
 from pymongo import errors as mongo
 
-from penstock.errors import Malformed, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.errors import (
+    Malformed,
+    PenstockError,
+    PositionLost,
+    SettingsError,
+    Unavailable,
+    is_caused_by,
+)
 
 _LATER = "penstock tries again by itself"
 _DEFECT = "this is a defect of penstock or of the server: please report it with this message"
@@ -153,11 +162,20 @@ def translating(subject: str, tolerance: Tolerance | None = None) -> Iterator[No
 
 def _translated(error: Exception, subject: str) -> PenstockError:
     code = code_of(error)
+    if isinstance(error, mongo.ConfigurationError) and is_dns_away(error):
+        return Unavailable(f"{subject}: {_text(error)}", hint=_LATER)
     kind, hint = CODES[code] if code is not None and code in CODES else _of_class(type(error))
     text = _WITHOUT_DATA[code] if code in _WITHOUT_DATA else _text(error)
     if code in LOST:
         text = _QUOTED.sub("{...}", text)
     return kind(f"{subject}: {text}" if text else subject, hint=hint)
+
+
+def is_dns_away(error: Exception) -> bool:
+    """Whether a name of `mongodb+srv` was not resolved, though it may exist: a server did not
+    answer, or reported a failure of its own."""
+    is_wrong = is_caused_by(error, resolver.NXDOMAIN, SyntaxError)
+    return is_caused_by(error, DNSException, OSError) and not is_wrong
 
 
 def _of_class(kind: type[BaseException]) -> _Row:
@@ -176,6 +194,12 @@ def cause_of(error: PositionLost) -> str:
     """The cause of the gap that a lost position means."""
     code = None if error.__cause__ is None else code_of(error.__cause__)
     return LOST.get(code or 0, "token_invalid")
+
+
+def is_unsplit(error: PositionLost) -> bool:
+    """Whether the token is of a part of an event that is whole by now, because a document that it
+    looks up has shrunk (document_source_change_stream_split_large_event.cpp): nothing is lost."""
+    return cause_of(error) == "token_unknown" and "was not large enough" in error.message
 
 
 def is_timeout(error: PenstockError) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.backoff import delays
 from penstock.change import Images, OnError
-from penstock.errors import PenstockError, PositionLost, SettingsError
+from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds import (
     At,
     Collection,
@@ -23,7 +23,13 @@ from penstock.feeds.mongodb.catching_up import CatchingUp
 from penstock.feeds.mongodb.cluster import completed, identity
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
-from penstock.feeds.mongodb.failures import Tolerance, is_timeout, is_too_large, translating
+from penstock.feeds.mongodb.failures import (
+    Tolerance,
+    is_timeout,
+    is_too_large,
+    is_unsplit,
+    translating,
+)
 from penstock.feeds.mongodb.filters import Filter, Replay, moved
 from penstock.feeds.mongodb.following import MongoFollowing, StreamBeginning
 from penstock.feeds.mongodb.history import cluster_of, era_after, era_of_bookmark, time_in_era
@@ -60,6 +66,7 @@ class MongoFeed:
         self._patience = Patience(settings.silence)
         self._batch = settings.page_rows
         self._catching_up = CatchingUp(clock)
+        self._unsplit: Bookmark | None = None  # followed by its time, and not by its token
 
     def __repr__(self) -> str:
         return f"MongoFeed({self._settings.database} at {address(self._settings)})"
@@ -129,7 +136,8 @@ class MongoFeed:
         despite: Sequence[Gap] = (),
     ) -> MongoFollowing:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
-        gaps, where `Losses.after` says. That a position is lost is found by the first `read`: the
+        gaps, and where the token is of a part of an event that is whole by now, as `Losses.after`
+        finds. That a position is lost is found by the first `read`: the
         server accepts any token until then."""
         if partition != PARTITION:
             raise SettingsError(f"there is no partition {partition}: {PARTITION} is the only one")
@@ -138,7 +146,7 @@ class MongoFeed:
                 "a change stream goes on by its resume token, and this bookmark has none",
                 hint="begin anew, or set the position with its mark",
             )
-        if despite:
+        if despite or bookmark == self._unsplit:
             return self._despite(bookmark, despite)
         try:
             stream = self._open(bookmark.mark)
@@ -197,9 +205,18 @@ class MongoFeed:
             PARTITION,
             stream,
             beginning,
-            lost=lambda error: self._losses.refused(error, bookmark, cluster, gaps),
+            lost=lambda error: self._refused(error, bookmark, cluster, gaps),
             on_failure=self._failed,
         )
+
+    def _refused(
+        self, error: PositionLost, bookmark: Bookmark, cluster: str, gaps: Sequence[Gap]
+    ) -> PenstockError:
+        is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
+        if is_token and is_unsplit(error):
+            self._unsplit = bookmark
+            return Unavailable(error.message, hint="it is followed by its time")
+        return self._losses.refused(error, bookmark, cluster, gaps)
 
     def _open(self, mark: Mark | None) -> ChangeStream:
         return ChangeStream(

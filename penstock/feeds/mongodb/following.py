@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PenstockError, PositionLost, Unavailable
-from penstock.feeds import HistoryLost
 from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.history import place_of_mark
 from penstock.feeds.mongodb.lag import Lag, durable_time
@@ -37,7 +36,7 @@ class StreamBeginning:
 class MongoFollowing:
     """The implementation of `feeds.Following`; one thread reads.
 
-    `lost` makes the gap of a position that the server refuses. The reading thread alone owns
+    `lost` makes the error of a position that the server refuses. The reading thread alone owns
     `_stream`, `_is_over`, `_held` (fragments of an event whose others are in the next reply),
     `_placer` (the last place given), `_replay` and `_stored` (up to where what the stream gives
     again is passed over, None once that is over); `_tokens`, `_lag` and `_window` may be asked by
@@ -51,7 +50,7 @@ class MongoFollowing:
         stream: ChangeStream,
         beginning: StreamBeginning,
         *,
-        lost: Callable[[PositionLost], HistoryLost],
+        lost: Callable[[PositionLost], PenstockError],
         on_failure: Callable[[PenstockError], None] = lambda _: None,
     ) -> None:
         bookmark, era = beginning.bookmark, beginning.era

@@ -61,17 +61,17 @@ def time_after(gaps: Sequence[Gap], bookmark: Bookmark, oldest: int) -> int:
     """From which cluster time to go on after these gaps; 0: from now on. `oldest`: of the oplog; 0
     where it may not be read.
 
-    Where the server only refuses the token, or its oplog reaches back further than it says, the
-    time of the last change is within the same history. If it refuses that as well, the oldest entry
-    there is; and where it refuses an event that comes later (a lookup that finds two documents),
-    now.
+    The time of the last change is within the same history: it is tried first, because the server
+    may refuse the token alone, and the oplogs behind a mongos cannot be asked. If it is refused as
+    well, the oldest entry there is; and where the server refuses an event that comes later (a
+    lookup that finds two documents), now.
     """
     causes = [gap.cause for gap in gaps]
     refusals = sum(cause in _OF_TOKENS for cause in causes)
     if refusals > 1:
         return 0
     known = 0 if OTHER in causes else time_in_era(bookmark)
-    if known and len(causes) == 1 and (refusals or oldest):
+    if known and len(causes) <= 1:
         return max(known, oldest)
     return oldest
 

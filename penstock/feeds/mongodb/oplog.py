@@ -9,10 +9,12 @@ from bson.timestamp import Timestamp
 from penstock.errors import SettingsError
 from penstock.feeds.mongodb.cluster import hello_of, is_sharded, oldest_in
 from penstock.feeds.mongodb.connect import Client, address, connect
-from penstock.feeds.mongodb.failures import translating
+from penstock.feeds.mongodb.failures import code_of, translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 
 _OWN = ("admin", "config", "local")
+# Codes of a right that is missing: Unauthorized, and AtlasError.
+_DENIED = (13, 8000)
 
 
 @contextmanager
@@ -41,14 +43,16 @@ def operation_time(settings: MongoSettings) -> int:
 
 
 def reach(settings: MongoSettings) -> tuple[int, str]:
-    """The cluster time of the oldest entry of the oplog; 0 where it cannot be read, and why.
-    Raises Unavailable."""
+    """The cluster time of the oldest entry of the oplog; 0 where there is none that we may read,
+    and why. Raises Unavailable, SettingsError."""
     try:
         with asking(settings) as client:
             if is_sharded(hello_of(client)):
                 return 0, "the oplogs of a sharded cluster cannot be read through mongos"
             found = oldest_in(client)
     except SettingsError as error:
+        if error.__cause__ is None or code_of(error.__cause__) not in _DENIED:
+            raise
         return 0, f"the oplog cannot be read ({error.message})"
     return found, "" if found else "there is no oplog"
 

@@ -2,11 +2,12 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from bson import ObjectId
 
-from penstock.errors import PositionLost, Unavailable
+from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.cluster import is_another
@@ -48,7 +49,7 @@ def test_an_oplog_that_rolled_over_is_found_by_the_first_read(
     bookmark = stored(server, reading, 1, 2)
     rolled_over(server.history)
     again = reading(feed_of(server), bookmark)
-    assert isinstance(again.step(), PositionLost)
+    again.loss()
     assert again.causes == ["oplog_rolled_over"]
     assert again.gaps[0].after == str(bookmark.place)
     assert "no longer be in the oplog" in again.gaps[0].detail
@@ -86,13 +87,14 @@ def test_where_the_oplog_may_not_be_read_it_goes_on_now_and_says_why(
     rolled_over(history)
     server.denied.add("local.oplog.rs")
     again = reading(feed_of(server, on_gap="continue"), bookmark)
-    again.until(lambda: again.reader.is_connected)
+    again.until(lambda: len(again.causes) == 2 and again.reader.is_connected)
     history.insert(10)
     assert again.read(1) == ["10"]
-    assert again.causes == ["oplog_rolled_over"]
+    assert again.causes == 2 * ["oplog_rolled_over"]
     why = "through mongos" if kind == "mongos" else "not authorized"
-    assert why in again.gaps[0].detail
-    assert "now" in again.gaps[0].detail
+    assert "the last change" in again.gaps[0].detail
+    assert why in again.gaps[1].detail
+    assert "now" in again.gaps[1].detail
 
 
 def test_a_live_cursor_that_the_oplog_overran_is_lost_history(
@@ -134,7 +136,7 @@ def test_a_start_before_the_oplog_is_lost_history(
         assert begun.read(1) == ["2"]
         assert {gap.policy for gap in begun.gaps} == {policy}
     else:
-        assert isinstance(begun.step(), PositionLost)
+        begun.loss()
     assert begun.causes == ["oplog_rolled_over"]
     (finding,) = [each for each in feed.check() if each.subject == "start"]
     assert finding.level == "warning"
@@ -176,16 +178,59 @@ def test_a_loss_that_a_shard_reports_late_is_a_gap(
     rolled_over(history)
     server.late = late
     again = reading(feed_of(server, on_gap=policy), bookmark)
-    for _ in range(late):
-        assert again.step() is None
     if policy == "fail":
-        assert isinstance(again.step(), PositionLost)
-    else:
-        opened = len(server.asked("aggregate"))
-        again.until(lambda: len(server.asked("aggregate")) > opened)
+        again.loss()
+        assert again.causes == ["oplog_rolled_over"]
+    else:  # at the time of the last change, which is refused as late, and then now
+        again.until(lambda: len(again.causes) == 2 and again.reader.is_connected)
         history.insert(10)
         assert again.read(1) == ["10"]
+        assert again.causes == 2 * ["oplog_rolled_over"]
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_position_that_is_refused_after_an_empty_answer_each_time_is_a_gap(
+    server: ScriptedMongod, reading: Read, policy: str
+) -> None:
+    """A getMore with a time limit (internalOperationResponseMaxMS) on its way to the token."""
+    bookmark = stored(server, reading, 1, 2)
+    rolled_over(server.history)
+    server.late = 1
+    again = reading(feed_of(server, on_gap=policy), bookmark)
+    if policy == "fail":
+        again.loss()
+    else:
+        assert again.read(2) == ["8", "9"]
+    assert again.causes[:1] == ["position_lost"]
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
+@pytest.mark.parametrize("code", [286, 280, 260, 136, 9])
+@pytest.mark.parametrize("kind", ["primary", "mongos"])
+def test_one_answer_that_a_position_is_lost_loses_nothing(
+    serve: Serve, reading: Read, kind: Any, code: int, policy: str
+) -> None:
+    server = serve(History(), kind)
+    bookmark = stored(server, reading, 1, 2)
+    server.history.insert(3)
+    server.fail("getMore", code)
+    again = reading(feed_of(server, on_gap=policy), bookmark)
+    assert again.read(1) == ["3"]
+    assert not again.gaps
+
+
+@pytest.mark.parametrize("code", [286, 136])
+def test_a_mongos_that_refuses_a_token_takes_the_time_of_the_last_change(
+    serve: Serve, reading: Read, code: int
+) -> None:
+    server = serve(History(), "mongos")
+    bookmark = stored(server, reading, 1, 2)
+    server.history.insert(3)
+    server.fail("getMore", code, times=2)
+    again = reading(feed_of(server, on_gap="continue"), bookmark)
+    assert again.read(1) == ["3"]
     assert again.causes == ["oplog_rolled_over"]
+    assert "the last change" in again.gaps[0].detail
 
 
 def test_a_late_shard_that_lost_nothing_is_waited_for(serve: Serve, reading: Read) -> None:
@@ -240,7 +285,7 @@ def test_a_start_before_the_oplog_of_a_late_shard_is_found(
 def test_a_token_that_is_not_found_goes_on_at_its_time_and_loses_nothing(
     server: ScriptedMongod, reading: Read
 ) -> None:
-    """280 on the same cluster: an event that is not found again, or not split as it was."""
+    """280 on the same cluster: an event that is not found again."""
     before = reading(feed_of(server))
     before.until(lambda: before.reader.is_connected)
     server.history.insert(1, 2, 3)
@@ -248,21 +293,34 @@ def test_a_token_that_is_not_found_goes_on_at_its_time_and_loses_nothing(
     second = Bookmark(before.places[1], json.loads(before.rows[1]["mark"]))
     before.close()
     server.history.insert(4)
-    server.fail("getMore", 280, "the event in the resumed stream was not large enough {_id: 7}")
+    server.fail("getMore", 280, "cannot resume stream; the event {_id: 7} was not found", times=2)
     again = reading(feed_of(server, on_gap="continue"), second)
     assert again.read(2) == ["3", "4"]
     assert again.causes == ["token_unknown"]
-    assert "not large enough" in again.gaps[0].detail
+    assert "was not found" in again.gaps[0].detail or "{...}" in again.gaps[0].detail
     assert "_id: 7" not in again.gaps[0].detail, "it names a document's key"
     assert [row["event_id"] for row in again.rows[:1]] == [before.rows[2]["event_id"]]
     assert again.places[0] == before.places[2]
 
 
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_token_of_a_part_of_an_event_that_is_whole_by_now_is_no_gap(
+    server: ScriptedMongod, reading: Read, policy: str
+) -> None:
+    """An event of more than 16 MB with a document that it looks up, which has shrunk."""
+    bookmark = stored(server, reading, 1, 2)
+    server.history.insert(3, 4)
+    server.fail("getMore", 280, "the event in the resumed stream was not large enough to be split")
+    again = reading(feed_of(server, on_gap=policy), bookmark)
+    assert again.read(2) == ["3", "4"]
+    assert not again.gaps
+
+
 def test_what_is_refused_again_at_its_time_is_passed(server: ScriptedMongod, reading: Read) -> None:
     bookmark = stored(server, reading, 1)
-    server.fail("getMore", 280, "found more than one document", times=2)
+    server.fail("getMore", 280, "found more than one document", times=4)
     again = reading(feed_of(server, on_gap="continue"), bookmark)
-    again.until(lambda: again.reader.is_connected)
+    again.until(lambda: len(again.causes) == 2 and again.reader.is_connected)
     server.history.insert(2)
     assert again.read(1) == ["2"]
     assert again.causes == ["token_unknown", "token_unknown"]
@@ -312,7 +370,7 @@ def test_an_idle_token_of_another_cluster_is_a_gap(
     second = serve(other)
     there = reading(feed_of(second, on_gap=policy), bookmark)
     if policy == "fail":
-        assert isinstance(there.step(), PositionLost)
+        there.loss()
         assert str(server.history.id) in there.gaps[0].detail
         assert str(other.id) in there.gaps[0].detail
     else:
@@ -357,7 +415,7 @@ def test_files_that_were_restored_have_the_same_id_and_are_a_gap(
     second = serve(restored)
     feed = feed_of(second)
     there = reading(feed, bookmark)
-    assert isinstance(there.step(), PositionLost)
+    there.loss()
     assert there.causes == ["other_cluster"]
     assert "restored" in there.gaps[0].detail
     (finding,) = feed.check_bookmark(PARTITION, bookmark)
@@ -381,7 +439,7 @@ def test_sharded_clusters_are_told_apart_by_their_id(serve: Serve, reading: Read
     one, two = serve(History(), "mongos"), serve(History(), "mongos")
     bookmark = idle(one, reading)
     there = reading(feed_of(two), bookmark)
-    assert isinstance(there.step(), PositionLost)
+    there.loss()
     assert there.causes == ["other_cluster"]
 
 
@@ -422,7 +480,7 @@ def test_without_the_right_the_name_of_the_set_is_compared(
         second = serve(history)
         second.denied |= {"local.oplog.rs", "local.system.replset"}
         there = reading(feed_of(second), Bookmark(bookmark.place, bookmark.mark))
-        there.step()
+        there.loss()
         assert there.causes == (causes or ["oplog_rolled_over"])
 
 
