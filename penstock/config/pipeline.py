@@ -102,6 +102,14 @@ class Backend(Settings):
             )
         return seconds
 
+    def sharing(self, with_: int) -> "Backend":
+        """The same with its part of what so many backends of its type may do together."""
+        name = plugin("feeds", self.type).share if self.type else ""
+        if not name or name in self.settings.model_fields_set:
+            return self
+        part = self.settings.model_copy(update={name: 1 / with_})
+        return self.model_copy(update={"settings": part})
+
     def feed(self) -> Feed:
         """Builds the feed; does no I/O."""
         found: FeedPlugin = plugin("feeds", self.type)
@@ -219,6 +227,12 @@ class Deployment(Settings):
         default_factory=lambda data: f"sqlite:///{data['state'].absolute()}/positions.db"
     )
     ops: Ops = Ops()
+
+    @field_validator("backends")
+    @classmethod
+    def _share(cls, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
+        types = [each.type for each in backends]
+        return tuple(each.sharing(types.count(each.type)) for each in backends)
 
     @field_validator("state")
     @classmethod

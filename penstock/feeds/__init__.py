@@ -60,6 +60,7 @@ __all__ = [
     "KnowsReader",
     "Lineage",
     "Listing",
+    "ListsChildren",
     "ListsSchemas",
     "ListsTables",
     "Mark",
@@ -305,6 +306,16 @@ class Feed(Protocol):
 
 
 @runtime_checkable
+class ListsChildren(Protocol):
+    """A feed that can list the children of some partitions with less than a whole listing."""
+
+    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing:
+        """The last listing, with the children that these have now. It is not `complete`, unless all
+        partitions were listed for it. Does I/O; raises as `Feed.partitions` does."""
+        ...
+
+
+@runtime_checkable
 class KnowsReader(Protocol):
     """A feed whose partitions have one reader at a time, known at the source."""
 
@@ -321,9 +332,11 @@ class KnowsReader(Protocol):
 class FeedPlugin:
     """What a feed's entry point names: its settings and how to build it. `has_clock`: the status
     of its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what
-    Debezium calls the source; empty: by the plug-in's name."""
+    Debezium calls the source; empty: by the plug-in's name. `share`: the setting that is a
+    backend's part of what all of this type in one file may do together; empty: there is none."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
     has_clock: bool = False
     connector: str = ""
+    share: str = ""

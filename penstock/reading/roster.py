@@ -8,21 +8,22 @@ known, a partition that descends from nothing known comes after a hole: it is op
 and only when nothing known is missing.
 """
 
+import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.backoff import delays
-from penstock.feeds import Feed, Lineage, Listing
+from penstock.feeds import Feed, Lineage, Listing, ListsChildren
 from penstock.feeds.holes import LINEAGE_BROKEN, behind_hole, is_behind_hole
 from penstock.position import START, Bookmark, Bookmarks, PartitionId
 
 # Seconds between two look-ups while nothing ends.
 LOOKUP = 30.0
 # Seconds after which a second listing says whether a partition is absent, or has no more children;
-# and the longest between two look-ups while children are awaited.
+# and the longest between two questions for the first child of a partition.
 AGAIN = 2.0
 # Seconds between the first two of these, and between those of a partition that ended long ago.
 SOON, LATE = 0.05, 10.0
@@ -183,6 +184,25 @@ class Absences:
         return {name for name, since in self._since.items() if now - since >= AGAIN}
 
 
+class _Ended:
+    """A partition that is known to have ended `since`: when its children were `asked` for last, and
+    when the first was `found`."""
+
+    def __init__(self, since: float) -> None:
+        self.since = self.asked = since
+        self.found = math.inf
+
+    @property
+    def due(self) -> float:
+        """When to ask for its children again: a child is read two seconds after it is listed, also
+        one that is listed a little later than another."""
+        age = self.asked - self.since
+        wait = min(max(SOON, age), AGAIN)
+        if self.asked >= self.found:
+            return self.asked + max(wait, (self.asked - self.found) / 5) if age < MORE else math.inf
+        return self.asked + (wait if age < FIRST else LATE)
+
+
 class Roster:
     """The partitions of a feed. `clock` is monotonic seconds. One thread at a time looks up."""
 
@@ -196,9 +216,8 @@ class Roster:
         self._feed = feed
         self._clock = clock
         self._every = every
-        self._next = clock()
-        self._ended: dict[PartitionId, float] = {}  # since when they are known to have ended
-        self._waits: Iterator[float] = iter(())  # while children of these are awaited
+        self._next = self._whole = clock()  # the next look-up, and the next one of all partitions
+        self._ended: dict[PartitionId, _Ended] = {}
         self._absences, self._childless = Absences(), Absences()
         self._retries = delays()
         self._lock = threading.Lock()
@@ -216,18 +235,23 @@ class Roster:
     ) -> Openings | None:
         """Looks up if it is time to: None if it is not. Raises as `Feed.partitions` does."""
         with self._lock:
-            now = self._clock()
-            done = {name for name, bookmark in known.items() if bookmark.ended}
-            if not done <= self._ended.keys():  # a partition has ended: its children may be there
-                self._waits = delays(first=SOON, limit=AGAIN)
+            now, before = self._clock(), self._ended
+            done = [name for name, bookmark in known.items() if bookmark.ended]
+            self._ended = {name: before.get(name) or _Ended(now) for name in done}
+            fresh = [name for name in done if name not in before]
+            if fresh:  # their children may be there
                 self._next = now
-            self._ended = {name: self._ended.get(name, now) for name in done}
             if now < self._next:
                 return None
             self._next = now + next(self._retries)  # if that fails
-            listing = self._feed.partitions(known)
+            asked = fresh + [name for name in done if name in before and before[name].due <= now]
+            if now < self._whole and isinstance(self._feed, ListsChildren):
+                listing = self._feed.children(known, asked)
+            else:
+                listing = self._feed.partitions(known)
+                asked, self._whole = done, now
             self._retries = delays()
-            return self._found(listing, known, opened, wanted)
+            return self._found(listing, known, opened, wanted, asked)
 
     def _found(
         self,
@@ -235,13 +259,14 @@ class Roster:
         known: Bookmarks,
         opened: Collection[PartitionId],
         wanted: Collection[PartitionId],
+        asked: Collection[PartitionId],
     ) -> Openings:
         now, counts = self._clock(), listing.complete
         first = openings(listing, known, opened, (), wanted)
         absent = self._absences.confirmed(first.missing, now, counts=counts)
         over = self._childless.confirmed(first.forgotten, now, counts=counts)
         found = openings(listing, known, opened, absent, wanted)
-        self._next = now + self._wait(listing, now, in_doubt=not first.missing <= absent)
+        self._plan(listing, now, asked, in_doubt=not first.missing <= absent)
         return found._replace(
             forgotten=[name for name in first.forgotten if name in over],
             superseded=superseded(listing, {**known, **found.ready}),
@@ -250,16 +275,17 @@ class Roster:
             },
         )
 
-    def _wait(self, listing: Listing, now: float, *, in_doubt: bool) -> float:
-        """Seconds until the next look-up. A child is read two seconds after it is listed, also one
-        that is listed later than another."""
+    def _plan(
+        self, listing: Listing, now: float, asked: Collection[PartitionId], *, in_doubt: bool
+    ) -> None:
+        """When to look up next, after children of these were asked for."""
         parents = {parent for each in listing for parent in each.parents}
-        wait = self._every
-        if any(
-            now - since < (MORE if name in parents else FIRST)
-            for name, since in self._ended.items()
-        ):
-            wait = min(next(self._waits), wait)
-        elif self._ended.keys() - parents:
-            wait = min(LATE, wait)
-        return min(wait, AGAIN) if in_doubt or not listing.complete else wait
+        for each in (self._ended[name] for name in asked):
+            each.asked = now
+        for name in self._ended.keys() & parents:
+            self._ended[name].found = min(self._ended[name].found, now)
+        if listing.complete or self._whole <= now:
+            self._whole = now + (self._every if listing.complete else AGAIN)
+        if in_doubt:
+            self._whole = min(self._whole, now + AGAIN)
+        self._next = min([self._whole, *(each.due for each in self._ended.values())])

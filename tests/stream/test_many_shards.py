@@ -14,6 +14,7 @@ import penstock
 from penstock.errors import SettingsError
 from penstock.feeds import Lineage
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb.client import account_of
 from penstock.position import Bookmark, PartitionId, Place, bookmarks_from_json
 from penstock.reading.roster import openings, superseded
 from penstock.stream import Stream
@@ -279,6 +280,33 @@ def test_a_token_of_a_hundred_shards_with_a_day_of_ancestors_is_small(
     names = [each.partition for each in listing]
     assert len(names) == 700
     assert openings(listing, known, (), absent=names).ready.keys() == known.keys()
+    iterator.close()
+    again.close()
+
+
+def test_a_token_at_latest_is_small_before_the_first_poll_and_this_process_keeps_the_place(
+    server: SlowServer,
+) -> None:
+    """Of a day of shards, a hundred of which are open."""
+    stream = server.stream("users")
+    generation = [stream.shard() for _ in range(100)]
+    for _ in range(6):
+        generation = [stream.split(shard, 1)[0] for shard in generation]
+    for shard in generation:
+        stream.put(shard, f"old {shard.id}", at=server.now)
+    iterator = opened(server, at="latest")
+    token = json.dumps(iterator.token)
+    assert len(token) < 20_000
+    # The open ones, and where the stream was begun.
+    assert len(json.loads(token)["partitions"]) == 101
+    for shard in generation:
+        stream.put(shard, f"new {shard.id}", at=server.now)
+    found = set(some(iterator, 100))
+    assert found == {f"new {shard.id}" for shard in generation}
+    # Elsewhere the time counts, which is a minute before.
+    account_of(settings_of(server))._shards.clear()
+    again = opened(server, at=json.loads(token))
+    assert found <= set(some(again, 200))
     iterator.close()
     again.close()
 

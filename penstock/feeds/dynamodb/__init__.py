@@ -6,4 +6,4 @@ from penstock.feeds.dynamodb.settings import DynamodbSettings
 
 __all__ = ["PLUGIN", "DynamodbFeed", "DynamodbSettings"]
 
-PLUGIN = FeedPlugin(settings=DynamodbSettings, build=DynamodbFeed)
+PLUGIN = FeedPlugin(settings=DynamodbSettings, build=DynamodbFeed, share="look_ups")

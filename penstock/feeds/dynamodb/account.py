@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.pacing import CallPace, ShardPace, Tip
 from penstock.feeds.dynamodb.reach import Reach
 from penstock.position import Place
 
-# Calls a second of one process. AWS allows 5 and 10 for the whole account; others make some, too.
+# Calls a second of one process, or its share of them. AWS allows 5 and 10 for the whole account;
+# others make some, too.
 LISTS, DESCRIBES = 4, 8
 # Shards that are remembered. They roll every four hours; an older one is read as if it were new.
 _SHARDS = 10_000
@@ -55,6 +57,18 @@ class KnownShard:
         self.pace = ShardPace()
         self.walk: Walk | None = None
         self.refusals = 0
+
+    def begin(self, beginning: ShardBeginning, iterator: str) -> None:
+        """An iterator that is exact where `beginning` is a time, for this process."""
+        self.walk = Walk(
+            origin=WalkOrigin(None, beginning.since, beginning.asked),
+            after=None,
+            scans=False,
+            iterator=iterator,
+            at=time.monotonic(),
+            reach=Reach(beginning.asked, beginning.asked),
+            tip=Tip(),
+        )
 
 
 class ServerClock:
@@ -96,9 +110,11 @@ class Account:
         self,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        share: float = 1.0,
     ) -> None:
         self.server = ServerClock(clock)
-        self.lists, self.describes = CallPace(LISTS), CallPace(DESCRIBES)
+        self.lists, self.describes = CallPace(share * LISTS), CallPace(share * DESCRIBES)
         # The ARNs of each table's streams that were found, by label.
         self.arns: defaultdict[str, dict[str, str]] = defaultdict(dict)
         # Whether the last look-up of streams or shards was refused: calls are too many.

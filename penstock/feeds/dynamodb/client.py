@@ -83,9 +83,10 @@ class StreamsClient:
         self._subject = f"DynamoDB Streams of {settings.table_name}"
         with _making, translating(self._subject):
             self._client = connect(settings, "dynamodbstreams", attempts=1)
-        model = self._client.meta.service_model.operation_model("GetShardIterator")
-        # botocore before 1.44.0 has no iterator at a time.
-        self.has_times = "Timestamp" in model.input_shape.members
+        model = self._client.meta.service_model.operation_model
+        # botocore before 1.44.0 has no iterator at a time; older ones have no filter of shards.
+        self.has_times = "Timestamp" in model("GetShardIterator").input_shape.members
+        self.has_filters = "ShardFilter" in model("DescribeStream").input_shape.members
 
     def streams(self, table: str) -> list[str]:
         """The ARNs of a table's streams, the newest last; none if the service finds none."""
@@ -100,12 +101,16 @@ class StreamsClient:
                 return sorted(found, key=lambda arn: arn.rpartition("/stream/")[2])
             more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
 
-    def describe(self, arn: str) -> DescribedStream | None:
-        """All pages of DescribeStream; None for a stream that is not there any more."""
+    def describe(self, arn: str, parent: str = "") -> DescribedStream | None:
+        """All pages of DescribeStream, with all shards or the children of one; None for a stream
+        that is not there any more."""
         shards: list[StreamShard] = []
         more: dict[str, str] = {}
+        which: dict[str, Any] = {"StreamArn": arn}
+        if parent:
+            which["ShardFilter"] = {"Type": "CHILD_SHARDS", "ShardId": parent}
         while True:
-            answer = self._found(self._client.describe_stream, StreamArn=arn, **more)
+            answer = self._found(self._client.describe_stream, **which, **more)
             if answer is None:
                 return None
             found = answer["StreamDescription"]
@@ -210,12 +215,13 @@ def _client_of(_: int, settings: DynamodbSettings) -> StreamsClient:
 def account_of(settings: DynamodbSettings) -> Account:
     """What this process knows of the account that a login is of. No I/O."""
     key = settings.access_key.get_secret_value() if settings.access_key is not None else None
-    return _account_of(os.getpid(), settings.endpoint, settings.region, settings.profile, key)
+    login = settings.endpoint, settings.region, settings.profile, key
+    return _account_of(os.getpid(), settings.look_ups, *login)
 
 
 @lru_cache(maxsize=64)
-def _account_of(*_: int | str | None) -> Account:
-    return Account()
+def _account_of(_: int, share: float, *login: str | None) -> Account:
+    return Account(share=share)
 
 
 def connect(

@@ -15,15 +15,16 @@ _WINDOW = 1.0
 
 
 class CallPace:
-    """Of one operation: `most` calls in any second."""
+    """Of one operation: `most` calls in any second; less than one is one in several seconds."""
 
-    def __init__(self, most: int) -> None:
-        self._recent: deque[float] = deque(maxlen=most)
+    def __init__(self, most: float) -> None:
+        self._recent: deque[float] = deque(maxlen=max(1, int(most)))
+        self._window = _WINDOW / min(1.0, most)
 
     def due(self) -> float:
         """When the next call may be made."""
         full = len(self._recent) == self._recent.maxlen
-        return self._recent[0] + _WINDOW if full else 0.0
+        return self._recent[0] + self._window if full else 0.0
 
     def reserve(self, now: float) -> float:
         """A call is made as soon as it may be; returns when that is."""

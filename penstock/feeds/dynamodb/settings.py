@@ -57,6 +57,9 @@ class DynamodbSettings(Settings):
     """Most reads a second and shard. AWS allows five, from all readers together."""
     poll: Duration = Field(1.0, gt=0)
     """Seconds between two reads of a shard that has nothing new."""
+    look_ups: float = Field(1.0, gt=0, le=1)
+    """Which part of 8 DescribeStream and 4 ListStreams calls a second this backend may make. AWS
+    allows 10 and 5 for an account. The backends of this type in one file share them equally."""
     scan_units: float = Field(500.0, ge=1)
     """Read capacity units a second that each connection of a snapshot uses at most: 500 are 2 MB of
     items."""

@@ -5,17 +5,19 @@ listed is described by its ARN, which differs from the others' in its label only
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from penstock.errors import InvalidStream, PenstockError, Unavailable
 from penstock.feeds.dynamodb.client import StreamsClient, account_of
-from penstock.feeds.dynamodb.lineage import ShardTree
+from penstock.feeds.dynamodb.lineage import ShardTree, start_of
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.snapshot import describe_table
+from penstock.position import PartitionId
 
 DISABLED = ("DISABLED", "DISABLING")
+_PAGE = 100  # shards of one answer of DescribeStream
 # Seconds for which a stream must list no shards until that is believed of a disabled one.
 _EMPTY = 2.0
 _STREAM = "/stream/"
@@ -34,6 +36,7 @@ class TableStreams:
         self._client = client
         self._clock = clock
         self._empty: dict[str, float] = {}  # since when a stream lists no shards
+        self._trees: dict[str, ShardTree] = {}  # of the last listing, and children found since
         self.status = self.history = ""
 
     @property
@@ -51,11 +54,29 @@ class TableStreams:
             if tree is not None:
                 found.append((label, tree))
         if found:
+            self._trees = dict(found)
             return found
         text = f"the table {self._settings.table_name} has no stream, or there is no such table"
         if known:
             raise Unavailable(f"{text}, and changes of it were read", hint=self._how_to_go_on)
         raise InvalidStream(text, hint=how_to_enable(self._settings.table_name))
+
+    def children(self, of: Collection[PartitionId]) -> Mapping[str, ShardTree] | None:
+        """The trees with the children that these shards have now; None where a whole listing takes
+        no more calls, or it is not known."""
+        size = sum(len(tree.shards) for tree in self._trees.values())
+        if not self._client().has_filters or len(of) > size / _PAGE:
+            return None
+        for label, _, shard in (name.rpartition("/") for name in of):
+            if start_of(label) in of:
+                return None
+            arn, tree = self._arns.get(label), self._trees.get(label)
+            described = self._client().describe(arn, shard) if arn and tree else None
+            if tree is None or described is None:
+                return None
+            # A service that knows no filter gives all shards.
+            self._trees[label] = ShardTree([*tree.shards.values(), *described.shards])
+        return self._trees
 
     @property
     def _how_to_go_on(self) -> str:

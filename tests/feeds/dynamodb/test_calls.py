@@ -10,16 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.load import parse_pipeline
+from penstock.config.options import options_from_settings, settings_from_options
 from penstock.errors import Unavailable
-from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.dynamodb.account import DESCRIBES, LISTS, Account
 from penstock.feeds.dynamodb.beginning import beginning_of
-from penstock.feeds.dynamodb.client import client_of
+from penstock.feeds.dynamodb.client import account_of, client_of
 from penstock.feeds.dynamodb.pacing import CallPace
 from penstock.position import PartitionId
+from penstock.reading.roster import MORE
+from penstock.settings import Settings
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.dynamodb.walking import Walking
+from tests.reading.made import Clock
 
 LIMITS = {"GetRecords": 5, "ListStreams": 5, "DescribeStream": 10}
 
@@ -49,6 +54,36 @@ def test_look_ups_of_a_process_are_below_the_limits_of_the_account() -> None:
     assert slept == [1.0] * DESCRIBES + [2.0] * DESCRIBES
     assert LIMITS["ListStreams"] > LISTS
     assert LIMITS["DescribeStream"] > DESCRIBES
+
+
+@given(st.integers(1, 5), st.integers(1, 40))
+def test_the_processes_of_a_file_are_together_below_the_limits_of_the_account(
+    backends: int, calls: int
+) -> None:
+    """They start at the same moment, each with its share."""
+    for most, limit in ((LISTS, LIMITS["ListStreams"]), (DESCRIBES, LIMITS["DescribeStream"])):
+        paces = [CallPace(most / backends) for _ in range(backends)]
+        made = sorted(pace.reserve(100.0) for pace in paces for _ in range(calls))
+        assert all(last - first > 1 - 1e-9 for first, last in zip(made, made[limit:], strict=False))
+        rate = min(1.0, most / backends) / 2  # no slower than half of the share
+        assert made[-1] - 100.0 <= calls / rate
+
+
+def test_the_backends_of_a_file_share_the_limits_of_their_account() -> None:
+    def parts(count: int, more: str = "") -> list[Settings]:
+        text = "sink: {type: memory}\nbackends:\n"
+        for n in range(count):
+            text += f"- {{name: b{n}, type: dynamodb, table: t{n}}}\n"
+        return [each.settings for each in parse_pipeline(text + more, environment={}).backends]
+
+    own = "- {name: own, type: dynamodb, table: t, look_ups: 0.5}\n- {name: m, type: memory}"
+    found = parts(4, own)
+    assert [each.model_dump().get("look_ups") for each in found] == [0.2] * 4 + [0.5, None]
+    assert parts(1)[0].model_dump()["look_ups"] == 1
+    copy = settings_from_options(DynamodbSettings, options_from_settings(found[0]))
+    assert copy == found[0]
+    paces = account_of(copy)
+    assert (paces.describes._recent.maxlen, paces.lists._window) == (1, 1.25)
 
 
 def test_feeds_of_one_account_share_its_pace(server: StreamsServer) -> None:
@@ -256,3 +291,36 @@ def test_a_connection_that_the_service_closed_is_made_again_at_once(
     feed.partitions()
     server.cut()
     feed.partitions()
+
+
+def test_the_children_of_a_shard_that_ended_are_found_without_a_whole_listing(
+    server: StreamsServer,
+) -> None:
+    """A table of 300 shards, whose whole listing takes three calls."""
+    server.limits.clear()
+    stream = server.stream("users")
+    shards = [stream.shard() for _ in range(300)]
+    feed, clock = DynamodbFeed(settings_of(server, reads=1000, poll=0.01)), Clock()
+    iterator = Stream(feed, at="latest", clock=clock)
+    next(iterator)
+    clock.now += MORE  # for shards that the first listing left out
+    next(iterator)
+    server.calls.clear()
+    left, right = stream.split(shards[7])
+    right.listed_from = server.now + 1
+    stream.put(left, "left", at=server.now)
+    stream.put(right, "right", at=server.now)
+    found: list[str] = []
+    deadline = time.monotonic() + 60
+    while len(found) < 2:
+        assert time.monotonic() < deadline
+        clock.now += 0.05
+        record = next(iterator)
+        found += [record["key"]["id"]] if record else []
+    assert sorted(found) == ["left", "right"]
+    described = [request for name, request in server.calls if name == "DescribeStream"]
+    assert {"Type": "CHILD_SHARDS", "ShardId": shards[7].id} in [
+        each.get("ShardFilter") for each in described
+    ]
+    assert [each for each in described if "ShardFilter" not in each] == []
+    assert "ListStreams" not in [name for name, _ in server.calls]

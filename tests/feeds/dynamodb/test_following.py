@@ -19,6 +19,7 @@ from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId
+from penstock.reading.roster import openings
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
@@ -147,7 +148,7 @@ def test_latest_leaves_out_shards_that_are_closed(server: StreamsServer, stream:
     put(server, stream, shard, 3)
     left, right = stream.split(shard)
     begun = feed_of(server).begin("now")
-    assert begun[name(stream, shard)].ended
+    assert name(stream, shard) not in begun, "ancestors of known shards are done"
     assert {each for each in begun if not begun[each].ended} == {
         name(stream, left), name(stream, right),
     }  # fmt: skip
@@ -158,6 +159,8 @@ def test_a_time_passes_over_what_was_before_it(
     server: StreamsServer, stream: Stream, at_timestamp: bool
 ) -> None:
     server.at_timestamp = at_timestamp
+    # A time that is cut to the minute, as DynamoDB Local's, is passed over a minute later.
+    server.stopped_at = server.now // 60 * 60 + 10
     shard = stream.shard()
     start = server.now - 3600.5
     sequence = [stream.put(shard, n, at=start + n + 0.25) for n in range(20)]
@@ -165,7 +168,10 @@ def test_a_time_passes_over_what_was_before_it(
     feed = feed_of(server)
     begun = feed.begin(datetime.fromtimestamp(start + 10.1, UTC))
     following = feed.follow(name(stream, shard), begun[name(stream, shard)])
-    found = numbers(drain(following, 10))
+    pages = drain(following, 10)
+    while numbers(pages)[-1] != sequence[-1]:  # more came before, by the allowance for clocks
+        pages += drain(following, 1)
+    found = numbers(pages)
     assert set(sequence[10:]) <= set(found) <= set(sequence[8:])
     assert found == sorted(found)
 
@@ -349,9 +355,12 @@ def test_shards_are_listed_parents_first_from_pages_that_are_shuffled_and_overla
         if parent in order
     )
     begun = feed.begin("beginning")
-    assert {each for each in begun if not begun[each].ended} == {
-        name(stream, each) for each in shards[:60]
-    }
+    absent = [name(stream, pruned)]  # by a second listing
+    ready = openings(feed.partitions(begun), begun, (), absent).ready
+    assert ready == {}, "one listing says nothing"
+    absent += [name(stream, each) for each in shards[:60]]
+    ready = openings(feed.partitions(begun), begun, (), absent).ready
+    assert set(ready) == {name(stream, each) for each in shards[:60]}
 
 
 def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:
