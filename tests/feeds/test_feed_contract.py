@@ -4,15 +4,16 @@ DynamoDB, Cosmos DB in both modes, and PostgreSQL 15, 16 and 18."""
 import json
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import SettingsError, Unavailable
-from penstock.feeds import At, Feed, Following, TakesSnapshots
+from penstock.feeds import At, Feed, Following, Gap, GapPolicy, HistoryLost, TakesSnapshots
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
@@ -27,11 +28,14 @@ from penstock.position import (
     bookmarks_from_json,
     bookmarks_to_json,
 )
+from penstock.reading.gap_log import GapLog
+from penstock.reservoir.reader import PartitionReader
 from penstock.settings import Settings
 from penstock.wire.hash_partitions import hashing
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
+from tests.reading.made import Clock, confirmed
 from tests.servers import Postgres
 
 Change = tuple[str, ...]
@@ -452,6 +456,56 @@ def test_beginning_twice_is_beginning_once(feed: Feed, everything: list[Page]) -
     feed.begin()
     feed.begin()
     assert changes(feed, read(feed, None, _CHANGES)) == changes(feed, everything)
+
+
+class WrongOnce:
+    """A feed whose source says once that what comes after a bookmark is lost, when it is followed
+    or by the first read."""
+
+    def __init__(self, feed: Feed, policy: GapPolicy, found: str) -> None:
+        self._feed, self._found, self.on_gap = feed, found, policy
+        self.is_wrong = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def follow(self, partition: PartitionId, bookmark: Bookmark, **more: Any) -> Following:
+        gap = Gap(cause="wrong", after=str(bookmark.place or ""), policy=self.on_gap)
+        wrong, self.is_wrong = self.is_wrong, False
+        if wrong and self._found == "follow":
+            raise HistoryLost(gap)
+        following = self._feed.follow(partition, bookmark, **more)
+        if wrong:
+
+            def read(timeout: float) -> Sequence[Page]:
+                raise HistoryLost(gap)
+
+            following.read = read  # type: ignore[method-assign]
+        return following
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
+@pytest.mark.parametrize("found", ["follow", "read"])
+@pytest.mark.parametrize("has_place", [False, True])
+def test_one_answer_that_history_is_lost_loses_and_ends_nothing(
+    feed: Feed, everything: list[Page], policy: GapPolicy, found: str, has_place: bool
+) -> None:
+    expected, marks = changes(feed, everything), bookmarks(feed, everything)
+    done = len(marks) // 2 if has_place else 0
+    after = marks[done - 1] if has_place else _start(feed)
+    gaps, clock, pages = GapLog(), Clock(), list[Page]()
+    wrong: Any = WrongOnce(feed, policy, found)
+    reader = PartitionReader(wrong, _only(feed), after, gaps, is_stored=False, clock=clock)
+    deadline = time.monotonic() + 60
+    while sum(page.count for page in pages) < _CHANGES - done:
+        assert time.monotonic() < deadline
+        step = confirmed(reader, clock, 0.2)
+        assert step.error is None or isinstance(step.error, Unavailable), step.error
+        pages += step.pages
+    reader.disconnect()
+    assert not wrong.is_wrong
+    assert changes(feed, pages) == expected[done:]
+    assert (gaps.rows(), reader.drained) == ({}, False)
 
 
 def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(
