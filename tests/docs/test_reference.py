@@ -28,6 +28,7 @@ from penstock.ops.respond import ENDPOINTS
 from penstock.ops.snapshot_metrics import SNAPSHOT_SERIES
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.plugins import known, plugin
+from penstock.reservoir.reader import REFUSED
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -178,7 +179,7 @@ def test_every_series_is_documented() -> None:
 def test_every_cause_of_a_gap_is_documented() -> None:
     documented = {row.key for row in OPERATIONS["Lost history"]}
     causes = set(CAUSES) | set(CAUSES_OF_COSMOS) | set(CAUSES_OF_DYNAMODB)
-    assert documented == causes | {LINEAGE_BROKEN}
+    assert documented == causes | {LINEAGE_BROKEN, REFUSED}
 
 
 def test_every_series_of_the_bridge_is_documented() -> None:

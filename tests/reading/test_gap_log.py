@@ -152,7 +152,7 @@ def test_a_position_that_is_lost_while_it_is_read_is_looked_at_again() -> None:
     assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
 
 
-def test_a_position_that_is_lost_again_though_all_looks_well_ends_the_partition() -> None:
+def test_a_position_that_is_lost_again_though_all_looks_well_is_a_gap() -> None:
     class Losing(MemoryFeed):
         followed = 0
 
@@ -160,12 +160,13 @@ def test_a_position_that_is_lost_again_though_all_looks_well_ends_the_partition(
             self.followed += 1
             return Broken(self, P0, None)
 
-    feed = Losing(MemoryFeedSettings(changes=30))
-    reservoir = filled(feed, GapLog())
+    feed, ledger = Losing(MemoryFeedSettings(changes=30)), GapLog()
+    reservoir = filled(feed, ledger)
     with pytest.raises(PositionLost, match="can't be read"):
         until(lambda: failure(reservoir) is not None)
-    assert feed.followed == 2
     reservoir.stop(5)
+    assert feed.followed == 3  # at once, and once more two seconds later
+    assert ledger.rows()["p0"]["counts"] == {"position_lost": 1}
 
 
 def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
