@@ -16,7 +16,6 @@ __all__ = [
     "SettingsError",
     "ShardIteratorExpired",
     "Unavailable",
-    "is_caused_by",
 ]
 
 
