@@ -35,10 +35,15 @@ _TIMEOUT = 90.0  # seconds for an answer
 @click.option("--columns", metavar="NAME,...", help="Only these columns, the key among them.")
 @click.option("--chunk-rows", type=click.IntRange(min=1), help="Most rows of a chunk.")
 @click.option("--chunk-bytes", metavar="SIZE", help="Most bytes of a chunk, such as 256KiB.")
+@click.option(
+    "--reload/--no-reload",
+    default=True,
+    help="Mirrors that have a table load it again from its snapshot.",
+)
 @state_option
 def command(
-    *, file: Path, words: Sequence[str], no_wait: bool, as_json: bool, state: Path | None,
-    **options: Any,
+    *, file: Path, words: Sequence[str], no_wait: bool, as_json: bool, reload: bool,
+    state: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Take snapshots of tables of the running pipeline in FILE.
 
@@ -48,10 +53,13 @@ def command(
     penstock snapshot FILE cancel ID
 
     A TABLE is `table`, `schema.table` or `backend.schema.table`. Its rows become chunks in the
-    stream INIT, and a meta that says from where on changes are to be applied. With --where or
-    --columns they are a part of it, which a mirror does not take for the table.
+    stream INIT, and a meta that says from where on changes are to be applied. Mirrors that have the
+    table load it again, unless --no-reload is given. With --where or --columns the rows are a part
+    of the table, which a mirror does not take for it.
     """
     wanted = {name: value for name, value in options.items() if value is not None}
+    if reload and not wanted.keys() & {"where", "columns"}:
+        wanted["reload"] = True
     if "columns" in wanted:
         wanted["columns"] = [name.strip() for name in wanted["columns"].split(",")]
     overrides = {"state": str(state)} if state else {}

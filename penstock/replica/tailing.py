@@ -237,7 +237,8 @@ class LiveTables(Closes):
             self._store(())
 
     def find_mended(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
-        """Tables of which a snapshot was stored since the source lost changes."""
+        """Tables of which a snapshot was stored since the source lost changes, or so that mirrors
+        load them again."""
         api = JetStream(self._connection)
         end = int(((api.stream(init) or {}).get("state") or {}).get("last_seq", 0))
         if end == self._init_end:
@@ -246,12 +247,13 @@ class LiveTables(Closes):
             meta, known = None, announced.get(each.table.name)
             with suppress(Malformed):
                 meta = known and last_meta(api, init, known.name)
-            if (
-                meta
-                and meta["snapshot_id"] > each.table.snapshot_id
-                and (meta.get("losses") or "") != each.table.losses
-            ):
+            if not meta or meta["snapshot_id"] <= each.table.snapshot_id:
+                continue
+            if (meta.get("losses") or "") != each.table.losses:
                 each.problem = "the source lost changes, and a snapshot was taken since"
+                each.newer = meta["snapshot_id"]
+            elif (meta.get("reload") or "") > each.table.snapshot_id:
+                each.problem = "a snapshot was asked for, from which mirrors load it again"
                 each.newer = meta["snapshot_id"]
         self._init_end = end
         if any(each.newer for each in self._live.values()):

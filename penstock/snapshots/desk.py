@@ -259,7 +259,7 @@ class Desk:
             table=schema.table, name=table.name, prefix=source.prefix,
             pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
             gap=lambda: self._gap(source.backend), is_ours=self._is_ours, resumes=resumes,
-            selection=options.selection, on_error=source.on_error,
+            selection=options.selection, reloads=bool(options.reload), on_error=source.on_error,
         )  # fmt: skip
         settings = options.settings(self._pipeline.snapshot)
         run = SnapshotRun(job, self._sink, settings, self._pace, self._statements)

@@ -124,11 +124,15 @@ class InitStream(Closes):
         subject = f"{PREFIX}.meta.{token(name)}"
         while found := self.api.next(self._stream, subject, sequence + 1):
             if found.headers.get("Nats-Msg-Id") == identity:
-                read: Any = orjson.loads if found.payload[:1] == b"{" else ormsgpack.unpackb
-                document: Mapping[str, Any] = read(found.payload)
-                return document
+                return _document(found)
             sequence = found.sequence
         return None
+
+    def reload(self, name: TableName) -> str | None:
+        """The newest snapshot from which mirrors of a table load it again, by the last meta."""
+        subject = f"{PREFIX}.meta.{token(name)}"
+        last = self._tried(lambda api: api.last(self._stream, subject))
+        return _document(last).get("reload") if last else None
 
     def chunks(self, name: TableName, snapshot_id: str) -> Iterator[Stored]:
         """The chunks of a snapshot that are there, in the order in which they were stored."""
@@ -178,3 +182,9 @@ class InitStream(Closes):
     @staticmethod
     def _chunks(name: TableName, snapshot_id: str) -> str:
         return f"{PREFIX}.snap.{token(name)}.{snapshot_id}.>"
+
+
+def _document(meta: Stored) -> Mapping[str, Any]:
+    read: Any = orjson.loads if meta.payload[:1] == b"{" else ormsgpack.unpackb
+    document: Mapping[str, Any] = read(meta.payload)
+    return document

@@ -19,7 +19,8 @@ class Job:
     pipeline has several backends; `known` gives the saved bookmarks, `gap` a text that changes with
     each loss of changes. Once the pipeline is not ours
     any more, the next owner goes on with the snapshot: this run ends without a meta. `resumes`:
-    another instance began it. `selection`: which part of the table. Without the name of a
+    another instance began it. `selection`: which part of the table. `reloads`: mirrors that have
+    the table load it from this snapshot. Without the name of a
     `pipeline` no plan is stored."""
 
     snapshot_id: str
@@ -34,6 +35,7 @@ class Job:
     is_ours: Callable[[], bool] = lambda: True
     resumes: bool = False
     selection: RowSelection = WHOLE_TABLE
+    reloads: bool = False
     on_error: OnError = "stop"
 
     @property

@@ -29,6 +29,7 @@ class Meta:
     compression: ChunkCompression
     chunks: Sequence[ChunkInfo]
     revision: int
+    reload: str | None
     selection: RowSelection = WHOLE_TABLE
 
     def publish(self, stream: InitStream, sink: JetStreamSettings) -> None:
@@ -68,6 +69,7 @@ class Meta:
             "dictionary": self.compression.identity,
             "exact": self.is_exact,
             "losses": plan.gap or None,
+            "reload": self.reload,
             "stream": changes,
             "stream_created": plan.created,
             "start_sequence": plan.start,

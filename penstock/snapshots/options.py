@@ -20,6 +20,7 @@ class SnapshotOptions(Settings):
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
     chunk_rows: int | None = Field(default=None, ge=1)
     chunk_bytes: Size | None = Field(default=None, ge=4096)
+    reload: bool | None = None  # whether mirrors that have the table load it from this snapshot
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "SnapshotOptions":
@@ -45,7 +46,10 @@ class SnapshotOptions(Settings):
         own = settings.chunk_rows, settings.chunk_bytes
         sizes = (self.chunk_rows, self.chunk_bytes)
         rows, size = (None if one == usual else one for one, usual in zip(sizes, own, strict=True))
-        found = SnapshotOptions(where=self.where, columns=wanted, chunk_rows=rows, chunk_bytes=size)
+        found = SnapshotOptions(
+            where=self.where, columns=wanted, chunk_rows=rows, chunk_bytes=size,
+            reload=self.reload or None,
+        )  # fmt: skip
         if not found.selection.is_whole and not isinstance(table.source.feed, SelectsRows):
             raise SettingsError(
                 f"snapshots of the backend {table.source.backend} are of whole tables",

@@ -154,8 +154,10 @@ class SnapshotRun:
                 self._is_read = True
                 self._warn_of_nothing()
                 self._check(stream, taken)
+                job = self.job
+                reload = job.snapshot_id if job.reloads else stream.reload(job.name)
                 self._is_meta_sent = True
-                self._publish_meta(stream, taken, kept)
+                self._publish_meta(stream, taken, kept, reload)
                 return True
             if not taken.mark:
                 raise SettingsError(
@@ -372,14 +374,16 @@ class SnapshotRun:
                 rows=self._rows, hint="they have the operation READ",
             )  # fmt: skip
 
-    def _publish_meta(self, stream: InitStream, taken: TableSnapshot, kept: Kept) -> None:
+    def _publish_meta(
+        self, stream: InitStream, taken: TableSnapshot, kept: Kept, reload: str | None
+    ) -> None:
         progress = self.progress
         progress.position, progress.lsn = position, lsn = self._work.place
         assert self._work.plan is not None
         plan = replace(self._work.plan, position=position, lsn=lsn)
         meta = Meta(
             name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
-            revision=self._revision,
+            revision=self._revision, reload=reload,
             is_exact=taken.is_exact, kept=kept, compression=self._compression(),
             chunks=self._work.all_chunks(), selection=self.job.selection,
         )  # fmt: skip

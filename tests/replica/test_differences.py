@@ -4,11 +4,14 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.nats.connection import Connection
+from penstock.nats.services import asked
 from penstock.replica.catalog import Catalog, Revision
 from penstock.replica.differences import difference, difference_since
+from penstock.snapshots.records import Records
 from tests.replica.world import World, same, until
 from tests.servers import Database
 
@@ -208,6 +211,36 @@ def test_a_snapshot_from_before_a_difference_is_not_used(
     mirror = world.replica(target)
     with pytest.raises(Exception, match="nobody takes a snapshot of t"), mirror:
         mirror.run(once=True)
+
+
+@pytest.mark.live
+def test_a_snapshot_that_says_so_is_loaded_for_what_nothing_shows(
+    database: Database, world_of: MakeWorld, tmp_path: Any
+) -> None:
+    """Also by a mirror that ran only after another snapshot; and no snapshot but that one is."""
+    database.execute(PLAIN)
+    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    database.execute("ALTER TABLE t ALTER a TYPE text USING upper(a)")
+    take(world)
+    assert world.mirror(target).status.snapshots == 0
+    take(world, reload=True)
+    take(world)
+    assert world.mirror(target).status.snapshots == 1
+    same(database, target, "t")
+    take(world)
+    assert world.mirror(target).status.snapshots == 0
+
+
+def take(world: World, **options: Any) -> None:
+    """Asks for a snapshot of `t`, and waits for its end."""
+    payload = orjson.dumps({"pipeline": world.pipeline.name, **options})
+    with closing(Connection(world.settings)) as connection:
+        connection.open()
+        answer = asked(connection, "snapshot.request.t", payload, 30)
+        taken = orjson.loads(answer.payload)["snapshot_id"]
+        records = Records(connection, world.pipeline.name)
+        until(lambda: (one := records.get(taken)) is not None and one.state == "done")
 
 
 def revision(world: World) -> int:
