@@ -7,6 +7,17 @@ import click
 from rich.console import Console
 
 from penstock.demo.sources import SOURCES
+from penstock.errors import SettingsError
+
+
+def _source(context: click.Context, option: click.Parameter, value: str) -> str:
+    if value == "cosmos":
+        raise SettingsError(
+            "there is no demo of Cosmos DB",
+            hint="read a container of your own: docs/how-to/cosmos.md",
+        )
+    found: str = click.Choice(SOURCES).convert(value, option, context)
+    return found
 
 
 @click.command("demo")
@@ -19,8 +30,8 @@ from penstock.demo.sources import SOURCES
     help="Row changes a second.",
 )  # fmt: skip
 @click.option(
-    "--source", type=click.Choice(SOURCES), default="postgres", show_default=True,
-    help="The database that the shop writes to.",
+    "--source", metavar=f"[{'|'.join(SOURCES)}]", callback=_source, default="postgres",
+    show_default=True, help="The database that the shop writes to.",
 )  # fmt: skip
 @click.option(
     "--keep", is_flag=True, help="Leave everything up afterwards and print how to connect."

@@ -4,11 +4,11 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.cosmos.following import CosmosFollowing
 from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId
+from tests.cosmos.server import CosmosServer
 
 
 def settings_of(server: CosmosServer, **given: Any) -> CosmosSettings:

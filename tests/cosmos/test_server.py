@@ -14,8 +14,8 @@ import pytest
 from azure.core import MatchConditions
 from azure.cosmos import ContainerProxy, CosmosClient, PartitionKey, exceptions
 
-from penstock.demo.cosmos.container import StoredContainer
-from penstock.demo.cosmos.server import CosmosServer
+from tests.cosmos.container import StoredContainer
+from tests.cosmos.server import CosmosServer
 
 
 @pytest.fixture

@@ -133,9 +133,8 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
     ("source", "stand_in"),
     [
         ("mongodb", "SecantusDB"),
-        # tests/demo/test_servers.py starts the stand-ins of these.
+        # tests/demo/test_servers.py starts its stand-in.
         pytest.param("dynamodb", "moto", marks=pytest.mark.thorough),
-        pytest.param("cosmos", "a server of penstock's own", marks=pytest.mark.thorough),
     ],
 )
 def test_another_source_says_that_it_is_a_stand_in_and_gets_its_verdict(

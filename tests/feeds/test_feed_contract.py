@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import At, Feed, Following, Gap, GapPolicy, HistoryLost, TakesSnapshots
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
@@ -33,6 +32,7 @@ from penstock.reservoir.reader import PartitionReader
 from penstock.settings import Settings
 from penstock.wire.hash_partitions import hashing
 from tests.cosmos.reading import feed_of as cosmos_feed
+from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import Shop, mongodb, shop_on
 from tests.reading.made import Clock, confirmed

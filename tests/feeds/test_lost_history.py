@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import Feed, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
@@ -20,6 +19,7 @@ from penstock.position import Bookmark, PartitionId, Place
 from penstock.reservoir.reader import BLOCKED, PartitionReader
 from penstock.wire.dynamodb.records import place_of
 from tests.cosmos.reading import feed_of as cosmos_feed
+from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.mongo import mongodb, shop_on

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.feeds import Feed, Lineage
 from penstock.feeds.cosmos import CosmosFeed
 from penstock.feeds.dynamodb import DynamodbFeed
@@ -19,6 +18,7 @@ from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import openings
 from tests.cosmos.reading import feed_of as cosmos_feed
+from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 
 _SHARDS = 3

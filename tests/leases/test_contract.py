@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from examples.file_store import FileStore
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.cosmos import CosmosStore
@@ -27,6 +26,7 @@ from penstock.leases.sqlite import SqliteStore
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from tests.cosmos.reading import store_url as cosmos_url
+from tests.cosmos.server import CosmosServer
 from tests.servers import Database, Etcd, Nats
 
 STORES: dict[str, Callable[[Path], LeaseStore]] = {

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import SettingsError, Unavailable
 from penstock.leases import Lease
 from penstock.leases.cosmos import CosmosStore, parts_of_cosmos
 from tests.cosmos.reading import store_url
+from tests.cosmos.server import CosmosServer
 
 
 def test_a_url_names_account_key_database_and_container() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.cosmos.container import StoredContainer
-from penstock.demo.cosmos.server import CosmosServer
+from tests.cosmos.container import StoredContainer
+from tests.cosmos.server import CosmosServer
 from tests.pipeline.running import Run, count, eventually, messages, send, tree
 from tests.servers import Nats
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self
 
 import pytest
 
-from penstock.demo.cosmos.server import CosmosServer
+from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer
 from tests.pipeline.running import (
     Message,

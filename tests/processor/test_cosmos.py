@@ -5,10 +5,10 @@ import threading
 from typing import Any
 
 from penstock import Changes, Observer, PartitionContext, Processor
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.leases.cosmos import CosmosStore
 from penstock.leases.memory import MemoryStore
 from tests.cosmos.reading import settings_of, store_url
+from tests.cosmos.server import CosmosServer
 from tests.reading.made import until
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import Changes, Observer, PartitionContext, Processor
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.leases.memory import MemoryStore
+from tests.cosmos.server import CosmosServer
 from tests.dynamodb.local import Table
 from tests.mongo import mongodb, shop_on
 from tests.reading.made import until

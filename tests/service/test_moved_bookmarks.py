@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from penstock.config import Backend, parse_pipeline
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import Record
+from tests.cosmos.server import CosmosServer
 
 STREAM = PartitionId("change-stream")
 SAVED = Bookmark(

@@ -4,8 +4,8 @@ import json
 import time
 
 import penstock
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.stream import Stream
+from tests.cosmos.server import CosmosServer
 
 
 def take(stream: Stream, count: int) -> list[str]:

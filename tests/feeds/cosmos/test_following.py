@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from penstock.demo.cosmos.container import StoredContainer
-from penstock.demo.cosmos.server import CosmosServer
 from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import Feed, HistoryLost
 from penstock.feeds.cosmos.client import container_of
@@ -21,7 +19,9 @@ from penstock.page import Page
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import openings
 from penstock.wire.cosmos.documents import key_of
+from tests.cosmos.container import StoredContainer
 from tests.cosmos.reading import feed_of, ids_of, only, read_pages, rows_of
+from tests.cosmos.server import CosmosServer
 
 _EVERY = "all_versions_and_deletes"
 

@@ -1,4 +1,9 @@
-"""The stand-in's HTTP: accounts, databases, containers, key ranges, items and the change feed.
+"""The stand-in: a server that speaks the part of Azure Cosmos DB's REST protocol that the change
+feed and the leases need, to the official SDK. It keeps everything in memory, and is not Cosmos DB.
+
+What it cannot prove, because only the service knows: the form of etags, how LSNs are numbered after
+a split or a merge, how long 410 lasts, request units, replicas that lag, failover, limits of a
+page's bytes, and how an all-versions token that is too old is refused.
 
     with CosmosServer() as server:
         orders = server.container("shop", "orders")
@@ -30,7 +35,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from penstock.demo.cosmos.container import ItemConflict, StoredContainer
+from tests.cosmos.container import ItemConflict, StoredContainer
 
 # Any will do; this one is the emulator's form: 64 bytes, base64.
 KEY = base64.b64encode(b"penstock" * 8).decode()
@@ -329,15 +334,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Requests are counted, not logged."""
-
-
-def main() -> None:
-    """Serves until it is ended: `python -m penstock.demo.cosmos.server PORT`."""
-    import sys
-
-    with CosmosServer(int(sys.argv[1])):
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()
