@@ -32,7 +32,7 @@ from penstock.snapshots.catalog import Known, sources
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
-from penstock.snapshots.statements import Statements
+from penstock.snapshots.statements import RowTransform
 from penstock.table_schema import TableName
 
 SUBJECTS = "snapshot.>"
@@ -67,9 +67,9 @@ class Snapshots(Closes):
         )
         self._has_resumed = False
         self._said = ""
-        self._statements: Statements | None = None
+        self._statements: RowTransform | None = None
 
-    def start(self, statements: Statements | None = None) -> None:
+    def start(self, statements: RowTransform | None = None) -> None:
         """Returns at once. With a `transform`: its statements. Raises SettingsError where these
         cannot take the rows of snapshots that the pipeline takes by itself."""
         if not self._sources or not isinstance(self._pipeline.sink.settings, JetStreamSettings):

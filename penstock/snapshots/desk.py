@@ -26,7 +26,7 @@ from penstock.snapshots.options import USUAL, SnapshotOptions
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
-from penstock.snapshots.statements import Statements
+from penstock.snapshots.statements import RowTransform
 from penstock.snapshots.totals import SnapshotTotals
 from penstock.table_schema import TableName
 
@@ -51,7 +51,7 @@ class Desk:
         bookmarks: Callable[[str], Bookmarks],
         gap: Callable[[str], str] = lambda _: "",
         is_ours: Callable[[], bool] = lambda: True,
-        statements: Statements | None = None,
+        statements: RowTransform | None = None,
     ) -> None:
         self._pipeline, self._sink, self._stream = pipeline, sink, stream
         self._bookmarks, self._gap, self._is_ours = bookmarks, gap, is_ours

@@ -31,7 +31,7 @@ from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.readable import readable
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
-from penstock.snapshots.statements import Statements, through
+from penstock.snapshots.statements import RowTransform, through
 from penstock.snapshots.work import SnapshotPart, SnapshotPlan, Work
 from penstock.snapshots.writing import ChunkWriter, written
 
@@ -54,7 +54,7 @@ class SnapshotRun:
         sink: JetStreamSettings,
         settings: SnapshotSettings,
         pace: SnapshotPace | None = None,
-        statements: Statements | None = None,
+        statements: RowTransform | None = None,
     ) -> None:
         self.job = job
         self.progress = RunProgress()

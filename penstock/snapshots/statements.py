@@ -17,7 +17,7 @@ _ROWS = pa.array([Operation.READ, Operation.INSERT, Operation.UPDATE, Operation.
 _HINT = "correct the statements of transform"
 
 
-class Statements(Protocol):
+class RowTransform(Protocol):
     """Used by all workers of all runs."""
 
     @property
@@ -36,7 +36,7 @@ class Statements(Protocol):
         ...
 
 
-def through(statements: Statements, batch: pa.RecordBatch, images: Images) -> pa.RecordBatch:
+def through(statements: RowTransform, batch: pa.RecordBatch, images: Images) -> pa.RecordBatch:
     """Changes of one table with JSON images -> what the statements make of them, with images as
     they are wanted. Raises SettingsError, Rejected, Unavailable."""
     if not batch.num_rows:

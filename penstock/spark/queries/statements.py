@@ -17,7 +17,7 @@ from penstock.spark.queries.query import transformed
 
 
 class SparkStatements:
-    """The implementation of `snapshots.statements.Statements`. It has a session of its own: the
+    """The implementation of `snapshots.statements.RowTransform`. It has a session of its own: the
     view `changes` of the other is that of the queries."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
@@ -40,7 +40,7 @@ class SparkStatements:
         return ""
 
     def made(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
-        """See `Statements`."""
+        """See `RowTransform`."""
         try:
             with self._lock:
                 rows = self._spark.createDataFrame(pa.Table.from_batches([batch]))
