@@ -30,7 +30,7 @@ from penstock.position import START, Bookmark, PartitionId
 from penstock.service.snapshots import Snapshots
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
-from penstock.snapshots.statements import Statements
+from penstock.snapshots.statements import RowTransform
 from tests.servers import Database, Nats
 from tests.snapshots.gate import Gate
 
@@ -74,7 +74,7 @@ class Desk:
         self.service: Snapshots | None = None
         self.is_ours = True
 
-    def start(self, statements: Statements | None = None) -> None:
+    def start(self, statements: RowTransform | None = None) -> None:
         self.is_ours = True
         self.service = Snapshots(self.pipeline, "me", is_ours=lambda: self.is_ours)
         self.service.start(statements)
