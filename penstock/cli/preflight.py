@@ -246,9 +246,7 @@ def check_name(deployment: Deployment) -> Iterator[Finding]:
 def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     """A store that only this machine has, where the source does not keep a second reader away."""
     anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), KnowsReader)]
-    if pipeline.share is not None:
-        yield from _check_leases(pipeline)
-    elif anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
+    if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
         leases = isinstance(pipeline.sink.sink(), KeepsLeases)
         apart = "only the sink can keep the two apart" if leases else "both would write"
         yield Finding(
@@ -259,22 +257,6 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
             remedy="for several machines set positions: postgresql://..., nats://..., etcd://... or"
             " mongodb://...",
         )
-
-
-def _check_leases(pipeline: Pipeline) -> Iterator[Finding]:
-    scheme = pipeline.positions.partition(":")[0]
-    if scheme in _OF_ONE_MACHINE:
-        yield Finding(
-            level="warning",
-            subject="share",
-            message="positions are on this machine only: hosts elsewhere do not see its leases, and"
-            " read all partitions again",
-            remedy="set positions: postgresql://..., nats://..., etcd://..., cosmos://... or"
-            " mongodb://...",
-        )
-    else:
-        message = f"hosts divide the partitions by leases in {scheme}"
-        yield Finding(level="ok", subject="share", message=message)
 
 
 def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:

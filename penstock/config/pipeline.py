@@ -19,12 +19,10 @@ from pydantic import (
 )
 
 from penstock.change import OnError
-from penstock.config.sharing import Sharing
-from penstock.feeds import Feed, FeedPlugin, Polled
+from penstock.feeds import Feed, FeedPlugin
 from penstock.plugins import plugin
 from penstock.settings import Duration, Settings, Size, parse_duration
-from penstock.sinks import HasSubjects, Sink, SinkPlugin
-from penstock.sinks.subject import parse_template
+from penstock.sinks import Sink, SinkPlugin
 
 # Names become parts of event ids, subjects, file names and lease paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -253,10 +251,6 @@ class Pipeline(Deployment):
         BeforeValidator(lambda value: {"initial": True} if value == "initial" else value),
     ] = SnapshotSettings()
     spark: Spark = Spark()
-    # Hosts divide the partitions of each backend by leases; None: one instance runs, the others
-    # wait.
-    share: Literal["leases"] | None = None
-    leases: Sharing = Sharing()
 
     @property
     def is_open(self) -> bool:
@@ -278,6 +272,17 @@ class Pipeline(Deployment):
         """How many its changes have."""
         return backend.partitions or self.partitions
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_not_shared(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "share" in data:
+            raise ValueError(
+                "share is no more: leave share and leases out. One host then runs the pipeline,"
+                " from the same positions, and the others wait. Many machines under Spark are a"
+                " Spark cluster (spark.master); many hosts without Spark are penstock process"
+            )
+        return data
+
     @model_validator(mode="after")
     def _rows(self) -> "Pipeline":
         spark = self.spark
@@ -293,52 +298,3 @@ class Pipeline(Deployment):
                 " out, or use a duration as trigger"
             )
         return self
-
-    @model_validator(mode="after")
-    def _can_be_shared(self) -> "Pipeline":
-        if self.share is None:
-            if "leases" in self.model_fields_set:
-                raise ValueError("leases has no effect without share: leases")
-            return self
-        if not self.is_open:
-            raise ValueError(
-                "share: leases needs micro-batches that stay open: leave transform, spark.mode and"
-                " an interval as spark.trigger out"
-            )
-        if self.snapshot.initial:
-            raise ValueError(
-                "share: leases takes no snapshots: take them before, by an instance that does not"
-                " share, and leave snapshot out"
-            )
-        if self.positions.startswith("memory:"):
-            raise ValueError(
-                "share: leases needs a positions store that all hosts reach: write positions:"
-                " postgresql://..., etcd://..., nats://... or mongodb://..."
-            )
-        for backend in self.backends:
-            if backend.type and not _anyone_may_read(backend.feed()):
-                raise ValueError(
-                    f"share: leases divides partitions that anyone may read, and backend"
-                    f" {backend.name} ({backend.type}) has one reader: leave share out, and one"
-                    " instance runs while the others wait"
-                )
-        self._require_tokens()
-        return self
-
-    def _require_tokens(self) -> None:
-        """Exactly once holds where one host writes under a subject: each partition has its own."""
-        sink = self.sink.settings
-        if not isinstance(sink, HasSubjects) or sink.delivery != "exactly-once":
-            return
-        needed = {"source_partition"} | ({"backend"} if len(self.backends) > 1 else set())
-        if missing := needed - parse_template(sink.subject).fixed:
-            names = " and ".join(f"{{{name}}}" for name in sorted(missing))
-            raise ValueError(
-                f"share: leases with delivery: exactly-once needs {names} in sink.subject, each in"
-                " a token of its own: two hosts must not write under one subject; or use delivery:"
-                " deduplicated"
-            )
-
-
-def _anyone_may_read(feed: Feed) -> bool:
-    return isinstance(feed, Polled) and feed.polled

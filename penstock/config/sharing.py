@@ -10,7 +10,7 @@ Seconds = Annotated[Duration, Field(gt=0)]
 
 
 class Sharing(Settings):
-    """The intervals and limits of one host: the section `leases` of a pipeline file."""
+    """The intervals and limits of one host of a processor."""
 
     renew: Seconds = 17.0
     """Between two renewals of the leases that are held; the first comes after half of it."""

@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, SecretStr
 
 from penstock.change import Images, OnError
-from penstock.config import Checkpoint, Sharing, options_from_settings, settings_from_options
+from penstock.config import Checkpoint, options_from_settings, settings_from_options
 from penstock.errors import SettingsError
 from penstock.feeds import Feed
 from penstock.handover.run_folder import BOARD, read_task_slots
@@ -110,9 +110,6 @@ class SourceOptions(Settings):
     positions: str | None = None
     pipeline: str = ""
     checkpoint: Checkpoint = Checkpoint()
-    # Whether hosts divide the partitions, and how.
-    share: Literal["leases"] | None = None
-    leases: Sharing = Sharing()
     # The run folder.
     runtime: str | None = None
     # Where tasks on other hosts report to.

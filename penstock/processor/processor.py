@@ -90,7 +90,7 @@ class Processor(Closes):
             )
         self._store = EndingStore(open_store(leases) if isinstance(leases, str) else leases)
         self._positions = SharedPositions(
-            self._store, f"{name}/{self.feed.backend}", host, clock=clock, kind="processor"
+            self._store, f"{name}/{self.feed.backend}", host, clock=clock
         )
         own = HostLeases(
             self._positions,

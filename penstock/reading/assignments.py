@@ -38,7 +38,7 @@ class Assignments:
             self.wake.notify_all()
 
     def close(self, partition: PartitionId) -> None:
-        """The partition ended, or was revoked."""
+        """The partition ended."""
         with self.wake:
             self._open.pop(partition, None)
             self._rows.pop(partition, None)

@@ -87,16 +87,10 @@ class Discovery:
             every=self._sharing.acquire,
         )
 
-    def _may_begin(self) -> bool:
-        """See `NameCheck`. A pipeline has checked its name before it reads."""
-        return self._leases.positions.kind == "pipeline" or self._name_check.attempt()
-
     def _begin(self) -> float:
         """The place is pinned and stored before anything is read, once for all hosts. After stored
         positions nothing is made at the source: that would be a silent hole."""
-        if not self._may_begin():
-            return AGAIN
-        if not self._start.attempt():
+        if not self._name_check.attempt() or not self._start.attempt():
             return AGAIN
         self.begun = True
         self._on_found()

@@ -21,7 +21,7 @@ from penstock.reading.assignments import AssignmentDraw, Assignments
 from penstock.reading.draw import Draw, OpenDraw
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
-from penstock.reading.roster import Openings
+from penstock.reading.roster import Roster
 from penstock.reservoir.reservoir import Reservoir
 
 # The first epochs are short: Spark's code for turning one over is loaded and partly compiled while
@@ -55,18 +55,6 @@ class Partitions(Protocol):
 
     def open(self, partition: PartitionId, bookmark: Bookmark) -> None:
         """The partition is read after the bookmark."""
-        ...
-
-    def close(self, partition: PartitionId) -> None:
-        """The partition is read no longer."""
-        ...
-
-
-class Membership(Protocol):
-    """Which partitions may be read, and from where: a roster, or the leases of this host."""
-
-    def look_up(self, known: Bookmarks, opened: Collection[PartitionId]) -> Openings | None:
-        """What is new; None: nothing, or it is not time to look. See `Roster.look_up`."""
         ...
 
 
@@ -118,7 +106,7 @@ class Epochs:
         self,
         partitions: Partitions,
         keeper: Keeper,
-        roster: Membership,
+        roster: Roster,
         lengths: Lengths,
         clock: Callable[[], float],
     ) -> None:
@@ -176,24 +164,10 @@ class Epochs:
             self._fresh.clear()
             self._saved_at = self._clock()
             self._keeper.save(self.durable, self._released(), force=force)
-            for name in self._keeper.lost:
-                self.revoke(name)
-
-    def finish(self) -> None:
-        """The last save of a stop: nothing is in flight. Raises as `save` does."""
-        self.save()
-
-    def revoke(self, partition: PartitionId) -> None:
-        """The partition is another instance's: nothing of it is read, delivered or saved here any
-        more, apart from what a task has in its hands."""
-        self._partitions.close(partition)
-        with self._lock:
-            self._durable.pop(partition, None)
 
     def _look_up(self) -> None:
-        taken = {*self._partitions.open_partitions, *self._keeper.lost}
         try:
-            found = self._roster.look_up(self.durable, taken)
+            found = self._roster.look_up(self.durable, self._partitions.open_partitions)
         except Unavailable:
             return  # the roster tries again; who is read already goes on
         if found is None:
@@ -229,7 +203,7 @@ class BufferedEpochs(Epochs):
     def __init__(
         self,
         reservoir: Reservoir,
-        roster: Membership,
+        roster: Roster,
         positions: Positions,
         lengths: Lengths,
         clock: Callable[[], float] = time.monotonic,
@@ -288,7 +262,7 @@ class AssignedEpochs(Epochs):
     def __init__(
         self,
         assignments: Assignments,
-        roster: Membership,
+        roster: Roster,
         positions: Positions,
         lengths: Lengths,
         clock: Callable[[], float] = time.monotonic,

@@ -37,11 +37,6 @@ class Keeper:
         self._positions = positions
         self._reader = reader
 
-    @property
-    def lost(self) -> Collection[PartitionId]:
-        """Partitions whose stored bookmarks another instance took over."""
-        return () if self._positions is None else list(self._positions.lost)
-
     def save(self, durable: Bookmarks, changes: int, *, force: bool = False) -> None:
         """Everything up to `durable` is in the sink, `changes` more than at the last call. Saves it
         when it is time to (now, if `force`). Raises LeaseLost if another process saved meanwhile,

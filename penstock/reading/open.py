@@ -1,8 +1,7 @@
 """Reading for open micro-batches: an offset is the number of an epoch, and tasks get tickets."""
 
 import pickle
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from penstock.feeds import Feed
@@ -17,9 +16,6 @@ from penstock.reading.gap_log import GapLog
 from penstock.reading.page_server import PageServer
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
-from penstock.reading.shared import SharedPositions
-from penstock.reading.shared_epochs import SharedEpochs
-from penstock.reading.sharing import SharedPartitions
 from penstock.reading.source_reports import ReaderStatus
 from penstock.reservoir.reservoir import Reservoir
 
@@ -46,48 +42,13 @@ def assigned(
     feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Report
 ) -> "OpenReading":
     """Tasks read the source by themselves: as many as may run at a time."""
-    assignments, lengths = _spread(options)
+    assignments = Assignments(options.buffer)
+    lengths = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
     epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths)
-    lost = partial(_record, gaps)
-    return _assigned(feed, options, assignments, epochs, report=report, lost=lost)
-
-
-def shared(
-    feed: Feed, options: SourceOptions, positions: SharedPositions, gaps: GapLog, report: Report
-) -> "OpenReading":
-    """As `assigned`, of the partitions whose leases are this host's."""
-    partitions = SharedPartitions(feed, positions, options.leases, sink=options.target.open())
-    assignments, lengths = _spread(options)
-    epochs = SharedEpochs(assignments, partitions, positions, lengths)
 
     def lost(found: FoundGap) -> None:
-        partitions.require(found.partition)
-        _record(gaps, found)
+        gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
 
-    reading = _assigned(feed, options, assignments, epochs, report=report, lost=lost)
-    reading.sharing = partitions.status
-    reading.stop_reading = lambda _: partitions.stop()
-    return reading
-
-
-def _record(gaps: GapLog, found: FoundGap) -> None:
-    gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
-
-
-def _spread(options: SourceOptions) -> tuple[Assignments, Lengths]:
-    groups = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
-    return Assignments(options.buffer), groups
-
-
-def _assigned(
-    feed: Feed,
-    options: SourceOptions,
-    assignments: Assignments,
-    epochs: AssignedEpochs,
-    *,
-    report: Report,
-    lost: Callable[[FoundGap], None],
-) -> "OpenReading":
     reading = OpenReading(
         options,
         assignments,
@@ -103,8 +64,7 @@ def _assigned(
 
 class OpenReading:
     """A `source.Reading`, made by `buffered` or `assigned`. `feed` and `buffer` are for tasks that
-    read: the pickled feed, and the bytes that all of them may buffer. `sharing` gives the status of
-    the leases, where hosts share the feed."""
+    read: the pickled feed, and the bytes that all of them may buffer."""
 
     def __init__(
         self,
@@ -116,7 +76,6 @@ class OpenReading:
     ) -> None:
         self.reader = reader
         self.feed, self.buffer = b"", 0
-        self.sharing: Callable[[], Mapping[str, Any]] = dict
         self.stop_reading: Callable[[float], object] = lambda _: None
         self._epochs = epochs
 
@@ -165,7 +124,7 @@ class OpenReading:
 
     def save(self, start: Json) -> None:
         """See `Reading`: what tasks reported goes further than `start`."""
-        self._epochs.finish()
+        self._epochs.save()
 
     def stop(self, timeout: float) -> None:
         """See `Reading`."""

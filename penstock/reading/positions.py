@@ -40,9 +40,8 @@ class Positions:
     instance of the pipeline; rows of another one are not touched, and one that another process
     wrote is LeaseLost. With `shared`, partitions are divided between owners, whose names are their
     processes' alone: a row that another one took is in `lost`, and no error; nothing is saved for
-    it any more, until it is loaded again. Rows are made by `make`, so that all owners begin a
-    partition at one bookmark; a row that `save` would make and finds there is lost, too. Rows of
-    another `kind` of owner are a SettingsError.
+    it any more. A row that `save` would make and finds there is lost, too. Rows of another `kind`
+    of owner are a SettingsError.
 
     A store that is away delays acknowledgements and nothing else: `save` returns nothing, and
     `error` says why, until it is back. `on_write` gets, after each write, the seconds that it took
@@ -123,7 +122,7 @@ class Positions:
 
     def load(self) -> dict[PartitionId, Bookmark]:
         """What is stored; raises Unavailable, Malformed for a row that penstock did not write, and
-        LeaseLost for one of another instance (`shared`: passes it over)."""
+        LeaseLost for one of another instance."""
         rows = self._rows.list()
         with self._lock:
             self._rows.clear()
@@ -138,24 +137,19 @@ class Positions:
     def begin(self, bookmarks: Bookmarks) -> None:
         """Stores where a first start begins, before anything is read; rows that are there stay.
         Raises as `load` does."""
-        self.load()
-        self.make({name: b for name, b in bookmarks.items() if name not in self._stored})
-
-    def make(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
-        """Makes the rows of partitions that have none; the first bookmark wins. Returns what is
-        stored of these partitions, which is where each of them begins; raises as `load` does."""
-        owner = "" if self._shared else self._rows.owner
+        stored, owner = self.load(), self._rows.owner
         rows = [
             self._rows.state(
                 Lease(name=self._name(name), owner=owner, continuation=bookmark_text(bookmark))
             )
             for name, bookmark in bookmarks.items()
+            if name not in stored
         ]
         found = [each for each in self._rows.store.put_all(rows) if isinstance(each, Lease)]
         if len(found) < len(rows):
             names = {row.name for row in rows}
             found = [row for row in self._rows.list() if row.name in names]
-        return self._adopt(found)
+        self._adopt(found)
 
     def is_due(self, changes: int) -> bool:
         """Whether it is time to save; `changes`: how many came since the last call. After a pause
@@ -286,19 +280,14 @@ class Positions:
         self._note_lost()
 
     def _adopt(self, rows: Collection[Lease]) -> dict[PartitionId, Bookmark]:
-        """Of rows that were just read: those that nobody else owns are ours to save."""
+        """Rows that were just read are ours to save. Raises LeaseLost for one of another owner."""
         verify_kind(rows, self.kind)
-        ours: list[Lease] = []
-        others: list[Lease] = []
         for row in rows:
-            is_ours = not self._rows.owner or row.owner in ("", self._rows.owner)
-            (ours if is_ours else others).append(row)
-        if others and not self._shared:
-            raise LeaseLost(f"{others[0].name} is {others[0].owner}'s now")
-        found = {self._partition(row.name): read_bookmark(row) for row in ours}
+            if self._rows.owner and row.owner not in ("", self._rows.owner):
+                raise LeaseLost(f"{row.name} is {row.owner}'s now")
+        found = {self._partition(row.name): read_bookmark(row) for row in rows}
         with self._lock:
-            self._rows.adopt(ours)
-            self._rows.lost |= {row.name for row in others}
+            self._rows.adopt(rows)
             self._stored |= found
             self._note_lost()
         return found

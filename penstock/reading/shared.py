@@ -12,19 +12,19 @@ from typing import Any
 
 from penstock.errors import Malformed
 from penstock.leases import Lease, LeaseStore
-from penstock.leases.kinds import Kind, verify_kind
+from penstock.leases.kinds import verify_kind
 from penstock.leases.owned import OwnedRows
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions, bookmark_text, read_bookmark
 
-# Nothing is saved by time, unless it is asked for: the caller says when.
+# Nothing is saved by time: the caller says when.
 _NEVER = float("inf")
 
 log = logging.getLogger("penstock")
 
 
 class SharedPositions(Positions):
-    """The positions `NAME/BACKEND` of the host `owner`."""
+    """The positions `NAME/BACKEND` of the host `owner` of a processor."""
 
     def __init__(
         self,
@@ -32,21 +32,19 @@ class SharedPositions(Positions):
         prefix: str,
         owner: str,
         *,
-        interval: float = _NEVER,
         clock: Callable[[], float] = time.monotonic,
-        kind: Kind = "pipeline",
     ) -> None:
         self.prefix = prefix
         self.unreadable = ""  # why a row could not be read, at the last survey
         super().__init__(
             store,
             prefix,
-            interval=interval,
+            interval=_NEVER,
             event_count=1,
             clock=clock,
             owner=owner,
             shared=True,
-            kind=kind,
+            kind="processor",
         )
 
     @property

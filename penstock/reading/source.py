@@ -8,7 +8,7 @@ and a stop file.
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -19,17 +19,14 @@ from penstock.handover.options import SourceOptions, read_source
 from penstock.handover.run_folder import BOARD, is_stopping, read_owner
 from penstock.handover.split import Split
 from penstock.handover.ticket import Ticket
-from penstock.leases.holder import instance_name
-from penstock.leases.open import open_store
 from penstock.ops.reporter import Reporter
 from penstock.position import Bookmarks
 from penstock.reading.announced import Announced
 from penstock.reading.gap_log import GapLog
-from penstock.reading.open import assigned, buffered, shared
+from penstock.reading.open import assigned, buffered
 from penstock.reading.planned import PlannedReading
 from penstock.reading.positions import Positions
 from penstock.reading.remaining import Remaining
-from penstock.reading.shared import SharedPositions
 from penstock.reading.silences import Silences
 from penstock.reading.source_reports import ReaderStatus, Reported, SourceReports
 
@@ -90,13 +87,9 @@ class Source:
         if positions is not None:
             positions.on_write = reports.saved
         gaps = GapLog(positions, report=reports.report_now)
-        sharing: Callable[[], Mapping[str, Any]] = dict
         self._reading: Reading
         if options.mode == "rows" or positions is None:
             self._reading = PlannedReading(feed, options, positions, gaps, reports.report)
-        elif isinstance(positions, SharedPositions):
-            self._reading = reading = shared(feed, options, positions, gaps, reports.report)
-            sharing = reading.sharing
         else:
             # Tasks of open micro-batches read what anyone may read; all else is read here.
             make = assigned if isinstance(feed, Polled) and feed.polled else buffered
@@ -109,7 +102,6 @@ class Source:
             remaining=self._remaining,
             source=feed.status,
             durable=lambda: self._reading.durable,
-            sharing=sharing,
         )
         reports.show(reported)
 
@@ -124,15 +116,6 @@ class Source:
             feed.announce_schemas(announced, announced.history)
         if settings.positions is None:
             return cls(settings, feed, None)
-        if settings.share is not None:
-            # A name of this process alone: one that was left over is not taken for this one.
-            shares = SharedPositions(
-                open_store(settings.positions),
-                f"{settings.pipeline}/{feed.backend}",
-                instance_name(),
-                interval=settings.checkpoint.interval,
-            )
-            return cls(settings, feed, shares)
         positions = Positions.of(
             settings.positions,
             settings.pipeline,
@@ -155,8 +138,6 @@ class Source:
 
     def _begun(self) -> Bookmarks:
         positions = self._positions
-        if isinstance(positions, SharedPositions):
-            return {}  # nothing is read before its lease is taken
         if positions is not None and positions.is_known():
             return positions.load()
         bookmarks = self._feed.begin()

@@ -50,7 +50,7 @@ class ReaderStatus(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
     """What is reported on. `durable` gives the bookmarks of what is stored; `source` gives the
-    feed's own status; `sharing` that of the leases, empty where hosts do not share the feed."""
+    feed's own status."""
 
     reader: ReaderStatus
     gaps: GapLog
@@ -58,7 +58,6 @@ class Reported:
     remaining: Remaining
     durable: Callable[[], Bookmarks]
     source: Callable[[], Mapping[str, Any]] = dict
-    sharing: Callable[[], Mapping[str, Any]] = dict
 
 
 class SourceReports:
@@ -120,17 +119,13 @@ class SourceReports:
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
         rows = self._on.silences.checked(self._rows())
-        sharing = self._on.sharing()
         status = {
             **with_source(summed(rows), self._on.source()),
             **self._on.reader.counts,
             "buffer_percent": self._on.reader.fill,
             "batches": self.batches,
             "stopped": self.stopped,
-            **sharing,
         }
-        if sharing and not rows:  # other hosts have them
-            status["connected"] = True
         board.report("source", self._backend, status)
         board.report_rows("gap", self._backend, self._on.gaps.rows())
         partitions.send(rows)

@@ -7,19 +7,16 @@ not hold up the others.
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 
 import structlog
 
 from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
 from penstock.errors import LeaseLost, PenstockError, Unavailable
-from penstock.leases.open import open_store
 from penstock.ops.board import Board
 from penstock.ops.poisoned import post_tables
 from penstock.reading.positions import Positions
-from penstock.reading.shared import SharedPositions
-from penstock.service.resuming import resume, shared_start
+from penstock.service.resuming import resume
 from penstock.sinks import SetsAside, Sink
 
 # Seconds between two tries of a backend that the operator must mend.
@@ -66,16 +63,16 @@ class Beginnings:
         stored = [self._positions(backend) for backend in pipeline.backends]
         sink = pipeline.sink.sink()
 
-        def share() -> None:
+        def claim() -> None:
             stored[0].verify_name()
-            for positions in stored if pipeline.share is None else ():
+            for positions in stored:
                 positions.claim()
             sink.prepare()
             if isinstance(sink, SetsAside):
                 post_tables(self._board, sink.tables())
 
         names = [backend.name for backend in pipeline.backends]
-        if not self._persist(share, names, fails=True):
+        if not self._persist(claim, names, fails=True):
             return
         for backend, positions in zip(pipeline.backends, stored, strict=True):
             task = self._pool.submit(self._resume, backend, positions, sink)
@@ -84,11 +81,7 @@ class Beginnings:
     def _resume(self, backend: Backend, positions: Positions, sink: Sink) -> None:
         """Where one backend goes on. After a stored position nothing is made at the source: that
         would be a silent hole."""
-
-        begin: Callable[[], None] = partial(resume, backend, positions, sink)
-        if isinstance(positions, SharedPositions):
-            begin = shared_start(backend, positions, sink, self._pipeline.leases)
-        if self._persist(begin, [backend.name], fails=False):
+        if self._persist(lambda: resume(backend, positions, sink), [backend.name], fails=False):
             self.begun.add(backend.name)
 
     def _persist(self, begin: Callable[[], None], names: list[str], *, fails: bool) -> bool:
@@ -128,9 +121,6 @@ class Beginnings:
 
     def _positions(self, backend: Backend) -> Positions:
         pipeline = self._pipeline
-        if pipeline.share is not None:
-            store, prefix = open_store(pipeline.positions), f"{pipeline.name}/{backend.name}"
-            return SharedPositions(store, prefix, self._instance)
         return Positions.of(
             pipeline.positions,
             pipeline.name,

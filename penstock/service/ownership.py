@@ -82,12 +82,6 @@ class Ownership:
         self._holder.start()
         return None
 
-    def rival(self) -> Owner | None:
-        """Who has the lease, and lives; takes nothing. Call it a few times a second. Raises as
-        `attempt` does."""
-        lease = self._store.get(self._name) or Lease(name=self._name)
-        return None if self._holder.free([lease]) else _owner(lease)
-
     def renew(self) -> None:
         """Once. Raises Unavailable, SettingsError."""
         self._holder.renew()

@@ -4,18 +4,14 @@ Only a first start may create what is missing at the source: creating it again a
 would be a silent gap. If the sink has changes, or ever had, it is no first start.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
-from penstock.config import Backend, Sharing
-from penstock.errors import Unavailable
+from penstock.config import Backend
 from penstock.feeds import Feed, MovesBookmarks, Polled
-from penstock.leases.first_start import FirstStart
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
-from penstock.reading.shared import SharedPositions
-from penstock.reading.taken import moved
 from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
 
 log = structlog.get_logger("penstock")
@@ -35,33 +31,6 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     positions.begin(_first(backend, feed, begun))
 
 
-def shared_start(
-    backend: Backend, positions: SharedPositions, sink: Sink, sharing: Sharing
-) -> Callable[[], None]:
-    """The same where hosts share the feed: one of them begins, once. Call what is returned until it
-    raises nothing; it raises Unavailable while another host begins, and as `resume` does."""
-
-    def begin() -> Bookmarks:
-        feed = backend.feed()
-        return _first(backend, feed, _begun(backend, feed, sink, {}))
-
-    start = FirstStart(
-        positions.rows.store,
-        positions.prefix,
-        positions.rows.owner,
-        begin=begin,
-        make=positions.plant,
-        term=sharing.expire,
-        every=sharing.acquire,
-    )
-
-    def attempt() -> None:
-        if not start.attempt():
-            raise Unavailable(f"another host makes the first start of {backend.name}")
-
-    return attempt
-
-
 def _first(backend: Backend, feed: Feed, begun: Mapping[PartitionId, Record]) -> Bookmarks:
     """Where a start without a stored position begins."""
     if not begun:
@@ -79,7 +48,12 @@ def _move(
 ) -> None:
     """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
     beyond it is saved before anything is read."""
-    found = moved(feed, saved, begun)
+    nothing = Record()
+    all_ = {
+        name: feed.moved(bookmark, begun.get(name, nothing).bookmark)
+        for name, bookmark in saved.items()
+    }
+    found = {name: bookmark for name, bookmark in all_.items() if bookmark is not None}
     if not found:
         return
     positions.save(found, force=True)

@@ -26,7 +26,6 @@ from penstock.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
 from penstock.service.ownership import Ownership
-from penstock.service.shared_run import SharedRun
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
@@ -40,8 +39,6 @@ TICK = 0.2
 AGAIN = 1.0
 # How long an instance that takes over waits for the ops port of the one before.
 PORT_PATIENCE = 10.0
-
-_OVERTAKEN = "another host has taken a partition over; starting again"
 
 log = structlog.get_logger("penstock")
 
@@ -77,11 +74,7 @@ class Service:
             ownership = _ownership(pipeline, board)
             stack.callback(ownership.release)
             write_owner(run, ownership.instance)
-            standby = (
-                Standby(pipeline, ownership, self._stop)
-                if self._is_alone
-                else SharedRun(pipeline, ownership, board, self._stop)
-            )
+            standby = Standby(pipeline, ownership, self._stop)
             stack.callback(standby.release)
             ops = stack.enter_context(
                 Operations(
@@ -117,8 +110,8 @@ class Service:
                     ) as snapshots,
                 ):
                     beginnings.start()
-                    if self._is_alone and not pipeline.transform:
-                        snapshots.start()  # each host that listened would take what is asked for
+                    if not pipeline.transform:
+                        snapshots.start()
                     supervision = Supervision(pipeline, queries, beginnings, board)
                     self._own(engine, supervision, snapshots, board=board, run=run, leases=standby)
                 self._stop.wait(AGAIN)
@@ -132,7 +125,7 @@ class Service:
         *,
         board: Board,
         run: Path,
-        leases: Standby | SharedRun,
+        leases: Standby,
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
         with self._ending_with_spark():
@@ -149,14 +142,8 @@ class Service:
                     (run / STOP).touch()
                     supervision.drain()
             except LeaseLost as error:
-                event = "another instance has taken over"
-                log.warning(event if self._is_alone else _OVERTAKEN, error=str(error))
+                log.warning("another instance has taken over", error=str(error))
                 supervision.hand_over()
-
-    @property
-    def _is_alone(self) -> bool:
-        """Whether one instance runs the pipeline, and the others wait."""
-        return self._pipeline.share is None
 
     @contextmanager
     def _ending_with_spark(self) -> Iterator[None]:

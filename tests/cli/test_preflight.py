@@ -159,22 +159,6 @@ def test_whether_the_sink_keeps_a_second_instance_away_is_told(sink: str, says: 
     assert says in found.message
 
 
-@pytest.mark.parametrize(
-    ("positions", "level"), [("sqlite:///x.db", "warning"), ("etcd://h/penstock", "ok")]
-)
-def test_hosts_that_share_a_feed_need_a_store_that_all_of_them_reach(
-    positions: str, level: str
-) -> None:
-    text = f"""
-        backends: [{{name: a, type: memory, polled: true}}]
-        sink: {{type: memory}}
-        share: leases
-        positions: "{positions}"
-    """
-    (found,) = check_sharing(parse_pipeline(text, environment={}))
-    assert (found.subject, found.level) == ("share", level)
-
-
 def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cli.preflight._PATIENCE", 0.2)  # of a server that never answers
     with socket.create_server(("127.0.0.1", 0)) as taken:

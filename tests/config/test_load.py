@@ -1,6 +1,5 @@
 """The pipeline file: what is read, and what is said about mistakes."""
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -309,53 +308,15 @@ def test_a_share_of_the_window_is_between_0_and_1(share: str) -> None:
         parse_pipeline(text, environment={})
 
 
-SHARED: dict[str, Any] = {
-    "backends": [{"name": "a", "type": "memory", "polled": True}],
-    "sink": {
-        "type": "jetstream", "url": "nats://h", "stream": "S", "subject": "s.{source_partition}.x",
-        "delivery": "exactly-once",
-    },
-    "share": "leases",
-}  # fmt: skip
-POSTGRES: dict[str, Any] = {
-    "type": "postgres", "connection": "postgresql://h/d", "slot": "s", "publication": "p",
-}  # fmt: skip
-
-
-def test_hosts_may_share_a_feed_that_anyone_may_read() -> None:
-    found = parse_pipeline(json.dumps(SHARED), environment={})
-    assert (found.share, found.leases.expire) == ("leases", 60.0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"backends": [POSTGRES]}, r"default \(postgres\) has one reader: leave share out"),
-        ({"backends": [{"type": "memory"}]}, "has one reader"),
-        ({"transform": [{"sql": "SELECT * FROM changes"}]}, "stay open: leave transform"),
-        ({"spark": {"mode": "rows"}}, "stay open"),
-        ({"spark": {"trigger": "1s"}}, "stay open"),
-        ({"snapshot": "initial"}, "share: leases takes no snapshots"),
-        ({"positions": "memory:"}, "a positions store that all hosts reach"),
-        (
-            {"sink": {**SHARED["sink"], "subject": "s.{collection}-{source_partition}"}},
-            r"needs \{source_partition\} in sink.subject",
-        ),
-        (
-            {"backends": [{"name": n, "type": "memory", "polled": True} for n in "ab"]},
-            r"needs \{backend\} in sink.subject",
-        ),
-        ({"share": None, "leases": {"renew": "1s"}}, "no effect without share: leases"),
-        ({"leases": {"expire": "20s"}}, "at least twice as long"),
-        ({"leases": {"renw": "1s"}}, "did you mean 'renew'"),
-        ({"share": "all"}, "leases"),
-    ],
-)
-def test_a_pipeline_that_hosts_cannot_share_says_why(changed: dict[str, Any], says: str) -> None:
-    with pytest.raises(SettingsError, match=says):
-        parse_pipeline(json.dumps({**SHARED, **changed}), environment={})
-
-
-def test_without_exactly_once_hosts_may_share_any_subject() -> None:
-    sink = {**SHARED["sink"], "subject": "s.{collection}", "delivery": "deduplicated"}
-    assert parse_pipeline(json.dumps({**SHARED, "sink": sink}), environment={}).share
+@pytest.mark.parametrize("share", ["leases", "null"])
+def test_a_pipeline_that_hosts_shared_says_what_to_use_instead(share: str) -> None:
+    text = f"""
+        backends: [{{type: memory}}]
+        sink: {{type: memory}}
+        share: {share}
+        leases: {{renew: 5s}}
+    """
+    with pytest.raises(SettingsError) as caught:
+        parse_pipeline(text, environment={})
+    assert "leave share and leases out" in str(caught.value)
+    assert "many hosts without Spark are penstock process" in str(caught.value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.config import load_file, load_pipeline
+from penstock.config import load_file
 from penstock.processor.settings import ProcessorFile
 from tests.docs.pages import DOCS, blocks
 from tests.reading.made import until
@@ -51,14 +51,3 @@ def test_the_file_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("POSITIONS_URL", "postgresql://h/penstock")
     found = load_file(tmp_path / "orders.yaml", ProcessorFile)
     assert (found.processor.threads, found.processor.exhausted) == (16, "dead-letter")
-
-
-def test_the_shared_pipeline_of_the_page_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (text,) = blocks((DOCS / "how-to" / "share.md").read_text(), "yaml")
-    (tmp_path / "orders.yaml").write_text(text)
-    monkeypatch.setenv("NATS_URL", "nats://h")
-    monkeypatch.setenv("POSITIONS_URL", "postgresql://h/penstock")
-    found = load_pipeline(tmp_path / "orders.yaml")
-    assert (found.share, found.leases.expire) == ("leases", 20.0)

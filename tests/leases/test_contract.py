@@ -24,7 +24,7 @@ from penstock.leases.owned import OwnedRows
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
 from penstock.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.positions import Positions
+from penstock.reading.shared import SharedPositions
 from tests.cosmos.reading import store_url as cosmos_url
 from tests.cosmos.server import CosmosServer
 from tests.servers import Database, Etcd, Nats
@@ -263,10 +263,8 @@ def test_of_hosts_that_start_together_one_asks_the_source(store: LeaseStore) -> 
             asked.append(host)
             return {PartitionId(f"p{number}"): Bookmark(mark={"by": host}) for number in range(3)}
 
-        kept = Positions(
-            store, "s/b", interval=1, event_count=1, clock=time.monotonic, owner=host, shared=True
-        )
-        first = FirstStart(store, "s/b", host, begin=begin, make=kept.make)
+        kept = SharedPositions(store, "s/b", host)
+        first = FirstStart(store, "s/b", host, begin=begin, make=kept.plant)
         beginning.wait(60)
         until = time.monotonic() + 60
         while not begun(first):

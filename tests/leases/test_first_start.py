@@ -11,7 +11,7 @@ from penstock.leases import Lease, replace
 from penstock.leases.first_start import TERM, FirstStart
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.positions import Positions
+from penstock.reading.shared import SharedPositions
 
 
 class Clock:
@@ -60,17 +60,14 @@ class Hosts:
     def one(self) -> FirstStart:
         self.made += 1
         host = f"host{self.made}"
-        kept = Positions(
-            self.store, "shop/b", interval=1, event_count=1, clock=self.clock, owner=host,
-            shared=True,
-        )  # fmt: skip
-        begin, make = self.source.begin, kept.make
+        kept = SharedPositions(self.store, "shop/b", host, clock=self.clock)
+        begin, make = self.source.begin, kept.plant
         return FirstStart(self.store, "shop/b", host, begin=begin, make=make, clock=self.clock)
 
     def places(self) -> set[str]:
-        found = Positions(self.store, "shop/b", interval=1, event_count=1, clock=self.clock).load()
+        found = SharedPositions(self.store, "shop/b", "reader", clock=self.clock).survey()
         assert len(found) in (0, 3)
-        return {str(each.place) for each in found.values()}
+        return {str(each.place) for _, each in found.values()}
 
 
 def test_the_first_begins_and_the_second_finds_the_rows() -> None:
@@ -149,8 +146,8 @@ def test_a_host_that_was_frozen_while_it_asked_does_not_count() -> None:
 
 def test_rows_that_are_there_are_a_start_and_after_they_were_removed_there_is_another() -> None:
     hosts = Hosts()
-    kept = Positions(hosts.store, "shop/b", interval=1, event_count=1, clock=hosts.clock)
-    kept.make({PartitionId(f"p{n}"): Bookmark(Place("0000", 7), {}) for n in range(3)})
+    kept = SharedPositions(hosts.store, "shop/b", "before", clock=hosts.clock)
+    kept.plant({PartitionId(f"p{n}"): Bookmark(Place("0000", 7), {}) for n in range(3)})
     assert hosts.one().attempt()
     assert hosts.source.asked == 0
     for row in hosts.store.list("shop/"):

@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 
 from penstock.cli.preflight import check_name
-from penstock.config import Sharing, load_file, load_pipeline
+from penstock.config import load_file, load_pipeline
 from penstock.errors import SettingsError
 from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
 from penstock.position import Bookmark, PartitionId
 from penstock.processor.settings import ProcessorFile
-from penstock.reading.host_leases import HostLeases
 from penstock.reading.positions import Positions
 from penstock.reading.shared import SharedPositions
 from penstock.service.ownership import Ownership
 from tests.processor.world import Clock, World, memory
-from tests.service.test_shared_run import place
+from tests.reading.made import place
 
 P0 = PartitionId("p0")
 
@@ -43,23 +42,10 @@ def run_plain(world: World, backend: str = "memory") -> None:
         positions.begin({P0: Bookmark(place(19), {})})
 
 
-def run_shared(world: World, backend: str = "memory") -> None:
-    positions = SharedPositions(world.store, f"test/{backend}", "host", clock=world.clock)
-    positions.verify_name()
-    positions.plant({P0: Bookmark(place(19), {})})
-    leases = HostLeases(positions, Sharing(), clock=world.clock)
-    leases.release(list(leases.take(leases.survey())))
-
-
-Run = Callable[..., None]
-RUNS = pytest.mark.parametrize("run", [run_plain, run_shared])
-
-
-@RUNS
 @pytest.mark.parametrize("backend", ["memory", "other"])
-def test_a_processor_refuses_the_name_of_a_pipeline(run: Run, backend: str) -> None:
+def test_a_processor_refuses_the_name_of_a_pipeline(backend: str) -> None:
     world = World()
-    run(world, backend)
+    run_plain(world, backend)
     before = world.store.list("")
     host = world.host("a")
     world.pass_time(100, host)
@@ -69,10 +55,9 @@ def test_a_processor_refuses_the_name_of_a_pipeline(run: Run, backend: str) -> N
     assert world.store.list("") == before
 
 
-@RUNS
 @pytest.mark.parametrize("backend", ["memory", "other"])
 @pytest.mark.parametrize("is_over", [True, False])
-def test_a_pipeline_refuses_the_name_of_a_processor(run: Run, backend: str, is_over: bool) -> None:
+def test_a_pipeline_refuses_the_name_of_a_processor(backend: str, is_over: bool) -> None:
     world = World()
     host = world.host("a", memory(changes=25))
     world.pass_time(10, host)
@@ -80,7 +65,7 @@ def test_a_pipeline_refuses_the_name_of_a_processor(run: Run, backend: str, is_o
         world.leave(host)
     before = world.store.list("")
     with pytest.raises(SettingsError, match="position of a processor, and this is a pipeline"):
-        run(world, backend)
+        run_plain(world, backend)
     assert world.store.list("") == before
 
 
@@ -88,7 +73,7 @@ def test_a_pipeline_refuses_the_name_of_a_processor(run: Run, backend: str, is_o
 def test_a_row_of_another_kind_that_comes_later_is_refused(act: str) -> None:
     world = World()
     run_plain(world)
-    positions = SharedPositions(world.store, "test/memory", "host", kind="processor")
+    positions = SharedPositions(world.store, "test/memory", "host")
     with pytest.raises(SettingsError, match="position of a pipeline"):
         getattr(positions, act)()
 
@@ -129,17 +114,13 @@ def test_a_processor_goes_on_at_the_places_of_an_earlier_version_and_makes_them_
         run_plain(world)
 
 
-@RUNS
-def test_a_pipeline_goes_on_at_the_places_of_an_earlier_version_and_makes_them_its_own(
-    run: Run,
-) -> None:
+def test_a_pipeline_goes_on_at_the_places_of_an_earlier_version_and_makes_them_its_own() -> None:
     world = World()
-    run(world)
+    run_plain(world)
     without_kinds(world)
-    run(world)
+    run_plain(world)
     assert plain(world)._rows.list()[0].properties["kind"] == "pipeline"
-    if run is run_plain:
-        assert plain(world).load() == {P0: Bookmark(place(19), {})}
+    assert plain(world).load() == {P0: Bookmark(place(19), {})}
 
 
 def test_a_processor_knows_the_rows_that_a_pipeline_of_an_earlier_version_left() -> None:

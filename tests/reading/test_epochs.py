@@ -10,7 +10,6 @@ import pytest
 from penstock.errors import Unavailable
 from penstock.feeds import Listing
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.leases import replace
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.draw import OpenDraw
@@ -285,28 +284,3 @@ def test_children_that_the_source_lists_late_are_looked_for_again() -> None:
 
         until(joined)
         assert feed.looks == 5
-
-
-def test_a_partition_that_another_instance_took_leaves_while_the_epoch_is_open() -> None:
-    store = MemoryStore()
-    shared = Positions(
-        store, "shop/default", interval=0, event_count=1, clock=Clock(), owner="a", shared=True
-    )
-    with made(feed_of(partitions=2), positions=shared) as parts:
-        epochs = parts.epochs()
-        epochs.plan(1)
-        draw = epochs.draw(0, 1)
-        drawn(draw, 200)
-        epochs.stored({P0: place(9), P1: place(9, "p1")})
-        epochs.save()
-        row = store.get("shop/default/p1")
-        assert row is not None
-        store.put(replace(row, owner="b"))
-        epochs.stored({P0: place(19), P1: place(19, "p1")})
-        epochs.save()
-        assert parts.reservoir.open_partitions == [P0]
-        assert set(epochs.durable) == {P0}
-        assert parts.feed.acknowledged == {P0: place(19), P1: place(9, "p1")}
-        parts.roster._next = 0.0  # a look-up is due
-        epochs.watch()
-        assert parts.reservoir.open_partitions == [P0], "it is another instance's"

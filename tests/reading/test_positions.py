@@ -1,5 +1,6 @@
 """Saved positions: at intervals, never ahead of what is durable, never over somebody else's."""
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -10,6 +11,7 @@ from penstock.leases import Lease, replace
 from penstock.leases.memory import MemoryStore
 from penstock.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.positions import PAUSE, Positions
+from penstock.reading.shared import SharedPositions
 
 SLOT, OTHER = PartitionId("slot"), PartitionId("other")
 FIRST, SECOND, THIRD = Place("0A", 0), Place("0A", 1), Place("0B", 0)
@@ -273,10 +275,15 @@ def test_a_write_of_another_instance_after_a_lost_one_is_not_ours() -> None:
         save(kept, THIRD, 1)
 
 
-def shared(store: MemoryStore, owner: str) -> Positions:
-    return Positions(
-        store, "shop/default", interval=0, event_count=1, clock=Clock(), owner=owner, shared=True
-    )
+def shared(store: MemoryStore, owner: str) -> SharedPositions:
+    return SharedPositions(store, "shop/default", owner, clock=Clock())
+
+
+def took(kept: SharedPositions, *partitions: PartitionId) -> dict[PartitionId, Bookmark]:
+    """The bookmarks of rows that the host has just taken."""
+    rows = [row for row in kept.rows.list() if kept.partition(row.name) in partitions]
+    kept.rows.adopt(kept.rows.store.put(replace(row, owner=kept.rows.owner)) for row in rows)
+    return kept.took(partitions)
 
 
 def keep(kept: Positions, **bookmarks: Bookmark) -> Bookmarks:
@@ -288,29 +295,14 @@ def keep(kept: Positions, **bookmarks: Bookmark) -> Bookmarks:
 def test_where_partitions_are_shared_a_row_that_another_took_is_lost_and_no_other() -> None:
     store = MemoryStore()
     ours = shared(store, "a")
-    ours.make({SLOT: at(None), OTHER: at(None)})
+    ours.plant({SLOT: at(None), OTHER: at(None)})
+    assert took(ours, SLOT, OTHER) == {SLOT: at(None), OTHER: at(None)}
     keep(ours, slot=at(FIRST), other=at(FIRST))
     row = store.get("shop/default/other")
     assert row is not None
     store.put(replace(row, owner="b"))
     assert keep(ours, slot=at(SECOND), other=at(SECOND)) == {SLOT: at(SECOND)}
     assert ours.lost == {OTHER}
-    again = shared(store, "a")
-    assert again.load() == {SLOT: at(SECOND)}
-    assert again.lost == {OTHER}, "it is not opened here"
-
-
-def test_nothing_is_saved_for_a_lost_partition_even_when_its_owner_is_done() -> None:
-    store = MemoryStore()
-    ours, theirs = shared(store, "a"), shared(store, "b")
-    ours.make({SLOT: at(None)})
-    theirs.load()
-    keep(theirs, slot=at(FIRST)._replace(ended=True))
-    ours.verify()
-    assert ours.lost == {SLOT}
-    theirs.forget([SLOT])
-    assert keep(ours, slot=at(FIRST)) == {}
-    assert store.list("") == []
 
 
 class Counting(MemoryStore):
@@ -353,9 +345,9 @@ def test_a_connection_of_any_partition_finds_another_instance(partition: Partiti
         ours.verify(partition)
 
 
-def test_hosts_that_begin_together_begin_at_the_same_bookmarks() -> None:
+def test_a_first_start_stores_nothing_over_the_row_of_another_instance() -> None:
     class Racing(MemoryStore):
-        """Another host begins after this one has seen that there is nothing."""
+        """Another instance begins after this one has seen that there is nothing."""
 
         other: Positions | None = None
 
@@ -365,25 +357,21 @@ def test_hosts_that_begin_together_begin_at_the_same_bookmarks() -> None:
                 other.begin({SLOT: at(None, token="theirs")})
             return super().put_all(leases)
 
-    store = Racing()
-    ours, theirs = shared(store, "a"), shared(store, "b")
+    store, clock = Racing(), Clock()
+    ours, theirs = owned(store, clock, "a"), owned(store, clock, "b")
     store.other = theirs
-    ours.begin({SLOT: at(None, token="ours"), OTHER: at(None, token="ours")})
-    begun = {SLOT: at(None, token="theirs"), OTHER: at(None, token="ours")}
-    assert ours.load() == theirs.load() == begun
-    assert {row.owner for row in store.list("")} == {""}, "nobody has them yet"
+    with pytest.raises(LeaseLost):
+        ours.begin({SLOT: at(None, token="ours")})
+    assert theirs.load() == {SLOT: at(None, token="theirs")}
 
 
 def test_the_first_bookmark_of_a_child_is_the_first_host_s() -> None:
     store = MemoryStore()
     ours, theirs = shared(store, "a"), shared(store, "b")
-    assert theirs.make({SLOT: at(FIRST)}) == {SLOT: at(FIRST)}
-    assert ours.make({SLOT: at(SECOND), OTHER: at(SECOND)}) == {SLOT: at(FIRST), OTHER: at(SECOND)}
-    assert keep(ours, slot=at(THIRD)) == {SLOT: at(THIRD)}
-    assert theirs.make({SLOT: at(FIRST)}) == {}, "another reads it already"
-    assert keep(theirs, slot=at(SECOND)) == {}
-    assert theirs.lost == {SLOT}
-    assert shared(store, "a").load() == {SLOT: at(THIRD), OTHER: at(SECOND)}
+    theirs.plant({SLOT: at(FIRST)})
+    ours.plant({SLOT: at(SECOND), OTHER: at(SECOND)})
+    assert {row.owner for row in store.list("")} == {""}, "nobody has them yet"
+    assert took(ours, SLOT, OTHER) == {SLOT: at(FIRST), OTHER: at(SECOND)}
 
 
 def test_a_row_that_was_made_without_an_answer_is_made_once() -> None:
@@ -391,31 +379,21 @@ def test_a_row_that_was_made_without_an_answer_is_made_once() -> None:
     ours = shared(store, "a")
     store.late = True
     with pytest.raises(Unavailable):
-        ours.make({SLOT: at(FIRST)})
+        ours.plant({SLOT: at(FIRST)})
     store.late = False
-    assert ours.make({SLOT: at(SECOND)}) == {SLOT: at(FIRST)}
+    ours.plant({SLOT: at(SECOND)})
+    assert took(ours, SLOT) == {SLOT: at(FIRST)}
 
 
 def test_a_row_that_a_save_would_make_and_finds_there_is_lost() -> None:
     """Its partition was begun elsewhere, perhaps at another bookmark."""
     store = MemoryStore()
     ours = shared(store, "a")
-    shared(store, "b").make({SLOT: at(SECOND)})
+    shared(store, "b").plant({SLOT: at(SECOND)})
     assert keep(ours, slot=at(FIRST)) == {}
     assert ours.lost == {SLOT}
-    assert ours.load() == {SLOT: at(SECOND)}
+    assert took(ours, SLOT) == {SLOT: at(SECOND)}
     assert ours.lost == set()
-
-
-def test_a_row_that_another_changed_meanwhile_is_not_removed() -> None:
-    store = MemoryStore()
-    ours, theirs = shared(store, "a"), shared(store, "b")
-    ours.make({SLOT: at(FIRST, token="1")})
-    theirs.load()
-    keep(theirs, slot=at(SECOND))
-    ours.forget([SLOT])
-    assert ours.lost == {SLOT}
-    assert shared(store, "b").load() == {SLOT: at(SECOND)}
 
 
 def test_a_row_that_another_instance_changed_is_not_removed_by_a_former_owner() -> None:
@@ -431,7 +409,8 @@ def test_a_row_that_another_instance_changed_is_not_removed_by_a_former_owner() 
 def test_a_shared_row_whose_write_had_no_answer_is_ours_or_lost() -> None:
     store = Away()
     ours = shared(store, "a")
-    ours.make({SLOT: at(None), OTHER: at(None)})
+    ours.plant({SLOT: at(None), OTHER: at(None)})
+    took(ours, SLOT, OTHER)
     store.late = True
     with pytest.raises(Unavailable):
         keep(ours, slot=at(FIRST), other=at(FIRST))
@@ -450,10 +429,28 @@ def test_a_checkpoint_of_a_shared_row_keeps_its_properties_and_notes_the_time() 
     text = '{"place": null, "mark": {}}'
     store.put(Lease(name="shop/default/slot", continuation=text, properties=properties))
     kept = shared(store, "a")
-    kept.load()
+    took(kept, SLOT)
     kept.save({SLOT: at(SECOND)}, force=True)
     found = store.get("shop/default/slot")
     assert found is not None
     saved = {"saved": found.properties["saved"]}
-    assert found.properties == properties | saved | {"kind": "pipeline"}
+    assert found.properties == properties | saved | {"kind": "processor"}
     assert datetime.fromisoformat(saved["saved"]).tzinfo is UTC
+
+
+def test_a_pipeline_goes_on_at_the_places_of_hosts_that_shared_it() -> None:
+    """Whether they had given their leases back, or were killed: their terms are still there."""
+    store, clock = MemoryStore(), Clock()
+    terms = {"kind": "pipeline", "saved": "2026-01-01T00:00:00+00:00"}
+    lived = {"nonce": "7", "since": "then", "machine": "m", "pid": 1, "term": 60.0, "asked_by": "b"}
+    text = json.dumps(at(FIRST, token="7").to_json())
+    store.put(Lease(name="shop/default/slot", owner="", continuation=text, properties=terms))
+    killed = Lease(name="shop/default/other", owner="a:1:x", continuation=text)
+    store.put(replace(killed, properties=terms | lived))
+    store.put(Lease(name="start:shop/default"))
+    kept = owned(store, clock, "one")
+    kept.verify_name()
+    kept.claim()
+    assert kept.load() == {SLOT: at(FIRST, token="7"), OTHER: at(FIRST, token="7")}
+    assert keep(kept, slot=at(SECOND), other=at(THIRD)) == {SLOT: at(SECOND), OTHER: at(THIRD)}
+    assert owned(store, clock, "one").load() == {SLOT: at(SECOND), OTHER: at(THIRD)}

@@ -20,7 +20,7 @@ from penstock.config import Backend, Pipeline, options_from_settings
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.handover.options import Mode, feed_options
 from penstock.plugins import plugin
-from penstock.sinks import KeepsSchemas, ReportsPositions, SetsAside, images_of
+from penstock.sinks import KeepsSchemas, SetsAside, images_of
 from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
@@ -114,7 +114,6 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
         "positions": pipeline.positions,
         "checkpoint.interval": f"{pipeline.checkpoint.interval}s",
         "checkpoint.event_count": str(pipeline.checkpoint.event_count),
-        **_sharing(pipeline),
         "runtime": str(run),
         "on_error": backend.on_error,
         **({} if backend.max_gap is None else {"max_gap": f"{backend.max_gap}s"}),
@@ -123,18 +122,10 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
     }
 
 
-def _sharing(pipeline: Pipeline) -> dict[str, str]:
-    if pipeline.share is None:
-        return {}
-    leases = options_from_settings(pipeline.leases)
-    return {"share": pipeline.share} | {f"leases.{name}": each for name, each in leases.items()}
-
-
 def _target(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
-    """The sink, if the reader stores the schemas of its tables there, or asks how far it is."""
+    """The sink, if the reader stores the schemas of its tables there."""
     sink, found = pipeline.sink.sink(), dict[str, str]()
-    asks = pipeline.share is not None and isinstance(sink, ReportsPositions)
-    if asks or isinstance(sink, KeepsSchemas):
+    if isinstance(sink, KeepsSchemas):
         secret = orjson.dumps(options_from_settings(pipeline.sink.settings)).decode()
         found = {"target.sink": pipeline.sink.type, "target.secret": secret}
         if len(pipeline.backends) > 1:
