@@ -71,9 +71,6 @@ class SqliteSink:
             })  # fmt: skip
         return Receipt(position=position, published=published, duplicates=duplicates, size=size)
 
-    def commit(self, receipts: Sequence[Receipt]) -> None:
-        """Nothing to do: what `write` returned for is durable."""
-
     def check(self) -> Sequence[Finding]:
         """Preflight: whether the file can be written."""
         try:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.position import PartitionId, Place
 
-__all__ = ["Decoder", "DecoderAround", "Fetches", "Page", "fetched"]
+__all__ = ["Decoder", "DecoderAround", "Page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +51,6 @@ class Decoder(Protocol):
         ...
 
 
-@runtime_checkable
-class Fetches(Protocol):
-    """A decoder whose pages are instructions (a chunk of a table, a range of a file): the task that
-    decodes a page first reads what it names."""
-
-    def fetch(self, page: Page) -> Page:
-        """The page with its payload. Does I/O; raises Unavailable, PositionLost, SettingsError."""
-        ...
-
-
-def fetched(decoder: Decoder, page: Page) -> Page:
-    """The page as `decoder` takes it: of a decoder whose pages are instructions, with its
-    payload."""
-    return decoder.fetch(page) if isinstance(decoder, Fetches) else page
-
-
 class DecoderAround:
     """What a decoder around another one keeps of it."""
 
@@ -76,7 +60,3 @@ class DecoderAround:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.decoder,)
-
-    def fetch(self, page: Page) -> Page:
-        """See `Fetches`: the page as it is, for a decoder whose pages are no instructions."""
-        return fetched(self.decoder, page)

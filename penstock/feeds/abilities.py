@@ -40,8 +40,8 @@ class MovesBookmarks(Protocol):
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         """The bookmark to go on from instead of `saved`; None for `saved` itself. Everything up to
-        `stored` is in the sink; None: the sink does not say. Called at each start, and after a
-        lease was taken. No I/O."""
+        `stored` is in the sink; None: the sink does not say. Called at each start. No
+        I/O."""
         ...
 
 

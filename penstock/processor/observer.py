@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.change import schema
 from penstock.feeds import RecordReader
-from penstock.page import Decoder, Page, fetched
+from penstock.page import Decoder, Page
 from penstock.position import PartitionId
 
 
@@ -50,7 +50,7 @@ class Changes:
     @cached_property
     def batch(self) -> pa.RecordBatch:
         """All of them, with row images as JSON text. Raises Malformed."""
-        batches = list(self._decoder.decode(fetched(self._decoder, self._page)))
+        batches = list(self._decoder.decode(self._page))
         if len(batches) == 1:
             return batches[0]
         table = pa.Table.from_batches(batches, schema("json")).combine_chunks()

@@ -163,11 +163,6 @@ class HostLeases:
         self._holder.renew()
 
     @property
-    def held(self) -> list[PartitionId]:
-        """Partitions that we hold."""
-        return [self.positions.partition(name) for name in self._holder.held]
-
-    @property
     def asked(self) -> Mapping[PartitionId, str]:
         """Partitions that we hold -> the host that asks for it."""
         return {self.positions.partition(name): host for name, host in self._holder.asked.items()}

@@ -84,10 +84,6 @@ class Sink(Protocol):
         """
         ...
 
-    def commit(self, receipts: Sequence[Receipt]) -> None:
-        """Runs in the driver, after every task of a micro-batch wrote."""
-        ...
-
     def prepare(self) -> None:
         """Makes or verifies what writing needs (a stream). Idempotent. Does I/O."""
         ...

@@ -90,9 +90,6 @@ class MemorySink:
             new = [row for row in new if row["event_id"] not in store.known]
             return new, _append(self.settings, store, new)
 
-    def commit(self, receipts: Sequence[Receipt]) -> None:
-        """Nothing to do: what `write` returned for is stored."""
-
     def prepare(self) -> None:
         """Makes the folder. Raises SettingsError."""
         if self.settings.folder is None:

@@ -2,7 +2,7 @@
 
 What Spark forces: `streamReader()` is also built only to be pickled, and the reader is pickled to
 executors, so constructors do no I/O and the adapter pickles as its options. The reader, the tasks
-and the sink's commit run in different processes; only offsets, splits and receipts cross.
+and the count of receipts run in different processes; only offsets, splits and receipts cross.
 """
 
 from collections.abc import Iterator, Sequence

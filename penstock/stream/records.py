@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.change import OnError, Operation
 from penstock.feeds import Feed, GivesRecords, NativeRecord, RecordReader
-from penstock.page import Page, fetched
+from penstock.page import Page
 from penstock.position import Place
 
 # Any other operation is its own name in lower case.
@@ -41,7 +41,7 @@ def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
     decoder = feed.decoder("msgpack", on_error)
 
     def read(page: Page) -> Iterator[NativeRecord]:
-        for batch in decoder.decode(fetched(decoder, page)):
+        for batch in decoder.decode(page):
             yield from _records(batch)
 
     return read

@@ -21,7 +21,7 @@ from penstock.handover.split import Split, bounded
 from penstock.handover.ticket import TICKETS, Ticket, ticket_row, tickets
 from penstock.ops.poisoned import report_poison
 from penstock.ops.reporter import Reporter
-from penstock.page import Decoder, Page, fetched
+from penstock.page import Decoder, Page
 from penstock.position import Place, Position
 from penstock.sinks import Receipt, Sink
 from penstock.tasks.follower import Follower
@@ -198,9 +198,8 @@ def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
 
 
 def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
-    """In the driver's commit process: the sink's own commit, and what was done is counted."""
-    sink, name, board = _sink(frozenset(options.items()), on_driver=True)
-    sink.commit(receipts)
+    """In the driver's commit process: what was done is counted."""
+    _, name, board = _sink(frozenset(options.items()), on_driver=True)
     if board is None or not receipts:
         return
     numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
@@ -255,7 +254,7 @@ def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
 
 
 def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
-    batches = decoder.decode(fetched(decoder, page))
+    batches = decoder.decode(page)
     for name in decoder.unknown_types - _reported_types:
         _reported_types.add(name)
         if board is None:

@@ -175,16 +175,5 @@ def test_each_read_takes_as_long_as_it_is_told() -> None:
     assert time.monotonic() - begun >= 0.05
 
 
-def test_a_page_that_is_an_instruction_is_fetched_before_it_is_decoded() -> None:
-    feed = _feed(changes=30, page=7, fetched=True)
-    copy: Any = pickle.loads(pickle.dumps(feed.decoder("json")))
-    pages = _read(feed)
-    assert {page.payload for page in pages} == {b""}
-    whole = [row["event_id"] for page in _read(_feed(changes=30, page=7)) for row in _rows(page)]
-    assert [
-        row["event_id"] for page in pages for row in copy.decode(copy.fetch(page))[0].to_pylist()
-    ] == whole
-
-
 def _rows(page: Page) -> list[dict[str, Any]]:
     return list(_feed().decoder("json").decode(page)[0].to_pylist())

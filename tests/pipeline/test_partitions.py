@@ -78,9 +78,7 @@ def test_splits_and_merges_are_exact_under_kill_9(
     tmp_path: Path, nats: Nats, stream: str, polled: bool
 ) -> None:
     seed = random.Random(20261122)
-    # What one process reads is as good for the other kind of page: an instruction for the task.
-    given = {**FEED, "polled": polled, "fetched": not polled}
-    document = pipeline(tmp_path, nats, stream, given)
+    document = pipeline(tmp_path, nats, stream, {**FEED, "polled": polled})
     feed = MemoryFeed(MemoryFeedSettings.model_validate({"name": "default", **FEED}))
     total = len(feed.lineage) * CHANGES
     run = Run(tmp_path, document)

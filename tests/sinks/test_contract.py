@@ -101,7 +101,6 @@ def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_
     any_case.sink.prepare()
     batches = [batch_of(700, 1), batch_of(1, 2), batch_of(2500, 3)]
     receipt = any_case.sink.write(batches, ignore)
-    any_case.sink.commit([receipt])
     assert any_case.ids() == ids_of(*batches)
     assert receipt.published == 3201
     assert receipt.duplicates == 0
@@ -158,14 +157,13 @@ def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of:
     assert record.bookmark in (None, Bookmark(Place("00000000/00000003", 0), {}))
 
 
-def test_a_crash_between_write_and_commit_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_a_crash_after_a_write_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
     case.sink.prepare()
     case.sink.write([batch_of(1200, 1)], ignore)
     # The driver died; another process does the same micro-batch again, cut differently.
     again = case.again()
     again.prepare()
     receipt = again.write([batch_of(500, 1), batch_of(700, 1, start=500), batch_of(10, 2)], ignore)
-    again.commit([receipt])
     assert (receipt.published, receipt.duplicates) == (10, 1200)
     assert case.ids() == ids_of(batch_of(1200, 1), batch_of(10, 2))
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from penstock.errors import Malformed
 from penstock.feeds.memory import MemoryDecoder, MemoryFeed, MemoryFeedSettings
-from penstock.page import Decoder, Page, fetched
+from penstock.page import Decoder, Page
 from penstock.position import START, PartitionId
 from penstock.wire.eras import EraDecoder, era_of, next_era
-from penstock.wire.hash_partitions import HashingDecoder
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 
 LSNS = st.integers(0, 2**64 - 1)
@@ -77,13 +76,3 @@ def test_pages_of_the_first_era_pass_as_they_are() -> None:
     assert decoder.decode(page) == inner.decode(page)
     inner.unknown_types.add("t")
     assert EraDecoder(inner).unknown_types == {"t"}
-
-
-def test_a_page_that_is_an_instruction_is_fetched_through_the_decoder_around() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=5, fetched=True))
-    around = EraDecoder(feed.decoder("json"))
-    (page,) = feed.follow(PartitionId("p0")).read(0.0)
-    copy: EraDecoder = pickle.loads(pickle.dumps(around))
-    for decoder in (around, copy, HashingDecoder(around, 4)):
-        (batch,) = decoder.decode(fetched(decoder, page))
-        assert batch.num_rows == 5

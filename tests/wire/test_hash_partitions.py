@@ -70,14 +70,12 @@ def test_a_change_without_a_document_has_the_first_partition() -> None:
         assert way(texts(["users"]), texts([None]), 1024).to_pylist() == [0]
 
 
-@pytest.mark.parametrize("fetched", [False, True])
-def test_a_decoder_sets_the_column_and_nothing_else(fetched: bool) -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=60, fetched=fetched))
+def test_a_decoder_sets_the_column_and_nothing_else() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=60))
     (page, *_) = feed.follow(PartitionId("p0"), START).read(0)
     plain: Any = feed.decoder("json")
     hashing = pickle.loads(pickle.dumps(HashingDecoder(plain, 16)))
-    fetch = plain.fetch if fetched else lambda given: given
-    (expected,), (found,) = plain.decode(fetch(page)), hashing.decode(hashing.fetch(page))
+    (expected,), (found,) = plain.decode(page), hashing.decode(page)
     assert found.drop_columns("route").equals(expected.drop_columns("route"))
     assert found.schema.equals(expected.schema)
     rows = expected.to_pylist()

@@ -1,7 +1,6 @@
 """The memory feed's decoder: numbers of changes to record batches, column by column. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from penstock.change import Images, schema
 from penstock.errors import Malformed
-from penstock.feeds.memory.places import COMMITTED, KEYS, number_of, token_of
+from penstock.feeds.memory.places import COMMITTED, KEYS, token_of
 from penstock.feeds.memory.settings import MemoryFeedSettings
 from penstock.page import Page
 
@@ -88,15 +87,6 @@ class MemoryDecoder:
 
     def _image(self, image: dict[str, Any]) -> str | bytes:
         return orjson.dumps(image).decode() if self._images == "json" else ormsgpack.packb(image)
-
-
-class FetchingDecoder(MemoryDecoder):
-    """A `page.Fetches`: makes up, in the task, what a page names by its first and last place."""
-
-    def fetch(self, page: Page) -> Page:
-        """See `page.Fetches`."""
-        first, last = (number_of(self._settings, each) for each in (page.first, page.last))
-        return replace(page, payload=orjson.dumps(list(range(first, last + 1))))
 
 
 def _column(values: Any, kind: pa.DataType, rows: int) -> Any:

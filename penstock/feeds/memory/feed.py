@@ -10,7 +10,7 @@ from typing import Any
 from penstock.change import Images, OnError
 from penstock.errors import Malformed, SettingsError
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, Listing
-from penstock.feeds.memory.decoder import FetchingDecoder, MemoryDecoder
+from penstock.feeds.memory.decoder import MemoryDecoder
 from penstock.feeds.memory.following import MemoryFollowing
 from penstock.feeds.memory.places import (
     COMMITTED,
@@ -195,8 +195,7 @@ class MemoryFeed:
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`. What it makes up can be read."""
-        kind = FetchingDecoder if self.settings.fetched else MemoryDecoder
-        return kind(self.settings, images)
+        return MemoryDecoder(self.settings, images)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

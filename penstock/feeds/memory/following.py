@@ -101,7 +101,7 @@ class MemoryFollowing:
             count=len(numbers),
             captured_at=time.time_ns() // 1000,
             context=b"",
-            payload=b"" if settings.fetched else orjson.dumps(list(numbers)),
+            payload=orjson.dumps(list(numbers)),
         )
 
     @property

@@ -48,8 +48,6 @@ class MemoryFeedSettings(Settings):
     supersede: bool = False
     """Only the newest change of each key is kept, as by a source that gives the latest version: a
     replay leaves out what a later change has replaced, and no change is identified by counting."""
-    fetched: bool = False
-    """Whether pages are instructions, whose payload the task that decodes them makes up."""
     tokens: bool = False
     """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
     not enough to resume, a bookmark's mark must have the token of its change."""

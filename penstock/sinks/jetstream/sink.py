@@ -44,9 +44,6 @@ class JetStreamSink:
         """See `PrefersImages`."""
         return "json" if self.settings.encoding == "json" else "msgpack"
 
-    def commit(self, receipts: Sequence[Receipt]) -> None:
-        """Nothing to do: what `write` returned for is stored."""
-
     def prepare(self) -> None:
         """Makes the stream, or verifies it. Raises SettingsError, Unavailable."""
         with borrowed(self.settings) as session:
