@@ -138,18 +138,6 @@ def test_what_was_trimmed_is_lost_history() -> None:
     assert feed.follow(PartitionId("p0"), Bookmark(place_of(feed.settings, "p0", 11))).read(0)
 
 
-def test_a_superseding_source_gives_the_newest_change_of_each_key_and_none_is_passed_over() -> None:
-    feed = _feed(changes=100, page=10, supersede=True)
-    rows = [row for page in _read(feed) for row in feed.decoder("json").decode(page)[0].to_pylist()]
-    assert len(rows) == len({row["document_id"] for row in rows}) == 7
-    whole = {
-        row["document_id"]: row["event_id"]
-        for page in _read(_feed(changes=100, page=10))
-        for row in feed.decoder("json").decode(page)[0].to_pylist()
-    }
-    assert {row["document_id"]: row["event_id"] for row in rows} == whole, "by the source's own id"
-
-
 def test_it_begins_at_a_time() -> None:
     feed = _feed(changes=100)
     (begun,) = feed.begin(datetime(2026, 1, 1, 0, 0, 0, 40_000, tzinfo=UTC)).values()

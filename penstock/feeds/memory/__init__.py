@@ -2,7 +2,7 @@
 
 The same settings always give the same changes, whichever process asks: nothing is remembered but
 what the process itself acknowledged. It cuts units (transactions) across pages, has any number of
-partitions with any lineage, ends, trims and supersedes them, and fails on demand.
+partitions with any lineage, ends and trims them, and fails on demand.
 """
 
 from penstock.feeds import FeedPlugin

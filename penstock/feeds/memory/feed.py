@@ -62,10 +62,7 @@ class MemoryFeed:
             for each in self.lineage.values()
             if each.partition not in settings.unlisted and each.partition not in late
         ]
-        complete = self.listings > settings.incomplete
-        if not complete:
-            listed = listed[: (len(listed) + 1) // 2]
-        return Listing(lineages=listed, complete=complete, history=settings.history)
+        return Listing(lineages=listed, history=settings.history)
 
     def _first(self, lineage: Lineage, known: Bookmarks) -> Bookmark | None:
         """A child of a known parent begins at its beginning; after a start at "now" or a time, at

@@ -10,7 +10,7 @@ import orjson
 
 from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
-from penstock.feeds.memory.places import KEYS, bookmark_at, number_of, place_of
+from penstock.feeds.memory.places import bookmark_at, number_of, place_of
 from penstock.page import Page
 from penstock.position import Bookmark, PartitionId, Place
 
@@ -65,9 +65,7 @@ class MemoryFollowing:
                 if pages:
                     break
                 self._fail(first)
-            numbers = self._kept(first, last)
-            if numbers:
-                pages.append(self._page(numbers))
+            pages.append(self._page(range(first, last + 1)))
             self.next = last + 1
         return pages
 
@@ -79,13 +77,6 @@ class MemoryFollowing:
             if first <= number <= last and (self._partition, number) not in self._feed.failures:
                 last = number - 1
         return last
-
-    def _kept(self, first: int, last: int) -> Sequence[int]:
-        """The changes that a later one of the same key has not replaced."""
-        settings = self._feed.settings
-        if not settings.supersede:
-            return range(first, last + 1)
-        return [each for each in range(first, last + 1) if each + KEYS >= settings.changes]
 
     def _fail(self, number: int) -> None:
         self._feed.failures.add((self._partition, number))

@@ -39,15 +39,10 @@ class MemoryFeedSettings(Settings):
     """Whether following a partition finds what it lost, or only the first read."""
     late: tuple[str, ...] = ()
     """Partitions that only every second listing has."""
-    incomplete: int = Field(0, ge=0)
-    """So many first listings leave out the second half of the partitions, and say so."""
     history: str = ""
     """Which history of the source this is: bookmarks of another one are a gap."""
     state: str = ""
     """What the feed's status says of the source, such as `disabled`."""
-    supersede: bool = False
-    """Only the newest change of each key is kept, as by a source that gives the latest version: a
-    replay leaves out what a later change has replaced, and no change is identified by counting."""
     tokens: bool = False
     """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
     not enough to resume, a bookmark's mark must have the token of its change."""
