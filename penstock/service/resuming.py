@@ -49,11 +49,11 @@ def _move(
     """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
     beyond it is saved before anything is read."""
     nothing = Record()
-    all_ = {
-        name: feed.moved(bookmark, begun.get(name, nothing).bookmark)
+    found = {
+        name: moved
         for name, bookmark in saved.items()
+        if (moved := feed.moved(bookmark, begun.get(name, nothing).bookmark)) is not None
     }
-    found = {name: bookmark for name, bookmark in all_.items() if bookmark is not None}
     if not found:
         return
     positions.save(found, force=True)
