@@ -164,7 +164,7 @@ class Reservoir:
                 thread.start()
 
     def close(self, partition: PartitionId) -> None:
-        """Stops reading a partition that ended or was revoked, and forgets its pages."""
+        """Stops reading a partition that ended, and forgets its pages."""
         with self.wake:
             part = self._parts.pop(partition, None)
             if part is None:

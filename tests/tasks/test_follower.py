@@ -198,24 +198,6 @@ def test_the_next_epoch_goes_on_after_what_was_reported() -> None:
         assert sorted(before + made.got) == sorted(e for n in range(5) for e in events(f"p{n}"))
 
 
-def test_a_partition_that_leaves_is_closed_and_its_late_report_counts_for_nothing() -> None:
-    with world({"partitions": 2, "changes": 10}) as made:
-        client = Follower(made.ticket())
-        pages = client.pages()
-        found = {}
-        while len(found) < 2:
-            page = next(pages)
-            found[page.partition] = page
-        for page in found.values():
-            client.handed_on(page, list(made.feed.decoder("json").decode(page)))
-        made.epochs.revoke(P0)
-        client.stored({name: page.last for name, page in found.items()})
-        until(lambda: made.epochs.durable[PartitionId("p1")].place == place(9, "p1"))
-        assert P0 not in made.epochs.durable
-        made.over.set()
-        client.close()
-
-
 def test_a_gap_that_a_task_finds_is_recorded_before_it_is_obeyed() -> None:
     given = {"trimmed": 40, "on_gap": "continue"}
     with world(given) as made:
