@@ -249,6 +249,11 @@ def _translated() -> Iterator[None]:
             f"positions container: {type(error).__name__}",
             hint="is the address in `positions` right?",
         ) from error
+    except RuntimeError as error:
+        # The SDK copies the last answer's headers while calls of other threads write into them.
+        if "during iteration" not in str(error):
+            raise
+        raise Unavailable(f"positions container: {error}") from error
     except ValueError:
         # Not its text: it may quote the URL.
         raise SettingsError("Cosmos DB does not accept the positions URL", hint=_HINT) from None

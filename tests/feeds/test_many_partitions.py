@@ -187,7 +187,10 @@ def test_no_partition_begins_before_its_parents_ended(case: Case, everything: li
 
 
 def test_a_beginning_has_a_bookmark_for_each_partition_without_parents(case: Case) -> None:
-    roots = {each.partition for each in lineages(case).values() if not each.parents}
+    # A range that has ended is not listed once its children are known.
+    is_cosmos = isinstance(case.feed, CosmosFeed)
+    listed = case.feed.partitions(case.begun if is_cosmos else case.known)
+    roots = {each.partition for each in listed if not each.parents}
     assert {name for name, each in case.begun.items() if not each.ended} == roots
     for bookmark in case.begun.values():
         assert Bookmark.from_json(json.loads(json.dumps(bookmark.to_json()))) == bookmark

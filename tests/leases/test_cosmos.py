@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import pytest
+from azure.core.utils import CaseInsensitiveDict
+from azure.cosmos import ContainerProxy
 
 from penstock.errors import SettingsError, Unavailable
 from penstock.leases import Lease
@@ -115,3 +117,22 @@ def _late(answer: Any) -> Any:
         return answer(server, *given)
 
     return late
+
+
+def test_headers_that_another_thread_writes_to_pass_by_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in `tests/feeds/cosmos/test_failures.py`; threads share a store."""
+
+    def listed(_: ContainerProxy) -> None:
+        headers = CaseInsensitiveDict({"etag": "1"})
+        for _ in headers.items():
+            headers["x-ms-throttle-retry-count"] = "0"
+
+    with CosmosServer() as server:
+        store = CosmosStore(store_url(server))
+        put = store.put(Lease(name="a"))
+        with monkeypatch.context() as patch, pytest.raises(Unavailable):
+            patch.setattr(ContainerProxy, "read_all_items", listed)
+            store.list("")
+        assert store.list("") == [put]

@@ -103,3 +103,8 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
         raise Unavailable(f"{subject}: {text}", hint=_LATER) from error
     except RecursionError as error:
         raise Unavailable(f"{subject}: the range is still gone", hint=_LATER) from error
+    except RuntimeError as error:
+        # The SDK copies the last answer's headers while calls of other threads write into them.
+        if "during iteration" not in str(error):
+            raise
+        raise Unavailable(f"{subject}: {error}", hint=_LATER) from error

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 from azure.core import exceptions as core
+from azure.core.utils import CaseInsensitiveDict
 from azure.cosmos import exceptions as cosmos
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
@@ -65,3 +66,14 @@ def test_a_refusal_of_our_own_is_passed_on_only_where_it_is_asked_for() -> None:
         raise Refused(429, 0, "slow down", 1.0)
     with pytest.raises(Refused), translating("reading", refusals=False):
         raise Refused(429, 0, "slow down", 1.0)
+
+
+def test_headers_that_another_thread_writes_to_pass_by_themselves() -> None:
+    """The SDK copies `last_response_headers`, which each call of a client writes into
+    (azure/cosmos/_retry_utility.py, Execute)."""
+    headers = CaseInsensitiveDict({"etag": "1"})
+    with pytest.raises(Unavailable), translating("reading"):
+        for _ in headers.items():
+            headers["x-ms-throttle-retry-count"] = "0"
+    with pytest.raises(RuntimeError, match="another"), translating("reading"):
+        raise RuntimeError("another one")
