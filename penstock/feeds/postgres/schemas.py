@@ -57,8 +57,10 @@ WHERE pubname = %s AND tablename = %s
 
 # As pgoutput finds them: the columns that it sends, in their order; those of the replica identity
 # (all of them with FULL). PostgreSQL 15 lists generated columns, too, which it does not send. What
-# is of the table is with its first column. A schema's entry in a publication is found by its
-# dependencies: before PostgreSQL 15 there is no such catalogue.
+# is of the table is with its first column. The transaction that wrote a row (xmin) tells a setting
+# that was changed and changed back, and a partition that was detached and attached again. A
+# schema's entry in a publication is found by its dependencies: before PostgreSQL 15 there is no
+# such catalogue.
 _RELATIONS = f"""
 SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
        a.attname, a.atttypid, a.atttypmod,
@@ -75,7 +77,8 @@ SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
     'last_number', c.relnatts, 'file', pg_catalog.pg_relation_filenode(c.oid)::bigint,
     'key_index', k.index::bigint,
     'publication', jsonb_build_object(
-        'oid', pub.oid::bigint, 'all_tables', pub.puballtables, 'via_root', pub.pubviaroot,
+        'oid', pub.oid::bigint, 'written', pub.xmin::text,
+        'all_tables', pub.puballtables, 'via_root', pub.pubviaroot,
         'publish', concat_ws(',', CASE WHEN pub.pubinsert THEN 'insert' END,
             CASE WHEN pub.pubupdate THEN 'update' END, CASE WHEN pub.pubdelete THEN 'delete' END,
             CASE WHEN pub.pubtruncate THEN 'truncate' END),
@@ -100,7 +103,10 @@ SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
                   AND s.refobjid = o.relnamespace) e)),
     'partitions', CASE WHEN c.relkind = 'p' THEN (
         SELECT coalesce(jsonb_agg(jsonb_build_array(
-            t.relid::oid::bigint, pg_catalog.pg_relation_filenode(t.relid)::bigint,
+            t.relid::oid::bigint, concat_ws(' ', pg_catalog.pg_relation_filenode(t.relid), (
+                SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid)
+                FROM pg_catalog.pg_partition_ancestors(t.relid) a
+                JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid)),
             pg_catalog.pg_relation_size(t.relid) = 0) ORDER BY t.relid::oid), '[]')
         FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf) END) END
 FROM pg_catalog.pg_publication_tables p

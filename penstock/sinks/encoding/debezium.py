@@ -69,6 +69,7 @@ class DebeziumColumns:
             "schema": values["schema"] or "",
             "table": values["collection"] or "",
             "xmin": None,
+            "relation_id": values["relation_id"],
         }
         operation = _LETTERS.get(values["operation"], "m")  # SUSPEND is a message, too
         return b'"op":"%b","source":%b,' % (operation.encode(), orjson.dumps(source)[:-1])
@@ -189,7 +190,7 @@ def _change(body: Mapping[str, Any]) -> Mapping[str, Any]:
         "schema": source["schema"] or None,
         "collection": source["table"] or None,
         "operation": _OPERATIONS.get(body["op"], "MESSAGE"),
-        "relation_id": None,
+        "relation_id": source.get("relation_id"),
         "schema_version": None,
         "document_id": None,
         "key": None,

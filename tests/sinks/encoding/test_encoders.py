@@ -81,7 +81,7 @@ def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any
     found = read_back(batch, layout="debezium", encoding="json", messages=packing)
     expected = [dict(change) for change in read_back(batch)]
     for change, plain in zip(found, expected, strict=True):
-        for name in ("tenant", "relation_id", "document_id", "key"):
+        for name in ("tenant", "document_id", "key"):
             assert change.pop(name) is None
             key = plain.pop(name)
             if name == "key" and plain["operation"] == "DELETE":

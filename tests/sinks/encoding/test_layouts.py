@@ -43,6 +43,7 @@ def test_an_update_as_debezium_has_it(batch_of: Any) -> None:
                 "schema": "public",
                 "table": "items",
                 "xmin": None,
+                "relation_id": 16385,
                 "sequence": "00000000/016B3748:0",
                 "ts_ms": 1795255323000,
                 "txId": 0x16B3748,
