@@ -1,169 +1,312 @@
-"""Random writers, and a mirror that is killed: whenever the writers pause, it equals the tables.
+"""Random changes of rows, columns, keys, names and publications, and a mirror that is killed:
+whenever the writer pauses, the mirror equals the published tables.
 
-Each round writes while a mirror runs in a process of its own. The mirror is killed, the service
-that takes snapshots and what publishes changes are stopped and started, and messages are lost, as a
-seed says. PENSTOCK_MIRROR_SEED tries another one, PENSTOCK_MIRROR_SECONDS for longer.
+What is done follows from a seed alone and is one script, which a failure prints and leaves in a
+file: a line is a transaction, or what happens to the processes (`--pipeline stop`). Lines may be
+taken out of it and the rest be played again.
+
+    PENSTOCK_MIRROR_SEED=7          another seed
+    PENSTOCK_MIRROR_SECONDS=3600    longer, in each world
+    PENSTOCK_MIRROR_KINDS=keys,odd  these kinds of `recipes.py` only
+    PENSTOCK_MIRROR_SCRIPT=FILE     this script
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import psycopg
 import pytest
 
-from tests.replica.world import World, same
-from tests.servers import Database
+from penstock.errors import Unavailable
+from penstock.nats.services import asked
+from tests.replica.recipes import KINDS, PRELUDE, Kind
+from tests.replica.texts import differences
+from tests.replica.world import World, until
+from tests.servers import Database, Nats, Postgres, postgres_bin
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(7200)]
 
-CREATE = """
-CREATE TABLE plain (id int PRIMARY KEY, note text, n int);
-CREATE TABLE pairs (a int, b text, large text, n int, PRIMARY KEY (a, b));
-ALTER TABLE pairs ALTER COLUMN large SET STORAGE EXTERNAL;
-CREATE TABLE whole (id int PRIMARY KEY, large text, n int);
-ALTER TABLE whole ALTER COLUMN large SET STORAGE EXTERNAL;
-ALTER TABLE whole REPLICA IDENTITY FULL;
-CREATE TABLE bag (a int, b text);
-ALTER TABLE bag REPLICA IDENTITY FULL;
-INSERT INTO plain SELECT n, 'there before', 0 FROM generate_series(1, 3000) n;
-INSERT INTO pairs SELECT n, 'b', repeat('x', 3000) || n, 0 FROM generate_series(1, 200) n;
-INSERT INTO whole SELECT n, repeat('y', 3000) || n, 0 FROM generate_series(1, 200) n;
-INSERT INTO bag SELECT n % 20, 'there before' FROM generate_series(1, 200) n;
+_LOOK = 0.5  # seconds between looks at the catalogue; 30 for users
+_EQUAL = 100.0  # seconds in which the mirror must be equal
+# `penstock mirror`, with shorter waits for tables that cannot be loaded now.
+_MIRROR = """
+import sys
+from penstock.replica import bootstrap, replica
+replica._REFUSED, replica._LOOK, bootstrap._SILENCE = 3.0, 0.5, 8.0
+from penstock.cli import main
+main()
 """
-TABLES = ("plain", "pairs", "whole", "bag")
-_ONE = "ctid = (SELECT ctid FROM {} OFFSET floor(random() * {}) LIMIT 1)"
-# How often, and what.
-STATEMENTS = (
-    (8, "INSERT INTO plain (id, note, n) VALUES ({new}, 'new', {k}) ON CONFLICT DO NOTHING"),
-    (8, "UPDATE plain SET n = n + 1 WHERE id % 97 = {k} % 97"),
-    (4, "UPDATE plain SET id = {new} WHERE id = {k} AND NOT EXISTS"
-        " (SELECT FROM plain WHERE id = {new})"),
-    (4, "DELETE FROM plain WHERE id % 101 = {k} % 101"),
-    (6, "UPDATE pairs SET n = n + 1 WHERE a % 11 = {k} % 11"),
-    (4, "UPDATE pairs SET b = b || '{k}' WHERE a = {k} % 200 AND length(b) < 40"),
-    (3, "UPDATE pairs SET large = repeat('z', 3000) || {k} WHERE a = {k} % 200"),
-    (3, "DELETE FROM pairs WHERE a = {k} % 200"),
-    (3, "INSERT INTO pairs VALUES ({new}, 'new', repeat('w', 3000), 0) ON CONFLICT DO NOTHING"),
-    (5, "UPDATE whole SET n = n + 1 WHERE id % 13 = {k} % 13"),
-    (3, "UPDATE whole SET id = {new} WHERE id = {k} % 200 AND NOT EXISTS"
-        " (SELECT FROM whole WHERE id = {new})"),
-    (6, "INSERT INTO bag SELECT {k} % 20, 'x' FROM generate_series(1, 3)"),
-    (4, "UPDATE bag SET b = b || 'y' WHERE a = {k} % 20 AND length(b) < 20"),
-    (4, f"DELETE FROM bag WHERE {_ONE.format('bag', 50)}"),
-    (1, "TRUNCATE bag"),
-    (1, "TRUNCATE plain"),
-)  # fmt: skip
-DDL = (
-    "ALTER TABLE plain ADD COLUMN c{k} text",
-    "ALTER TABLE plain ADD COLUMN c{k} int NOT NULL DEFAULT {k}",
-    "ALTER TABLE pairs ADD COLUMN c{k} text; ALTER TABLE pairs DROP COLUMN c{k}",
-    "ALTER TABLE pairs ALTER COLUMN n TYPE bigint; ALTER TABLE whole RENAME n TO n{k};"
-    " ALTER TABLE whole RENAME n{k} TO n",
-    "ALTER TABLE bag ADD COLUMN c{k} int",
-)  # fmt: skip
 
 
-class Writer:
-    """Transactions of a seed, some of which are rolled back."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A world. Layout `debezium` is JSON only."""
 
-    def __init__(self, url: str, random: Random) -> None:
-        self.connection = psycopg.connect(url)
-        self.random = random
+    target: str
+    layout: str
+    sink: dict[str, Any]
+    version: int
 
-    def transaction(self) -> None:
-        weights = [weight for weight, _ in STATEMENTS]
-        for _ in range(self.random.choice([1, 1, 2, 5])):
-            _, statement = self.random.choices(STATEMENTS, weights)[0]
-            self._run(statement)
-        if self.random.random() < 0.1:
-            self.connection.rollback()
-        self.connection.commit()
-
-    def ddl(self) -> None:
-        self._run(self.random.choice(DDL))
-        self.connection.commit()
-
-    def _run(self, statement: str) -> None:
-        k, new = self.random.randint(0, 5000), self.random.randint(5000, 9000)
-        self.connection.execute(statement.format(k=k, new=new).encode())
+    def __str__(self) -> str:
+        return f"{self.target}-{self.layout}-{self.sink['encoding']}-{self.version}"
 
 
-class Mirror:
-    """`penstock mirror` in a process of its own."""
-
-    def __init__(self, url: str, target: str) -> None:
-        self._command = [sys.executable, "-m", "penstock", "mirror", url, "--to", target, "--quiet"]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(30)
+SETTINGS = (
+    Setting("sqlite", "penstock", {"encoding": "json", "messages": "batch"}, 16),
+    Setting("sqlite", "debezium", {"encoding": "json"}, 15),
+    Setting("postgres", "penstock", {"encoding": "msgpack"}, 15),
+    Setting("postgres", "debezium", {"encoding": "json"}, 18),
+    Setting("sqlite", "penstock", {"encoding": "msgpack"}, 18),
+    Setting("postgres", "penstock", {"encoding": "json", "messages": "batch"}, 16),
+)
 
 
-def play(world: World, target: str, *, seed: int, seconds: float, rounds: int) -> None:
+def script(seed: int, kinds: list[Kind]) -> Iterator[str]:
+    """Lines without an end, round by round; each round ends with a comparison."""
     random = Random(seed)
-    writer, mirror = Writer(world.database.url, random), Mirror(world.nats.url, target)
-    deadline, played = time.monotonic() + seconds, 0
+    yield from (" ".join(each.create.split()) for each in kinds)
+    yield "--pipeline start"
+    while True:
+        yield "--mirror start"
+        yield from _writes(random, kinds, 12)
+        chosen = random.choice(kinds)
+        recipe = _filled(random, *random.choice(chosen.recipes))
+        who = random.choice(["", "", "pipeline", "mirror", "both", "restart", "lose"])
+        yield from (f"--{each} stop" for each in _processes(who))
+        for number, line in enumerate(recipe):
+            if number and who == "" and random.random() < 0.4:
+                # Until a snapshot is asked for, the mirror may differ.
+                is_told = any(each.startswith("--snapshot") for each in recipe[number:])
+                yield "--look" if is_told else random.choice(["--look", "--equal"])
+            if line.startswith("--snapshot"):
+                yield from (f"--{each} start" for each in _processes(who))
+            yield line
+            yield from _writes(random, [chosen], random.choice([0, 0, 1, 3]))
+        if who == "lose":
+            yield "--lose"
+        elif who == "restart":
+            yield from ("--pipeline stop", "--pipeline start")
+        yield from (f"--{each} start" for each in _processes(who))
+        yield from _writes(random, kinds, random.choice([0, 12]))
+        if random.random() < 0.4:
+            yield from ("--mirror kill", "--mirror start")
+        yield "--equal"
+
+
+def _processes(who: str) -> tuple[str, ...]:
+    return {"both": ("mirror", "pipeline"), "pipeline": ("pipeline",), "mirror": ("mirror",)}.get(
+        who, ()
+    )
+
+
+def _writes(random: Random, kinds: list[Kind], count: int) -> Iterator[str]:
+    """Transactions, some of which are rolled back."""
+    for _ in range(count):
+        statements = [
+            line
+            for _ in range(random.choice([1, 1, 2, 4]))
+            for line in _filled(random, random.choice(random.choice(kinds).writes))
+        ]
+        back = random.random() < 0.1
+        yield "; ".join(("BEGIN", *statements, "ROLLBACK") if back else statements)
+
+
+def _filled(random: Random, *lines: str) -> list[str]:
+    number, new = str(random.randint(0, 5000)), str(random.randint(5000, 9000))
+    return [re.sub(r"\bNEW\b", new, re.sub("(?<![A-Z])K(?![A-Z])", number, line)) for line in lines]
+
+
+class Player:
+    """Plays lines in a world, and keeps them."""
+
+    def __init__(self, world: World, target: str, folder: Path) -> None:
+        self.world, self.target = world, target
+        self.lines: list[str] = []
+        self._errors = folder / "mirror.err"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection = psycopg.connect(world.database.url, autocommit=True)
+        self._connection.execute(PRELUDE.encode())
+
+    def play(self, line: str) -> None:
+        self.lines.append(line)
+        if not line.startswith("--"):
+            try:
+                self._connection.execute(line.encode())
+            except psycopg.Error as error:  # such as a key that is there
+                self._connection.execute("ROLLBACK")
+                self.lines.append(f"--failed: {error.diag.message_primary}")
+            return
+        verb, _, of = line.removeprefix("--").partition(" ")
+        if verb != "failed:":
+            getattr(self, f"_{verb}")(of)
+
+    def close(self) -> None:
+        self._mirror("kill")
+        self._connection.close()
+
+    def _pipeline(self, of: str) -> None:
+        if of == "stop":
+            self.world.stop_pump()
+            self.world.stop_service()
+        elif not self.world.connection.info:
+            self.world.start()
+        elif self.world.pump is None:
+            self.world.start_service()
+            self.world.start_pump()
+
+    def _mirror(self, of: str) -> None:
+        if of == "start" and self._process is None:
+            command = [sys.executable, "-c", _MIRROR, "mirror", self.world.nats.url, "--quiet"]
+            with self._errors.open("wb") as errors:
+                self._process = subprocess.Popen(
+                    [*command, "--to", self.target], stdout=errors, stderr=errors
+                )
+        elif of != "start" and self._process is not None:
+            self._process.send_signal(9 if of == "kill" else 15)
+            self._process.wait(60)
+            self._process = None
+
+    def _lose(self, _: str) -> None:
+        self.world.published()
+        self.world.api.purge("CDC", ">")
+
+    def _look(self, _: str) -> None:
+        time.sleep(2 * _LOOK)
+
+    def _snapshot(self, of: str) -> None:
+        def is_answered() -> bool:
+            try:
+                subject, options = f"snapshot.request.{of}", b'{"reload": true}'
+                answer = asked(self.world.connection, subject, options, 30).payload
+            except Unavailable:
+                return False
+            assert b"error" not in answer, answer
+            return True
+
+        until(is_answered)
+
+    def _equal(self, _: str) -> None:
+        self.world.published()
+        deadline, found = time.monotonic() + _EQUAL, ["not compared"]
+        while found and time.monotonic() < deadline:
+            assert self._process is not None, "no mirror runs"
+            if self._process.poll() is not None:
+                if "is the pipeline shop running?" not in self._errors.read_text():
+                    found = ["the mirror ended"]
+                    break
+                self._mirror("kill")  # there was none to load a table from
+                self._mirror("start")
+            time.sleep(0.2)
+            try:
+                found = differences(self.world.database.url, self.target)
+            except Exception as error:
+                found = [repr(error)]
+        if found:
+            raise AssertionError("\n".join((*found[:20], *self._warnings())))
+
+    def _warnings(self) -> list[str]:
+        """What the mirror wrote, each line once."""
+        lines = re.sub(r"(?m)^20\S+ \S+ ", "", self._errors.read_text()).splitlines()
+        return [*dict.fromkeys(lines)][-20:]
+
+
+def play(player: Player, lines: Iterator[str], *, seconds: float, note: str, kept: Path) -> None:
+    """Until the first end of a round after so many seconds."""
+    deadline = time.monotonic() + seconds
     try:
-        while played < rounds or time.monotonic() < deadline:
-            played += 1
-            mirror.start()
-            until = time.monotonic() + random.uniform(1.0, 3.0)
-            while time.monotonic() < until:
-                writer.transaction()
-            if random.random() < 0.5:
-                writer.ddl()
-            chosen = random.choice(["kill", "kill", "service", "pump", "lose", "none"])
-            if chosen == "service":  # and with it any snapshot that is being taken
-                world.stop_service()
-                world.start_service()
-            elif chosen == "pump":
-                world.stop_pump()
-                writer.transaction()
-                world.start_pump()
-            elif chosen == "lose":
-                world.published()
-                world.api.purge("CDC", ">")
-            for _ in range(20):
-                writer.transaction()
-            mirror.kill()
-            world.mirror(target)
-            for table in TABLES:
-                try:
-                    same(world.database, target, table)
-                except BaseException as error:
-                    raise AssertionError(f"seed {seed}, round {played}, {chosen}") from error
+        for line in lines:
+            player.play(line)
+            if line == "--equal" and time.monotonic() > deadline:
+                return
+    except BaseException as error:
+        kept.write_text("\n".join(player.lines))
+        print(kept.read_text())
+        raise AssertionError(f"{note}; the script is in {kept}") from error
     finally:
-        mirror.kill()
-        writer.connection.close()
+        player.close()
 
 
-def run(world_of: Callable[..., World], database: Database, target: str, **limits: float) -> None:
-    database.execute(CREATE)
+@pytest.fixture
+def postgres(postgres_of: Callable[[int], Postgres], setting: Setting) -> Postgres:
+    try:
+        postgres_bin(setting.version)
+    except Unavailable:
+        return postgres_of(16)
+    return postgres_of(setting.version)
+
+
+def _kinds(setting: Setting, seed: int) -> list[str]:
+    """Half of them in each world, all of them in two."""
+    if chosen := os.environ.get("PENSTOCK_MIRROR_KINDS"):
+        return chosen.split(",")
+    names = [*KINDS]
+    number = SETTINGS.index(setting)
+    Random(seed + number // 2).shuffle(names)
+    return names[number % 2 :: 2]
+
+
+def _can(kind: Kind, postgres: Postgres) -> bool:
+    known = "SELECT count(*) FROM pg_available_extensions WHERE name = %s"
+    has = not kind.extension or postgres.execute(known, [kind.extension])[0][0]
+    return bool(has) and kind.since <= postgres.version
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [*SETTINGS[:4], *(pytest.param(each, marks=pytest.mark.thorough) for each in SETTINGS[4:])],
+    ids=str,
+)
+def test_a_mirror_equals_its_source_whenever_the_writer_pauses(
+    setting: Setting,
+    postgres: Postgres,
+    database: Database,
+    own_nats: Callable[..., Nats],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.service.tables._LOOK", _LOOK)
     seed = int(os.environ.get("PENSTOCK_MIRROR_SEED", "1"))
-    encodings = ({"encoding": "msgpack"}, {"encoding": "json", "messages": "batch"})
-    world = world_of(**encodings[seed % 2]).start()
-    play(world, target, seed=seed, seconds=limits["seconds"], rounds=int(limits["rounds"]))
+    seconds = float(os.environ.get("PENSTOCK_MIRROR_SECONDS", "12"))
+    names = [name for name in _kinds(setting, seed) if _can(KINDS[name], postgres)]
+    lines = script(seed, [KINDS[name] for name in names])
+    if given := os.environ.get("PENSTOCK_MIRROR_SCRIPT"):
+        lines, seconds = iter(Path(given).read_text().splitlines()), 1e9
+    with postgres.database() as copies:
+        target = copies.url if setting.target == "postgres" else f"sqlite:///{tmp_path}/mirror.db"
+        world = World(
+            database, own_nats(), tmp_path, {"max_concurrent": 8},
+            layout=setting.layout, **setting.sink,
+        )  # fmt: skip
+        try:
+            play(
+                Player(world, target, tmp_path), lines, seconds=seconds,
+                note=f"{setting}, seed {seed}, {','.join(names)}", kept=tmp_path / "script.sql",
+            )  # fmt: skip
+        finally:
+            world.close()
 
 
-def test_a_mirror_that_is_killed_equals_its_source_whenever_writers_pause(
-    database: Database, world_of: Callable[..., World], tmp_path: object
-) -> None:
-    run(world_of, database, f"sqlite:///{tmp_path}/mirror.db", seconds=15, rounds=3)
-
-
-@pytest.mark.thorough
-def test_a_mirror_in_each_target_for_minutes(
-    database: Database, world_of: Callable[..., World], target: str
-) -> None:
-    seconds = float(os.environ.get("PENSTOCK_MIRROR_SECONDS", "120"))
-    run(world_of, database, target, seconds=seconds, rounds=3)
+@pytest.mark.parametrize("setting", SETTINGS[::3], ids=str)
+def test_each_recipe_can_come_twice(setting: Setting, postgres: Postgres) -> None:
+    for name in (name for name in KINDS if _can(KINDS[name], postgres)):
+        with postgres.database() as fresh, psycopg.connect(fresh.url, autocommit=True) as writer:
+            writer.execute(PRELUDE.encode())
+            writer.execute(KINDS[name].create.encode())
+            for line in _filled(Random(1), *KINDS[name].writes):
+                with suppress(psycopg.errors.UniqueViolation):
+                    writer.execute(line.encode())
+            for recipe in KINDS[name].recipes * 2:
+                for line in _filled(Random(1), *recipe):
+                    try:
+                        writer.execute(line.encode())
+                    except psycopg.Error as error:
+                        raise AssertionError(f"{name}: {line}") from error
