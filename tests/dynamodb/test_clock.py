@@ -219,7 +219,7 @@ def test_records_of_the_iterator_that_the_server_trimmed_have_expired(
     wait_for(lambda: trimmed(feed, partition, after))
     late = Stream(feed, at=token)
     with pytest.raises(RecordsExpired):
-        next(late)
+        some(late)  # one answer that they are gone is not believed
     late.move_to("trim_horizon")
     assert next(late) is None  # all that there was is older than a day
     table.fill(1, start=5)
