@@ -10,7 +10,10 @@ from typing import Any
 from penstock.errors import SettingsError
 
 # Modules of packages that have another name.
-_BROUGHT_BY = {"azure": "azure-cosmos", "bson": "pymongo", "botocore": "boto3", "py4j": "pyspark"}
+_BROUGHT_BY = {
+    "azure": "azure-cosmos", "bson": "pymongo", "botocore": "boto3", "dns": "dnspython",
+    "py4j": "pyspark",
+}  # fmt: skip
 
 
 def known(kind: str) -> list[str]:
