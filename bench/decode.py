@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from penstock.change import Images
-from penstock.page import Decoder, Page
+from penstock.model.change import Images
+from penstock.model.page import Decoder, Page
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder

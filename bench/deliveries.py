@@ -18,9 +18,9 @@ import ormsgpack
 import psutil
 import pyarrow as pa
 
-from penstock.change import event_id, schema
-from penstock.errors import PenstockError
-from penstock.position import Place
+from penstock.model.change import event_id, schema
+from penstock.model.errors import PenstockError
+from penstock.model.position import Place
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.settings import Delivery

@@ -10,7 +10,7 @@ from typing import Any
 
 import boto3
 
-from penstock.closing import Closes
+from penstock.process.closing import Closes
 from tests.dynamodb.server import StreamsServer
 
 SHARDS = 8

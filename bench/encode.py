@@ -17,7 +17,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from penstock.change import Images, schema
+from penstock.model.change import Images, schema
 from penstock.native import describe
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow

@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from penstock.closing import Closes
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.process.closing import Closes
 
 _PARTITIONS = 1000
 

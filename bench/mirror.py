@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.replica.world import World
+from tests.consumer.mirror.world import World
 from tests.servers import Nats, Postgres
 
 from .table import PUBLICATION, create, write_backlog

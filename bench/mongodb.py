@@ -9,9 +9,9 @@ import pymongo
 from bson import Int64
 from bson.raw_bson import RawBSONDocument
 
-from penstock.closing import Closes
 from penstock.feeds.mongodb.pipeline import stages
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.process.closing import Closes
 from tests.servers import Secantus
 
 _DATABASE, _COLLECTION = "bench", "bench"

@@ -21,10 +21,10 @@ from rich.table import Table
 
 from bench.stream import messages_in
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.handover.run_folder import STOP, write_task_slots
-from penstock.reading.source import Source
-from penstock.tasks.late import Attempt
-from penstock.tasks.task import read_split, write_changes
+from penstock.microbatch.late import Attempt
+from penstock.microbatch.run_folder import STOP, write_task_slots
+from penstock.microbatch.source import Source
+from penstock.microbatch.task import read_split, write_changes
 from tests.servers import Nats
 
 PARTITIONS = 1000

@@ -24,7 +24,7 @@ from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import holder
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
-from penstock.position import PartitionId
+from penstock.model.position import PartitionId
 
 BATCH = 100
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.errors import PenstockError
+from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import TailReader
+from penstock.model.errors import PenstockError
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.tail.message import Message
-from penstock.tail.reader import TailReader
 
 
 def stored(url: str, stream: str) -> tuple[int, float, float]:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 
 __all__ = ["FileStore"]
 

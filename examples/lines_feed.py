@@ -16,13 +16,13 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import Images, OnError, event_id, schema
-from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import At, FeedPlugin, Gap, GapPolicy, HistoryLost, Lineage, Listing
-from penstock.finding import Finding
-from penstock.page import Page
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
-from penstock.settings import Settings
+from penstock.model.change import Images, OnError, event_id, schema
+from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.finding import Finding
+from penstock.model.page import Page
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.settings import Settings
 
 __all__ = ["PLUGIN", "LinesFeed", "LinesFeedSettings"]
 
@@ -179,7 +179,7 @@ class LinesFollowing:
 
 
 class LinesDecoder:
-    """A `penstock.page.Decoder`: pure, and the same page always gives the same batch."""
+    """A `penstock.model.page.Decoder`: pure, and the same page always gives the same batch."""
 
     def __init__(self, backend: str, images: Images, on_error: OnError) -> None:
         self._backend, self._images, self._on_error = backend, images, on_error

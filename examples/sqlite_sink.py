@@ -14,11 +14,11 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.backoff import delays
-from penstock.errors import PenstockError, SettingsError
-from penstock.finding import Finding
-from penstock.position import PartitionId, Place
-from penstock.settings import Settings
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.finding import Finding
+from penstock.model.position import PartitionId, Place
+from penstock.model.settings import Settings
+from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt, SinkPlugin
 
 __all__ = ["PLUGIN", "SqliteSink", "SqliteSinkSettings"]

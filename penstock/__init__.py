@@ -7,9 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.change import Operation, schema
     from penstock.config import Pipeline, load_pipeline, parse_pipeline
-    from penstock.errors import (
+    from penstock.consumer.mirror.replica import Replica
+    from penstock.consumer.mirror.tailing import ReplicaStatus
+    from penstock.consumer.mirror.targets import Target
+    from penstock.consumer.tail.message import Message
+    from penstock.consumer.tail.reader import TailReader
+    from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage, Listing
+    from penstock.leases import Lease
+    from penstock.leases.balance import Taking, balance
+    from penstock.model.change import Operation, schema
+    from penstock.model.errors import (
         InvalidPosition,
         InvalidStream,
         LeaseLost,
@@ -22,51 +30,43 @@ if TYPE_CHECKING:
         ShardIteratorExpired,
         Unavailable,
     )
-    from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage, Listing
-    from penstock.finding import Finding
-    from penstock.leases import Lease
-    from penstock.leases.balance import Taking, balance
-    from penstock.page import Decoder, Page
-    from penstock.position import START, Bookmark, PartitionId, Place
+    from penstock.model.finding import Finding
+    from penstock.model.page import Decoder, Page
+    from penstock.model.position import START, Bookmark, PartitionId, Place
+    from penstock.model.settings import Secret, Settings
+    from penstock.model.version import __version__
     from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
     from penstock.processor.processor import Processor
-    from penstock.replica.replica import Replica
-    from penstock.replica.tailing import ReplicaStatus
-    from penstock.replica.targets import Target
-    from penstock.settings import Secret, Settings
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.spark.datasource import PenstockDataSource, register
     from penstock.stream import Stream, stream
-    from penstock.tail.message import Message
-    from penstock.tail.reader import TailReader
-    from penstock.version import __version__
 
 _PLACES = {
-    "penstock.change": ("Operation", "schema"),
+    "penstock.model.change": ("Operation", "schema"),
     "penstock.config": ("Pipeline", "load_pipeline", "parse_pipeline"),
-    "penstock.errors": (
+    "penstock.model.errors": (
         "InvalidPosition", "InvalidStream", "LeaseLost", "Malformed", "PenstockError",
         "PositionLost", "RecordsExpired", "Rejected", "SettingsError", "ShardIteratorExpired",
         "Unavailable",
     ),
     "penstock.feeds": ("Feed", "FeedPlugin", "Following", "Gap", "Lineage", "Listing"),
-    "penstock.finding": ("Finding",),
+    "penstock.model.finding": ("Finding",),
     "penstock.leases": ("Lease",),
     "penstock.leases.balance": ("Taking", "balance"),
-    "penstock.page": ("Decoder", "Page"),
-    "penstock.position": ("START", "Bookmark", "PartitionId", "Place"),
+    "penstock.model.page": ("Decoder", "Page"),
+    "penstock.model.position": ("START", "Bookmark", "PartitionId", "Place"),
     "penstock.processor.observer": ("Changes", "CloseReason", "Observer", "PartitionContext"),
     "penstock.processor.processor": ("Processor",),
-    "penstock.replica.replica": ("Replica",),
-    "penstock.replica.tailing": ("ReplicaStatus",),
-    "penstock.replica.targets": ("Target",),
-    "penstock.settings": ("Secret", "Settings"),
+    "penstock.consumer.mirror.replica": ("Replica",),
+    "penstock.consumer.mirror.tailing": ("ReplicaStatus",),
+    "penstock.consumer.mirror.targets": ("Target",),
+    "penstock.model.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
     "penstock.stream": ("Stream", "stream"),
-    "penstock.tail.message": ("Message",),
-    "penstock.tail.reader": ("TailReader",),
-    "penstock.version": ("__version__",),
+    "penstock.consumer.tail.message": ("Message",),
+    "penstock.consumer.tail.reader": ("TailReader",),
+    "penstock.model.version": ("__version__",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 

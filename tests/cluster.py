@@ -22,7 +22,7 @@ from typing import Self
 import psutil
 import pyspark
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.spark.session.launch import MODULES
 
 _HOME = Path(pyspark.__file__).resolve().parent

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.servers import Database, EmbeddedServer, Nats, Postgres, postgres_bin
 
 # An example is slow only when the machine is. Every run tries the same ones, unless

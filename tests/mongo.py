@@ -13,8 +13,8 @@ import pymongo
 from penstock.feeds import Following
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.page import Page
-from penstock.position import Bookmark
+from penstock.model.page import Page
+from penstock.model.position import Bookmark
 from tests.servers import Secantus
 
 REAL = os.environ.get("PENSTOCK_MONGODB_URL", "")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from penstock.position import PartitionId, Place, Position
+from penstock.model.position import PartitionId, Place, Position
 
 
 class Noted:

@@ -17,7 +17,6 @@ import dns.resolver
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.cosmos.failures import translating as cosmos
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
@@ -25,8 +24,9 @@ from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.postgres.failures import failure
 from penstock.leases.etcd import EtcdStore
 from penstock.leases.mongodb import MongoStore
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.position import Bookmark
 from penstock.nats.failures import error_of
-from penstock.position import Bookmark
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
 

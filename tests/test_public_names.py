@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import errors
+from penstock.model import errors
 
 MODULES = [
     module.name

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.errors import PenstockError, SettingsError
-from penstock.plugins import installed_by
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.process.plugins import installed_by
 
 # name -> (module:attribute, what `penstock --help` says)
 _COMMANDS = {

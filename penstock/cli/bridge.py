@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.run import log_format, serve
 from penstock.config import Pipeline, build_pipeline
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.ops.logs import Format
 
 _REQUIRED = ("PG_HOST", "PG_DB", "POSTGRES_BRIDGE_USER", "POSTGRES_BRIDGE_PASSWORD", "NATS_HOST")

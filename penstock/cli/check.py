@@ -16,10 +16,10 @@ from penstock.cli.preflight import check_host, check_machine
 from penstock.cli.run import state_option
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
-from penstock.errors import PenstockError
 from penstock.feeds import BoundsDocuments, ChecksBookmarks
-from penstock.finding import Finding, Level
-from penstock.position import Bookmarks, PartitionId
+from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, Level
+from penstock.model.position import Bookmarks, PartitionId
 from penstock.sinks import BoundsMessages
 from penstock.snapshots.check import check_snapshots
 

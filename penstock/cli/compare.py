@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from penstock.compare.comparison import Comparison, Report
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.errors import SettingsError
+from penstock.consumer.compare.comparison import Comparison, Report
+from penstock.consumer.mirror.fold import Fold
+from penstock.consumer.tail.reader import TailReader
 from penstock.feeds import Collection, ListsTables, ReadsCollections
-from penstock.replica.fold import Fold
-from penstock.settings import parse_duration
-from penstock.tail.reader import TailReader
+from penstock.model.errors import SettingsError
+from penstock.model.settings import parse_duration
 
 _SHOWN = 20
 

@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 
 from penstock.demo.sources import SOURCES
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 
 
 def _source(context: click.Context, option: click.Parameter, value: str) -> str:

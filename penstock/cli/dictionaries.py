@@ -9,9 +9,9 @@ import click
 
 from penstock.cli.listing import Rows, columns, print_list
 from penstock.config import load_pipeline
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
+from penstock.model.settings import parse_size
 from penstock.nats.connection import Connection
-from penstock.settings import parse_size
 from penstock.sinks.jetstream.dictionaries import DictionaryBucket, TableDictionary
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.training import Samples, samples, trained

@@ -9,9 +9,9 @@ from penstock.cli.files import load_deployment
 from penstock.cli.listing import Rows, columns, print_list
 from penstock.cli.run import state_option
 from penstock.config import Deployment
-from penstock.errors import SettingsError
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
+from penstock.model.errors import SettingsError
 
 
 @click.command("gaps")

@@ -8,11 +8,11 @@ from rich.live import Live
 from rich.text import Text
 
 from penstock.cli.nats_login import nats_login, settings_of
-from penstock.errors import SettingsError, Unavailable
-from penstock.processes import StopRequest, ending_at_signals
-from penstock.replica.bootstrap import Loading
-from penstock.replica.replica import Replica
-from penstock.replica.tailing import ReplicaStatus
+from penstock.consumer.mirror.bootstrap import Loading
+from penstock.consumer.mirror.replica import Replica
+from penstock.consumer.mirror.tailing import ReplicaStatus
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.process.processes import StopRequest, ending_at_signals
 
 _BAR = 20  # characters
 

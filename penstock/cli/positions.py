@@ -20,7 +20,7 @@ from penstock.cli.positions_owners import about_owner, age_text, owner_text
 from penstock.cli.positions_remaining import print_remaining
 from penstock.cli.run import state_option
 from penstock.config import Deployment
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 
 # Action -> the arguments after it, which are all needed.
 _ACTIONS: Mapping[str, tuple[str, ...]] = {

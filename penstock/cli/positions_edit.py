@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.cli.positions_owners import refuse_unless_ended, wait_for_owners
-from penstock.closing import Closes
 from penstock.config import Deployment, Pipeline
-from penstock.errors import LeaseLost, Malformed, SettingsError
 from penstock.leases import Lease, replace
 from penstock.leases.holder import TERM, instance_name, released
 from penstock.leases.kinds import Kind, verify_kind
 from penstock.leases.open import open_store
-from penstock.position import Bookmark
+from penstock.model.errors import LeaseLost, Malformed, SettingsError
+from penstock.model.position import Bookmark
+from penstock.process.closing import Closes
 from penstock.service.ownership import Ownership
 
 _POLL = 0.2  # seconds

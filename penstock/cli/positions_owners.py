@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import SettingsError
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import (
     SAVED,
@@ -16,6 +15,7 @@ from penstock.leases.holder import (
     terms,
 )
 from penstock.leases.owned import OwnedRows
+from penstock.model.errors import SettingsError
 
 _POLL = 0.5  # seconds
 

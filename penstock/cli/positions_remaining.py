@@ -14,7 +14,7 @@ from penstock.cli.ask_ops import ask_ops
 from penstock.cli.listing import columns
 from penstock.cli.positions_edit import StoredRow
 from penstock.config import Backend, Deployment
-from penstock.position import Bookmark, PartitionId
+from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.remaining import estimate
 
 _Rows = list[dict[str, Any]]

@@ -14,12 +14,12 @@ from typing import Any
 
 from penstock.cli.ask_ops import ask_ops
 from penstock.config import Deployment, Pipeline
-from penstock.errors import LeaseLost, PenstockError
 from penstock.feeds import KnowsReader, Polled
-from penstock.finding import Finding
 from penstock.leases import Lease
 from penstock.leases.kinds import NameCheck, verify_kind
 from penstock.leases.open import open_store
+from penstock.model.errors import LeaseLost, PenstockError
+from penstock.model.finding import Finding
 from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
 from penstock.sinks import HasSubjects, KeepsLeases

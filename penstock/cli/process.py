@@ -11,7 +11,7 @@ import click
 
 from penstock.cli.run import log_format, state_option
 from penstock.config import load_file, secrets_of
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.ops.logs import Format, configure
 from penstock.processor.observer import Observer
 from penstock.processor.settings import ProcessorFile

@@ -9,7 +9,7 @@ import click
 import structlog
 
 from penstock.config import Pipeline, load_pipeline, secrets_of
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.ops.logs import Format, configure
 
 # Set in the environment of a service that has started itself again.

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from penstock.cli.listing import columns
 from penstock.cli.run import state_option
 from penstock.config import Pipeline, load_pipeline
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.services import asked
+from penstock.nats.subjects import escape
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.subject import escape
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
 from penstock.snapshots.records import Records, RunRecord, is_id

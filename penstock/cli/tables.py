@@ -8,8 +8,8 @@ import click
 
 from penstock.cli.listing import Rows, columns, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import ListsTables
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.sinks import SetsAside
 
 

@@ -8,11 +8,11 @@ import click
 from rich.console import Console
 
 from penstock.cli.nats_login import nats_login, settings_of
-from penstock.errors import Malformed
-from penstock.tail.lines import json_line, line
-from penstock.tail.message import Message
-from penstock.tail.reader import TailReader
-from penstock.tail.start import parse_start
+from penstock.consumer.tail.lines import json_line, line
+from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import TailReader
+from penstock.consumer.tail.start import parse_start
+from penstock.model.errors import Malformed
 
 
 @click.command("tail")

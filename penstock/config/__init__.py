@@ -1,9 +1,10 @@
 """What the operator wrote, read strictly: the pipeline file, and flat Spark options.
 
 Every mistake is reported at once, with its place, and never with a secret's value. Feeds and sinks
-bring their own settings models; they are found by `type` through `penstock.plugins`.
+bring their own settings models; they are found by `type` through `penstock.process.plugins`.
 """
 
+from penstock.config.lease_settings import Sharing
 from penstock.config.load import build_pipeline, keys_of, load_file, load_pipeline, parse_pipeline
 from penstock.config.options import options_from_settings, settings_from_options
 from penstock.config.pipeline import (
@@ -18,7 +19,6 @@ from penstock.config.pipeline import (
     Transform,
 )
 from penstock.config.secrets import secrets_of
-from penstock.config.sharing import Sharing
 
 __all__ = [
     "Backend",

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from penstock.config.document import Document, parse
 from penstock.config.pipeline import Backend, Deployment, Pipeline, SinkChoice
 from penstock.config.problems import Path, Problem, blot, dotted, nearest, problems_of, refuse
-from penstock.errors import SettingsError
-from penstock.plugins import known, plugin
+from penstock.model.errors import SettingsError
+from penstock.process.plugins import known, plugin
 
 D = TypeVar("D", bound=Deployment)
 

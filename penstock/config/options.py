@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from penstock.config.problems import blot, dotted, nearest, problems_of, refuse
-from penstock.settings import Settings
+from penstock.model.settings import Settings
 
 S = TypeVar("S", bound=Settings)
 

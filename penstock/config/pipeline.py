@@ -18,10 +18,10 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.change import OnError
 from penstock.feeds import Feed, FeedPlugin
-from penstock.plugins import plugin
-from penstock.settings import Duration, Settings, Size, parse_duration
+from penstock.model.change import OnError
+from penstock.model.settings import Duration, Settings, Size, parse_duration
+from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 
 # Names become parts of event ids, subjects, file names and lease paths.

@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 
 Path = tuple[str | int, ...]
 

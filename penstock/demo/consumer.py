@@ -5,11 +5,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 
+from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import TailReader
 from penstock.demo.meter import Meter
 from penstock.demo.replica import DemoReplica
-from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
-from penstock.tail.message import Message
-from penstock.tail.reader import TailReader
+from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 
 
 class Consumer:

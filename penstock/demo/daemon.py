@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 _PORT_TAKEN = ("address already in use", "could not bind")
 # After a kill PostgreSQL's children run on for a moment, and hold the shared memory.

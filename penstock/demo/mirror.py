@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from penstock.compare.same import differing
+from penstock.consumer.compare.same import differing
+from penstock.consumer.mirror.replica import Replica
 from penstock.demo.ledger import Key
 from penstock.demo.verdict import TableRows
-from penstock.errors import PenstockError
-from penstock.replica.replica import Replica
+from penstock.model.errors import PenstockError
 
 
 class DemoMirror:

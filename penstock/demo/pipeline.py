@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from penstock.demo.programs import free_port
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 STREAM = "CDC"
 

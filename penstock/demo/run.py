@@ -23,7 +23,7 @@ from penstock.demo.screen import Scene, Screen
 from penstock.demo.sources import DemoSource, source
 from penstock.demo.verdict import Verdict, judge
 from penstock.demo.workload import Workload
-from penstock.errors import PenstockError, Unavailable
+from penstock.model.errors import PenstockError, Unavailable
 
 _START = 180.0  # seconds until the pipeline is ready
 _STALL = 30.0  # seconds without a new event after which draining gives up

@@ -14,9 +14,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from penstock.closing import Closes
-from penstock.tail.lines import line
-from penstock.tail.message import Message
+from penstock.consumer.tail.lines import line
+from penstock.consumer.tail.message import Message
+from penstock.process.closing import Closes
 
 PHASES = ("setting up", "starting Spark", "streaming", "draining", "mirroring", "verdict")
 _SPARKS = "▁▂▃▄▅▆▇█"

@@ -7,9 +7,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Self
 
-from penstock.closing import Closes
 from penstock.demo.daemon import Daemon, PortTaken
 from penstock.demo.programs import free_port
+from penstock.process.closing import Closes
 
 _ATTEMPTS = 5
 

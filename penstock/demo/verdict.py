@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.compare.same import differing
+from penstock.consumer.compare.same import differing
 from penstock.demo.ledger import Key, Ledger, Written
 from penstock.demo.replica import DemoReplica, Received
-from penstock.position import Place
+from penstock.model.position import Place
 
 # A table's rows by key, as PostgreSQL answers.
 TableRows = Mapping[Key, Mapping[str, Any]]

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from penstock.demo.ledger import Ledger
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 
 class Writer(Protocol):

@@ -10,8 +10,6 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from penstock.change import Images, OnError
-from penstock.errors import PositionLost
 from penstock.feeds.abilities import (
     WHOLE_TABLE,
     AnnouncesSchemas,
@@ -36,10 +34,12 @@ from penstock.feeds.abilities import (
     TableSnapshot,
     TakesSnapshots,
 )
-from penstock.finding import Finding
-from penstock.page import Decoder, Page
-from penstock.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
-from penstock.settings import Settings
+from penstock.model.change import Images, OnError
+from penstock.model.errors import PositionLost
+from penstock.model.finding import Finding
+from penstock.model.page import Decoder, Page
+from penstock.model.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
+from penstock.model.settings import Settings
 
 __all__ = [
     "WHOLE_TABLE",

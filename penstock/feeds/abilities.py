@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from penstock.change import OnError
-from penstock.finding import Finding
-from penstock.page import Page
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.table_schema import TableSchema
+from penstock.model.change import OnError
+from penstock.model.finding import Finding
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.table_schema import TableSchema
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@ says so, wherever the bookmark goes (into a task, into the store), until a gap i
 """
 
 from penstock.feeds import Gap, GapPolicy, HistoryLost
-from penstock.position import Bookmark
+from penstock.model.position import Bookmark
 
 # The cause of the gap.
 LINEAGE_BROKEN = "lineage_broken"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from penstock.errors import LeaseLost
+from penstock.model.errors import LeaseLost
 
 __all__ = ["Lease", "LeaseStore", "changed", "replace"]
 

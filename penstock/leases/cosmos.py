@@ -27,9 +27,9 @@ from azure.cosmos.exceptions import (
     CosmosResourceNotFoundError,
 )
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease, changed
 from penstock.leases.encoding import fields_of, lease_of
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 
 _HINT = (
     "write cosmos://:KEY@ACCOUNT.documents.azure.com:443/DATABASE/CONTAINER, KEY percent-encoded"

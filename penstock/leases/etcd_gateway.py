@@ -17,7 +17,7 @@ import orjson
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from penstock.errors import (
+from penstock.model.errors import (
     Malformed,
     PenstockError,
     SettingsError,

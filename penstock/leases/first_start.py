@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.errors import Malformed
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import LeaseHolder
 from penstock.leases.owned import OwnedRows
-from penstock.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
+from penstock.model.errors import Malformed
+from penstock.model.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
 
 # Seconds. A host that was frozen for so long may ask the source again: the first answer counts.
 TERM = 60.0

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.errors import LeaseLost, Malformed
 from penstock.leases import Lease, LeaseStore
-from penstock.position import Bookmarks, PartitionId, Place
+from penstock.model.errors import LeaseLost, Malformed
+from penstock.model.position import Bookmarks, PartitionId, Place
 
 GapRow = dict[str, Any]
 

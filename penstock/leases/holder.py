@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from penstock.errors import PenstockError
 from penstock.leases import Lease
 from penstock.leases.encoding import properties_of
 from penstock.leases.owned import NONCE, OwnedRows
-from penstock.processes import elapsed, is_alive, machine
+from penstock.model.errors import PenstockError
+from penstock.process.processes import elapsed, is_alive, machine
 
 # Seconds.
 RENEW = 1.0

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from penstock.errors import SettingsError
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import KIND, LeaseHolder
 from penstock.leases.owned import OwnedRows
+from penstock.model.errors import SettingsError
 
 Kind = Literal["pipeline", "processor"]
 

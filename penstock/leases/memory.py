@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import count
 from threading import Lock
 
-from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease, changed
+from penstock.model.errors import LeaseLost, SettingsError
 
 
 class MemoryStore:

@@ -21,9 +21,9 @@ from pymongo import MongoClient, ReadPreference, UpdateOne, WriteConcern, errors
 from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable, is_caused_by
 from penstock.leases import Lease, changed
 from penstock.leases.encoding import number_of, properties_of, text_of
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable, is_caused_by
 
 _Json = dict[str, Any]
 

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from penstock.errors import LeaseLost, PenstockError, SettingsError
 from penstock.leases import Lease, changed, encoding
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from penstock.errors import SettingsError
 from penstock.leases import LeaseStore
-from penstock.plugins import known, plugin
+from penstock.model.errors import SettingsError
+from penstock.process.plugins import known, plugin
 
 
 def open_store(url: str) -> LeaseStore:

@@ -12,8 +12,8 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, LeaseStore
+from penstock.model.errors import LeaseLost, Unavailable
 
 # Writes of a row that others change all the time, before it is left for later.
 _TRIES = 5

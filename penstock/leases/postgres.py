@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.leases.rows import RowStore, Statements, Work
+from penstock.model.errors import SettingsError, Unavailable
 
 # Read committed: a swap that waited for another one finds the row changed, and fails alone.
 _OPTIONS = (

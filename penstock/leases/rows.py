@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from penstock.errors import LeaseLost
 from penstock.leases import Lease, changed
 from penstock.leases.encoding import number_of, packed, unpacked
+from penstock.model.errors import LeaseLost
 
 # Statements, each with its values.
 Work = Sequence[tuple[str, Mapping[str, Any]]]

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.backoff import delays
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.leases.rows import RowStore, Statements, Work
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.process.backoff import delays
 
 _BUSY_SECONDS = 5.0
 

@@ -1,4 +1,4 @@
-/* A page's changes as one Arrow record batch of `penstock.change.schema`, column by column, handed
+/* A page's changes as one Arrow record batch of `penstock.model.change.schema`, column by column, handed
  * over through the C data interface: nothing is copied, and its consumer frees it. */
 #include <stdatomic.h>
 #include <stdio.h>

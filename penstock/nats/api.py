@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Malformed, PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.errors import Malformed, PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, headers_of, status_of
 

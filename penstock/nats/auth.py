@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.nats.settings import NatsSettings
 
 _BLOCK = re.compile(r"-----BEGIN [^-]+-----\s*(\S+)\s*------END [^-]+------")

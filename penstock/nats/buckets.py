@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import PullConsumer

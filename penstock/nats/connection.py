@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.nats import protocol
 from penstock.nats.auth import Address, addresses, identify
 from penstock.nats.dial import dial

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, headers_of, pub, status_of

@@ -3,7 +3,7 @@
 import socket
 import ssl
 
-from penstock.errors import Malformed, SettingsError, Unavailable
+from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.nats.auth import Address
 from penstock.nats.protocol import Info, Parser
 from penstock.nats.settings import NatsSettings

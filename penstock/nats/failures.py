@@ -1,6 +1,6 @@
 """What a server's refusal, or the loss of a connection, means for us."""
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 
 _REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 
 PING = b"PING\r\n"
 PONG = b"PONG\r\n"

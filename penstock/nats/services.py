@@ -5,7 +5,7 @@ Who asks uses `Connection.request`; `asked` raises Unavailable when nobody liste
 
 from collections.abc import Callable
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, hpub, status_of
 from penstock.nats.subjects import covers

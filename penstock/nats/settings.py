@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from penstock.settings import Duration, Secret, Settings
+from penstock.model.settings import Duration, Secret, Settings
 
 
 class NatsSettings(Settings):

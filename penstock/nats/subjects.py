@@ -1,4 +1,30 @@
-"""Subjects with wildcards: which ones a pattern stands for."""
+"""Subjects: names in their tokens, and which ones a pattern with wildcards stands for.
+
+Escaping is per name and reversible: a character that NATS forbids in a token, and `%` itself,
+becomes `%XX` for each byte of its UTF-8; an empty or absent name becomes `%00`, which no name that
+a database accepts is escaped to.
+"""
+
+import re
+
+# White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.
+FORBIDDEN = re.compile(r"[\s\x00-\x20\x7f-\xa0.*>%]")
+_ESCAPED = re.compile(r"((?:%[0-9A-F]{2})+)")
+_EMPTY = "%00"
+
+
+def escape(name: str | None) -> str:
+    """A name as (a part of) one subject token."""
+    if not name:
+        return _EMPTY
+    return FORBIDDEN.sub(lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), name)
+
+
+def unescape(token: str) -> str:
+    """The inverse of `escape`; an absent name comes back as an empty one."""
+    if token == _EMPTY:
+        return ""
+    return _ESCAPED.sub(lambda m: bytes.fromhex(m[1].replace("%", "")).decode(), token)
 
 
 def covers(pattern: str, subject: str) -> bool:

@@ -4,7 +4,7 @@ to be the last."""
 from collections.abc import Callable
 from typing import TypeVar
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.api import ApiError, error_of
 
 T = TypeVar("T")

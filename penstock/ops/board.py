@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import orjson
 
-from penstock.closing import Closes
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.ops.reporter import LIMIT, ROWS, EntryKind, Reporter
+from penstock.process.closing import Closes
 
 # Fields that are counts of the process that reports them, from 0; the board shows the sum over all
 # processes, so a total does not fall when a worker is replaced.

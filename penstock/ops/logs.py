@@ -13,8 +13,8 @@ from typing import Any, Literal, Self, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from penstock.closing import Closes
 from penstock.ops.status import Status
+from penstock.process.closing import Closes
 
 Format = Literal["logfmt", "json", "console"]
 

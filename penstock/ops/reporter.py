@@ -20,8 +20,8 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from penstock.backoff import delays
-from penstock.connections import connect
+from penstock.process.backoff import delays
+from penstock.process.connections import connect
 
 EntryKind = Literal[
     "pipeline",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
 from penstock.ops.status import Status
 

@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl, urlsplit
 import orjson
 import structlog
 
-from penstock.closing import Closes
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.ops.respond import Response
+from penstock.process.closing import Closes
 
 # (method, path, query, origin) -> what to send.
 Answer = Callable[[str, str, Mapping[str, str], str | None], Response]

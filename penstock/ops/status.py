@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from penstock.histograms import PREFIX, histograms
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
 from penstock.ops.partitions import SHOWN, PartitionStatus, health_of, shown
 from penstock.ops.readiness import readiness
 from penstock.ops.set_aside import LETTERS
 from penstock.ops.window import at_risk
+from penstock.process.histograms import PREFIX, histograms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.errors import LeaseLost, PenstockError, Rejected
-from penstock.position import PartitionId
+from penstock.model.errors import LeaseLost, PenstockError, Rejected
+from penstock.model.position import PartitionId
 from penstock.processor.observer import Changes, PartitionContext
 from penstock.processor.progress import STORE_ERRORS
 from penstock.processor.settings import Processing

@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.feeds import Feed, Gap, KnowsReader
-from penstock.position import Bookmark, PartitionId
-from penstock.reading.gap_log import GapLog
+from penstock.model.errors import LeaseLost, Unavailable
+from penstock.model.position import Bookmark, PartitionId
+from penstock.reading.gaps import GapLog
 from penstock.reading.host_leases import HostLeases
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock
 
-from penstock.errors import Unavailable
 from penstock.feeds import At, KnowsReader
-from penstock.position import PartitionId
+from penstock.model.errors import Unavailable
+from penstock.model.position import PartitionId
 from penstock.processor.observer import CloseReason
 from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWork
 from penstock.processor.turns import Taker, Turns

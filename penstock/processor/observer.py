@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import schema
 from penstock.feeds import RecordReader
-from penstock.page import Decoder, Page
-from penstock.position import PartitionId
+from penstock.model.change import schema
+from penstock.model.page import Decoder, Page
+from penstock.model.position import PartitionId
 
 
 class CloseReason(StrEnum):

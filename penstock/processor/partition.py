@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from penstock.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds import Feed, Gap, HistoryLost, RecordReader
-from penstock.page import Decoder, Page
-from penstock.position import Bookmark, PartitionId
+from penstock.model.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.page import Decoder, Page
+from penstock.model.position import Bookmark, PartitionId
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.progress import AGAIN, STORE_ERRORS, PartitionProgress
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
-from penstock.reservoir.reader import GapRecorder, PartitionReader, Step
+from penstock.reading.reader import GapRecorder, PartitionReader, Step
 
 # Seconds between two reads of a partition with a connection of its own that has nothing, while
 # threads have others to read.

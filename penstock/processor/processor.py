@@ -9,18 +9,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.change import OnError
-from penstock.closing import Closes
 from penstock.config.pipeline import is_name
 from penstock.config.problems import dotted, problems_of, refuse
-from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import At, Feed, KnowsReader, Polled
 from penstock.leases import LeaseStore
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
-from penstock.page import Page
-from penstock.position import PartitionId
-from penstock.processes import StopRequest, elapsed, ending_at_signals
+from penstock.model.change import OnError
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.page import Page
+from penstock.model.position import PartitionId
+from penstock.process.closing import Closes
+from penstock.process.processes import StopRequest, elapsed, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.gaps import LeasedGaps
 from penstock.processor.host import Host
@@ -29,8 +29,8 @@ from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
 from penstock.processor.store import EndingStore
 from penstock.reading.host_leases import HostLeases
+from penstock.reading.host_positions import SharedPositions
 from penstock.reading.rounds import LOOK
-from penstock.reading.shared import SharedPositions
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader
 

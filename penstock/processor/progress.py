@@ -6,11 +6,11 @@ What is saved is acknowledged at the source, and nothing else is.
 from collections.abc import Callable
 
 from penstock.config import Checkpoint
-from penstock.errors import LeaseLost, SettingsError, Unavailable
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
-from penstock.reservoir.reader import PartitionReader
+from penstock.reading.reader import PartitionReader
 
 # Seconds: after a save that failed; between two looks whether an idle source has moved on.
 AGAIN, IDLE = 1.0, 10.0

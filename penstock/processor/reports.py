@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.closing import Closes
+from penstock.model.position import Bookmarks
 from penstock.ops.board import Board
 from penstock.ops.partitions import DISCONNECTED, READING, WAITING, Row, summed, with_source
-from penstock.position import Bookmarks
+from penstock.process.closing import Closes
 from penstock.processor.partition import OwnedPartition
 from penstock.processor.processor import Processor
 from penstock.reading.remaining import EVERY, Remaining

@@ -5,11 +5,11 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from penstock.config import Backend, Checkpoint, Deployment, Sharing
+from penstock.config.lease_settings import Seconds
 from penstock.config.pipeline import Name, state_folder
-from penstock.config.sharing import Seconds
-from penstock.errors import SettingsError
 from penstock.leases.kinds import kind_of
 from penstock.leases.open import open_store
+from penstock.model.errors import SettingsError
 
 
 class Processing(Sharing):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, LeaseStore
+from penstock.model.errors import LeaseLost, Unavailable
 
 Answer = TypeVar("Answer")
 

@@ -1,4 +1,4 @@
-"""The read side, in the reader process (one a backend, on the driver's side): partitions are
-followed into bounded buffers, micro-batches are planned, bookmarks are saved and acknowledged, and
-pages are handed to tasks. No pyspark.
+"""How the partitions of a feed are read, whoever owns them: the Spark pipeline, the iterator, the
+Processor. A reader for each partition, bounded buffers, the roster of partitions, leases on them,
+and their positions, which are saved before they are acknowledged.
 """

@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.model.errors import PenstockError, Unavailable
+from penstock.model.table_schema import TableName, TableSchema
 from penstock.sinks import SchemaStore
-from penstock.table_schema import TableName, TableSchema
 
 _AGAIN = 60.0  # seconds after which a store that refused us is tried again
 

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
-from penstock.backoff import delays
 from penstock.config import Sharing
-from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.feeds import At, Feed
 from penstock.leases.first_start import FirstStart
 from penstock.leases.kinds import NameCheck
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.process.backoff import delays
 from penstock.reading.host_leases import HostLeases
+from penstock.reading.reader import BLOCKED
 from penstock.reading.roster import LOOKUP, Openings, Roster
-from penstock.reservoir.reader import BLOCKED
 
 # Seconds between two looks whether another host has begun.
 AGAIN = 1.0

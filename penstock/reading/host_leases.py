@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from penstock.config import Sharing
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease
 from penstock.leases.balance import balance
 from penstock.leases.holder import LeaseHolder, users_own
-from penstock.position import Bookmark, PartitionId
-from penstock.reading.shared import SharedPositions
+from penstock.model.errors import LeaseLost, Unavailable
+from penstock.model.position import Bookmark, PartitionId
+from penstock.reading.host_positions import SharedPositions
 
 # Of a lease's properties: the batch that fails, and how often it has, over all hosts.
 FAILURES = "failures"

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from penstock.errors import Unavailable
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.errors import Unavailable
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.positions import Positions
 
 

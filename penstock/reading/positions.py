@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from penstock.config import Checkpoint
-from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.gaps import Gaps
 from penstock.leases.holder import KIND, SAVED, now_text
 from penstock.leases.kinds import Kind, verify_kind
 from penstock.leases.open import open_store
 from penstock.leases.owned import OwnedRows
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.errors import LeaseLost, Malformed, Unavailable
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 
 # Seconds without a `save` after which the rows are read again: it is called twice a second, so this
 # process was frozen, or its sink was away.

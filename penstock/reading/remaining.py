@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.closing import Closes
-from penstock.errors import PenstockError
 from penstock.feeds import EstimatesLag, Feed
-from penstock.position import Bookmarks, PartitionId
+from penstock.model.errors import PenstockError
+from penstock.model.position import Bookmarks, PartitionId
+from penstock.process.closing import Closes
 from penstock.reading.roster import superseded
 
 # Seconds between two rounds over all partitions.

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.backoff import delays
 from penstock.feeds import Feed, Lineage, Listing, ListsChildren
 from penstock.feeds.holes import LINEAGE_BROKEN, behind_hole, is_behind_hole
-from penstock.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.process.backoff import delays
 
 # Seconds between two look-ups while nothing ends.
 LOOKUP = 30.0

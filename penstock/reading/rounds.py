@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from penstock.config import Sharing
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
 
 # Seconds between two looks at what is asked for or lost.
 LOOK = 1.0

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.feeds import Gap
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.reading.gap_log import GapLog
+from penstock.model.errors import PenstockError
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.reading.gaps import GapLog
 
 log = logging.getLogger("penstock")
 

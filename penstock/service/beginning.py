@@ -10,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
-from penstock.backoff import delays
 from penstock.config import Backend, Pipeline
-from penstock.errors import LeaseLost, PenstockError, Unavailable
+from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 from penstock.ops.board import Board
 from penstock.ops.poisoned import post_tables
+from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import SetsAside, Sink

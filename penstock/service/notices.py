@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from penstock.backoff import delays
 from penstock.config import Pipeline
-from penstock.errors import PenstockError
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
+from penstock.model.errors import PenstockError
 from penstock.ops.board import Board, rows_of
+from penstock.process.backoff import delays
 from penstock.sinks import Announces
 
 log = structlog.get_logger("penstock")

@@ -8,10 +8,10 @@ from typing import Self
 
 import structlog
 
-from penstock.closing import Closes
 from penstock.config import Deployment
-from penstock.errors import SettingsError
-from penstock.handover.run_folder import BOARD
+from penstock.microbatch.run_folder import BOARD
+from penstock.model.errors import SettingsError
+from penstock.model.version import __version__
 from penstock.ops.board import Board
 from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
@@ -20,7 +20,7 @@ from penstock.ops.partitions import SHOWN
 from penstock.ops.respond import Response, StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
-from penstock.version import __version__
+from penstock.process.closing import Closes
 
 log = structlog.get_logger("penstock")
 

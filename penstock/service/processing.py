@@ -7,11 +7,11 @@ from pathlib import Path
 
 import structlog
 
-from penstock.backoff import delays
-from penstock.errors import Unavailable
 from penstock.leases.open import open_store
+from penstock.model.errors import Unavailable
 from penstock.ops.metrics import no_more_metrics
-from penstock.processes import StopRequest, ending_at_signals
+from penstock.process.backoff import delays
+from penstock.process.processes import StopRequest, ending_at_signals
 from penstock.processor.observer import Observer
 from penstock.processor.processor import Processor
 from penstock.processor.reports import ProcessorReports

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from penstock.leases.gaps import GapRow, Gaps, losses
-from penstock.snapshots.catalog import Known
+from penstock.model.table_schema import TableName
+from penstock.snapshots.followed_tables import Known
 from penstock.snapshots.records import RunRecord
-from penstock.table_schema import TableName
 
 _LOOK = 5.0  # seconds between two looks
 _AGAIN = 60.0  # seconds after which a table whose run failed is asked for again

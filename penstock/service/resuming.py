@@ -10,7 +10,7 @@ import structlog
 
 from penstock.config import Backend
 from penstock.feeds import Feed, MovesBookmarks, Polled
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
 

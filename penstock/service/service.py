@@ -15,14 +15,14 @@ from pathlib import Path
 import structlog
 
 from penstock.config import Pipeline
-from penstock.errors import LeaseLost
-from penstock.handover.run_folder import STOP, run_folder, write_owner
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
+from penstock.microbatch.run_folder import STOP, run_folder, write_owner
+from penstock.model.errors import LeaseLost
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.respond import StreamInfo
-from penstock.processes import ending_at_signals
+from penstock.process.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
 from penstock.service.ownership import Ownership

@@ -13,27 +13,27 @@ from typing import Any
 import orjson
 import structlog
 
-from penstock.backoff import delays
-from penstock.closing import Closes
 from penstock.config import Pipeline
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds import OrdersNoPartitions
 from penstock.leases.gaps import GapRow, losses, unpublished
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.position import Bookmarks
+from penstock.model.table_schema import TableName
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
-from penstock.position import Bookmarks
+from penstock.nats.subjects import unescape
+from penstock.process.backoff import delays
+from penstock.process.closing import Closes
 from penstock.reading.positions import Positions
 from penstock.service.resnapshots import Resnapshots
 from penstock.service.tables import FollowedTables
 from penstock.sinks import SetsAside
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.subject import unescape
-from penstock.snapshots.catalog import Known, sources
 from penstock.snapshots.desk import Desk, answer
+from penstock.snapshots.followed_tables import Known, sources
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
 from penstock.snapshots.statements import RowTransform
-from penstock.table_schema import TableName
 
 SUBJECTS = "snapshot.>"
 _TICK = 0.3  # seconds

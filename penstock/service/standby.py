@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from penstock.backoff import delays
 from penstock.config import Pipeline
-from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import Holder, KnowsReader
+from penstock.model.errors import PenstockError, Unavailable
+from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.writer_lease import WriterLease

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import structlog
 
 from penstock.config import Pipeline
-from penstock.errors import Unavailable
+from penstock.microbatch.task import UNKNOWN_TYPES
+from penstock.model.errors import Unavailable
 from penstock.ops.announce import Announcer, log_all
 from penstock.ops.board import Board, Snapshot
 from penstock.ops.set_aside import set_aside
@@ -18,7 +19,6 @@ from penstock.ops.source_connections import SourceConnections
 from penstock.service.beginning import Beginnings
 from penstock.service.notices import Notices
 from penstock.spark.queries.supervised import Supervised
-from penstock.tasks.task import UNKNOWN_TYPES
 
 # Seconds.
 GRACE = 30.0

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import structlog
 
-from penstock.closing import Closes
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
+from penstock.model.table_schema import TableName
+from penstock.process.closing import Closes
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.snapshots.catalog import Known, SnapshotSource, tables_of
-from penstock.table_schema import TableName
+from penstock.snapshots.followed_tables import Known, SnapshotSource, tables_of
 
 _LOOK = 30.0  # seconds between two looks at the tables
 _AGAIN = 60.0  # seconds after which a bucket that did not take a schema is tried again

@@ -10,8 +10,8 @@ from dataclasses import replace
 import structlog
 
 from penstock.config import Pipeline
-from penstock.errors import LeaseLost, SettingsError
 from penstock.feeds import KnowsReader
+from penstock.model.errors import LeaseLost, SettingsError
 from penstock.service.ownership import Owner, Ownership
 from penstock.sinks import KeepsLeases
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.change import Images
-from penstock.finding import Finding
 from penstock.leases import LeaseStore
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Position
-from penstock.settings import Settings
-from penstock.table_schema import TableName, TableSchema
+from penstock.model.change import Images
+from penstock.model.finding import Finding
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Position
+from penstock.model.settings import Settings
+from penstock.model.table_schema import TableName, TableSchema
 
 if TYPE_CHECKING:
-    from penstock.tail.reader import TailReader
+    from penstock.consumer.tail.reader import TailReader
 
 # `Progress.report`, for parts of a sink that report and store nothing.
 Notify = Callable[[Mapping[str, Any]], None]

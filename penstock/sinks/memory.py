@@ -17,11 +17,11 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import IMAGES, images_of
-from penstock.errors import SettingsError
-from penstock.finding import Finding
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.settings import Settings
+from penstock.model.change import IMAGES, images_of
+from penstock.model.errors import SettingsError
+from penstock.model.finding import Finding
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.settings import Settings
 from penstock.sinks import Progress, Receipt, Record, SinkPlugin
 
 

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from penstock.change import OnError
-from penstock.errors import SettingsError
-from penstock.plugins import plugin
-from penstock.settings import Duration, Settings, Size
+from penstock.model.change import OnError
+from penstock.model.errors import SettingsError
+from penstock.model.settings import Duration, Settings, Size
+from penstock.process.plugins import plugin
 
 Encoding = Literal["msgpack", "json", "arrow"]
 Packing = Literal["change", "batch"]

@@ -1,16 +1,12 @@
-"""Subjects: the template, the escaping of names, and the wildcards of streams and shards.
-
-Escaping is per name and reversible: a character that NATS forbids in a token, and `%` itself,
-becomes `%XX` for each byte of its UTF-8; an empty or absent name becomes `%00`, which no name that
-a database accepts is escaped to.
-"""
+"""Templates of subjects, and the wildcards of streams and shards."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
+from penstock.nats.subjects import FORBIDDEN, escape
 
 FIELDS = (
     "backend", "tenant", "namespace", "collection", "operation", "source_partition", "partition",
@@ -20,25 +16,7 @@ _JOINTS = re.compile(r"\{(source_partition|partition)\}")
 # What distinguishes the writers of a stream: a shard fixes these and leaves the rest open.
 _OWNERS = frozenset({"backend", "source_partition"})
 
-# White space of any kind and control characters (C0, DEL, C1), and what NATS reads as syntax.
-_FORBIDDEN = re.compile(r"[\s\x00-\x20\x7f-\xa0.*>%]")
-_ESCAPED = re.compile(r"((?:%[0-9A-F]{2})+)")
 _FIELD = re.compile(r"\{([^{}]*)\}")
-_EMPTY = "%00"
-
-
-def escape(name: str | None) -> str:
-    """A name as (a part of) one subject token."""
-    if not name:
-        return _EMPTY
-    return _FORBIDDEN.sub(lambda m: "".join(f"%{byte:02X}" for byte in m[0].encode()), name)
-
-
-def unescape(token: str) -> str:
-    """The inverse of `escape`; an absent name comes back as an empty one."""
-    if token == _EMPTY:
-        return ""
-    return _ESCAPED.sub(lambda m: bytes.fromhex(m[1].replace("%", "")).decode(), token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +93,7 @@ def parse_template(text: str) -> Template:
         raise SettingsError(f"subject {text!r} has an unmatched brace", hint=f"fields: {known}")
     if any(not token for token in literal.split(".")):
         raise SettingsError(f"subject {text!r} has an empty token", hint="write cdc.{collection}")
-    if _FORBIDDEN.search(literal.replace(".", "").replace("%", "")):
+    if FORBIDDEN.search(literal.replace(".", "").replace("%", "")):
         raise SettingsError(
             f"subject {text!r} has white space or a wildcard",
             hint="only fields in braces vary: cdc.{collection}.{operation}",

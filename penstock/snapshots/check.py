@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from penstock.config import Pipeline
-from penstock.finding import Finding
+from penstock.model.finding import Finding
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.snapshots.catalog import sources
+from penstock.snapshots.followed_tables import sources
 from penstock.snapshots.init_stream import InitStream, problems
 from penstock.snapshots.retention import Kept
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import Images
+from penstock.model.change import Images
 from penstock.sinks.encoding.dialect import dialect
 
 ARROW = b"application/vnd.apache.arrow.stream"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.plugins import driver
+from penstock.process.plugins import driver
 from penstock.sinks.encoding.compression import CONTENT_ENCODING, DICTIONARY
 from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings

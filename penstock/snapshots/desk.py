@@ -14,11 +14,12 @@ from typing import Any
 import structlog
 
 from penstock.config import Pipeline
-from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.position import Bookmarks
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.position import Bookmarks
+from penstock.model.table_schema import TableName
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.snapshots.catalog import Known, resolve
+from penstock.snapshots.followed_tables import Known, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
 from penstock.snapshots.job import Cancelled, Job, RunProgress
@@ -28,7 +29,6 @@ from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
 from penstock.snapshots.statements import RowTransform
 from penstock.snapshots.totals import SnapshotTotals
-from penstock.table_schema import TableName
 
 log = structlog.get_logger("penstock")
 

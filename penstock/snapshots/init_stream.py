@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 import orjson
 import ormsgpack
 
-from penstock.backoff import delays
-from penstock.closing import Closes
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.table_schema import TableName
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from penstock.nats.subjects import escape
+from penstock.process.backoff import delays
+from penstock.process.closing import Closes
 from penstock.sinks.jetstream.stream import unfit
-from penstock.sinks.subject import escape
-from penstock.table_schema import TableName
 
 PREFIX = "init"
 MAX_AGE = 7 * 24 * 3600  # seconds

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from penstock.snapshots.catalog import Known
+from penstock.model.table_schema import TableName
+from penstock.snapshots.followed_tables import Known
 from penstock.snapshots.records import Records, RunRecord
-from penstock.table_schema import TableName
 
 _LOOK = 1.0  # seconds between two looks
 _AGAIN = 60.0  # seconds after which one that failed is tried again

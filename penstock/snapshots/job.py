@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.change import OnError
 from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, SelectsRows, TakesSnapshots
-from penstock.position import Bookmarks
-from penstock.table_schema import TableName
+from penstock.model.change import OnError
+from penstock.model.position import Bookmarks
+from penstock.model.table_schema import TableName
 
 
 class Cancelled(Exception):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.feeds import WHOLE_TABLE, RowSelection
+from penstock.model.table_schema import TableName, TableSchema
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.compression import ChunkCompression
@@ -13,7 +14,6 @@ from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, to
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.work import ChunkInfo, SnapshotPlan
 from penstock.snapshots.writing import VERSION
-from penstock.table_schema import TableName, TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from pydantic import Field, ValidationError
 
 from penstock.config import SnapshotSettings
 from penstock.config.problems import dotted, nearest, problems_of, refuse
-from penstock.errors import SettingsError
 from penstock.feeds import RowSelection, SelectsRows
-from penstock.settings import Settings, Size
-from penstock.snapshots.catalog import Known
+from penstock.model.errors import SettingsError
+from penstock.model.settings import Settings, Size
+from penstock.snapshots.followed_tables import Known
 
 
 class SnapshotOptions(Settings):

@@ -6,7 +6,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import structlog
 
-from penstock.change import images_of, unreadable
+from penstock.model.change import images_of, unreadable
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.dead_letter import error_letter

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import orjson
 
+from penstock.model.table_schema import TableName
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.snapshots.work import SnapshotPlan
-from penstock.table_schema import TableName
 
 BUCKET = "snapshots"
 KEPT = 7 * 24 * 3600.0  # seconds for which a record outlasts its run: as chunks do

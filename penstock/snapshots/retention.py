@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from penstock.errors import SettingsError
-from penstock.finding import Finding
+from penstock.model.errors import SettingsError
+from penstock.model.finding import Finding
 
 _NANOSECONDS = 10**9
 

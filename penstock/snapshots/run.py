@@ -16,10 +16,10 @@ from typing import Any
 
 import structlog
 
-from penstock.backoff import delays
 from penstock.config import SnapshotSettings
-from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.feeds import TableSnapshot
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.process.backoff import delays
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.chunks import ChunkForm, cut, images_for

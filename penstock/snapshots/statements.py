@@ -8,8 +8,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import Images, Operation
-from penstock.errors import Rejected, SettingsError
+from penstock.model.change import Images, Operation
+from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks.encoding.convert import Unconvertible, converted
 
 _NEEDED = "operation", "namespace", "collection", "key", "after"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 
 HEADER = "Penstock-Chunk"
 _FIELDS = "range", "first", "index", "rows", "lsn", "position", "last"  # of its value

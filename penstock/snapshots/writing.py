@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import Rejected
+from penstock.model.errors import Rejected
+from penstock.model.table_schema import TableName
 from penstock.snapshots.chunks import ChunkForm
 from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
@@ -23,7 +24,6 @@ from penstock.snapshots.work import (
     header_of,
     read_header,
 )
-from penstock.table_schema import TableName
 
 VERSION = b"1"  # of the bodies' format
 

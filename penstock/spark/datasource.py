@@ -23,22 +23,22 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.change import schema
-from penstock.handover.options import read_sink, read_source
-from penstock.handover.split import Split
-from penstock.handover.ticket import TICKETS, Ticket
-from penstock.reading.source import Source
-from penstock.sinks import Receipt
-from penstock.spark.quiet import end_quietly
-from penstock.tasks.late import Attempt
-from penstock.tasks.late.side_files import columns_of, stub_schema
-from penstock.tasks.task import (
+from penstock.microbatch.late import Attempt
+from penstock.microbatch.late.side_files import columns_of, stub_schema
+from penstock.microbatch.options import read_sink, read_source
+from penstock.microbatch.source import Source
+from penstock.microbatch.split import Split
+from penstock.microbatch.task import (
     commit_receipts,
     freeze_garbage,
     read_split,
     require_columns,
     write_changes,
 )
+from penstock.microbatch.ticket import TICKETS, Ticket
+from penstock.model.change import schema
+from penstock.sinks import Receipt
+from penstock.spark.quiet import end_quietly
 
 
 def register(spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from penstock.feeds import NativeRecord
-from penstock.position import PartitionId, Place
+from penstock.model.position import PartitionId, Place
 
 # A record, its number in the order of arrival, its partition.
 _Item = tuple[NativeRecord, int]

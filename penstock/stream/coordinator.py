@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from penstock.errors import (
+from penstock.feeds import Feed, Gap, NativeRecord, Polled, RecordReader
+from penstock.model.errors import (
     PenstockError,
     PositionLost,
     RecordsExpired,
     ShardIteratorExpired,
     Unavailable,
 )
-from penstock.feeds import Feed, Gap, NativeRecord, Polled, RecordReader
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.roster import Openings, Roster
-from penstock.reservoir.reader import PartitionReader, Step
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
 from penstock.stream.side_by_side import SideBySide

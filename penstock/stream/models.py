@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 
 # An image to an instance; null stays null.
 Convert = Callable[[Mapping[str, Any]], Any]

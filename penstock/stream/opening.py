@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.change import OnError
 from penstock.config.problems import blot, dotted, problems_of, refuse
-from penstock.errors import PenstockError, SettingsError
 from penstock.feeds import Feed, FeedPlugin, ListsTables
-from penstock.plugins import plugin
-from penstock.settings import Settings
+from penstock.model.change import OnError
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.settings import Settings
+from penstock.process.plugins import plugin
 from penstock.stream.coordinator import BUFFER
 from penstock.stream.models import table_of
 from penstock.stream.stream import Stream

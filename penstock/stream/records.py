@@ -11,10 +11,10 @@ from typing import Any
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import OnError, Operation
 from penstock.feeds import Feed, GivesRecords, NativeRecord, RecordReader
-from penstock.page import Page
-from penstock.position import Place
+from penstock.model.change import OnError, Operation
+from penstock.model.page import Page
+from penstock.model.position import Place
 
 # Any other operation is its own name in lower case.
 EVENT_TYPES: Mapping[str, str] = {

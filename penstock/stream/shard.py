@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from penstock.errors import PenstockError
 from penstock.feeds import NativeRecord, RecordReader
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.reservoir.reader import PartitionReader, Step
+from penstock.model.errors import PenstockError
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.reading.reader import PartitionReader, Step
 
 # Records that are decoded at a time: many that live at once cost the garbage collector.
 _SOME = 32

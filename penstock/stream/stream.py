@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from penstock.change import OnError
-from penstock.closing import Closes
-from penstock.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
 from penstock.feeds import At, Feed, Gap, NamesHistory
-from penstock.position import Bookmarks
+from penstock.model.change import OnError
+from penstock.model.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
+from penstock.model.position import Bookmarks
+from penstock.process.closing import Closes
 from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, converter

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import InvalidPosition, Malformed
 from penstock.feeds import At
-from penstock.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
+from penstock.model.errors import InvalidPosition, Malformed
+from penstock.model.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
 
 _VERSION = 1
 _WORDS: Mapping[str, At] = {"trim_horizon": "beginning", "latest": "now"}

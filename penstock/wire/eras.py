@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import Malformed
-from penstock.page import DecoderAround, Page
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.page import DecoderAround, Page
+from penstock.model.position import Place
 
 _ERA = re.compile(r"e(\d{4})-")
 _LAST_ERA = 9999

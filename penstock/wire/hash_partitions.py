@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.model.page import Decoder, DecoderAround, Page
 from penstock.native import library
-from penstock.page import Decoder, DecoderAround, Page
 
 MOST = 1024
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)

@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock import cli
 from penstock.cli.bridge import bridge_pipeline
 from penstock.config import Pipeline
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 
 ENVIRONMENT = {
     "PG_HOST": "db",

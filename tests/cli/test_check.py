@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.cli.check import _summary
-from penstock.errors import SettingsError
-from penstock.finding import Finding, Level
+from penstock.model.errors import SettingsError
+from penstock.model.finding import Finding, Level
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from penstock.cli.check import command
 from penstock.config import load_pipeline
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import Bookmark
+from penstock.model.position import Bookmark
 from penstock.reading.positions import Positions
 from tests.mongo import mongodb, shop_on
 

@@ -19,8 +19,8 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.config import load_pipeline
-from penstock.errors import Unavailable
 from penstock.feeds import Following
+from penstock.model.errors import Unavailable
 from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
 from tests.mongodb.history import History

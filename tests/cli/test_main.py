@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import penstock
 from penstock import cli
-from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.plugins import installed_by
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.process.plugins import installed_by
 
 COMMANDS = list(cli.main.list_commands(click.Context(cli.main)))
 

@@ -11,15 +11,15 @@ from click.testing import CliRunner, Result
 from penstock.cli import main
 from penstock.cli.mirror import left, lines
 from penstock.cli.nats_login import settings_of
-from penstock.errors import Unavailable
+from penstock.consumer.mirror.bootstrap import Loading
+from penstock.consumer.mirror.mirrored import MirrorTable
+from penstock.consumer.mirror.replica import Replica
+from penstock.consumer.mirror.tailing import ReplicaStatus
+from penstock.model.errors import Unavailable
 from penstock.nats.settings import NatsSettings
-from penstock.replica.bootstrap import Loading
-from penstock.replica.mirrored import MirrorTable
-from penstock.replica.replica import Replica
-from penstock.replica.tailing import ReplicaStatus
+from tests.consumer.mirror.conftest import world_of
+from tests.consumer.mirror.world import World, same, sqlite_rows
 from tests.nats.test_connection import key
-from tests.replica.conftest import world_of
-from tests.replica.world import World, same, sqlite_rows
 from tests.servers import Database, Nats
 
 __all__ = ["world_of"]

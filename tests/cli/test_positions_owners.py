@@ -16,12 +16,12 @@ from click.testing import CliRunner, Result
 
 from penstock import Observer, Processor, cli
 from penstock.cli.positions_owners import age, age_text, wait_for_owners
-from penstock.errors import SettingsError
 from penstock.leases import Lease, replace
 from penstock.leases.holder import TERM
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
-from penstock.processes import machine
+from penstock.model.errors import SettingsError
+from penstock.process.processes import machine
 from penstock.processor.observer import Changes, PartitionContext
 
 PLACE = json.dumps({"place": "0A:0", "mark": {}})

@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock import cli
-from penstock.errors import Unavailable
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import Lease
 from penstock.leases.sqlite import SqliteStore
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark, PartitionId
 from penstock.ops.board import Board
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
-from penstock.position import Bookmark, PartitionId
 
 MEMORY = "{name: m, type: memory, changes: 100, unit: 1, partitions: 3}"
 GROWN = MemoryFeedSettings(partitions=1, generations=1, changes=100)

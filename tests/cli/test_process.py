@@ -15,7 +15,7 @@ import pytest
 
 from penstock.cli.process import observer_of
 from penstock.config import load_file
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.processor.settings import ProcessorFile
 
 OBSERVERS = """\

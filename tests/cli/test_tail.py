@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from nats.js.api import StreamConfig
 
 from penstock.cli import main
-from penstock.tail.reader import TailReader
+from penstock.consumer.tail.reader import TailReader
 from tests.servers import Nats, free_port
 
 pytestmark = pytest.mark.live

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.plugins import plugin
+from penstock.process.plugins import plugin
 
 CODE = """
 from pydantic import field_validator
 
 from penstock.feeds import FeedPlugin
-from penstock.settings import Duration, Secret, Settings, Size
+from penstock.model.settings import Duration, Secret, Settings, Size
 from penstock.sinks import SinkPlugin
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.config import Pipeline, load_pipeline, parse_pipeline
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 
 # The example of the manual, with our own plug-ins.
 FILE = """\

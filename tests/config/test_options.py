@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from penstock.config import options_from_settings, settings_from_options
-from penstock.errors import SettingsError
-from penstock.settings import Duration, Secret, Settings, Size
+from penstock.model.errors import SettingsError
+from penstock.model.settings import Duration, Secret, Settings, Size
 
 
 class Batch(Settings):

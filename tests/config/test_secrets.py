@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.config import parse_pipeline, secrets_of
-from penstock.settings import Secret, Settings
+from penstock.model.settings import Secret, Settings
 
 
 class Inner(Settings):

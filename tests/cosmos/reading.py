@@ -6,8 +6,8 @@ from urllib.parse import quote
 
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.cosmos.following import CosmosFollowing
-from penstock.page import Page
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from tests.cosmos.server import CosmosServer
 
 

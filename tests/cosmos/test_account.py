@@ -16,8 +16,8 @@ from azure.cosmos import CosmosClient, PartitionKey
 
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.cosmos.client import credential_of
-from penstock.page import Page
-from penstock.position import Bookmark, Bookmarks
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks
 from tests.cosmos.reading import rows_of
 
 URL = os.environ.get("PENSTOCK_COSMOS_URL", "")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from penstock.consumer.tail.message import Message
 from penstock.demo.replica import DemoReplica
-from penstock.tail.message import Message
 
 OLD = {"id": 1, "name": "a", "notes": "long"}
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
+from penstock.consumer.tail.message import Message
 from penstock.demo.screen import PHASES, Scene, Screen, draw, summary
-from penstock.tail.message import Message
 
 MESSAGE = Message(
     sequence=1,

@@ -13,7 +13,7 @@ import pymongo
 import pytest
 
 from penstock.demo.programs import reachable
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.servers import Database, Moto, Nats, Postgres, Secantus, free_port, postgres_bin
 
 

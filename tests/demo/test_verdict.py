@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from penstock.consumer.tail.message import Message
 from penstock.demo.ledger import Key, Ledger, Written
 from penstock.demo.replica import DemoReplica
 from penstock.demo.verdict import Verdict, judge
-from penstock.tail.message import Message
 
 KEYS = {"users": ("id",), "carts": ("id",)}
 INSERT, UPDATE, DELETE, TRUNCATE = "INSERT", "UPDATE", "DELETE", "TRUNCATE"

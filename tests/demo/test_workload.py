@@ -12,7 +12,7 @@ from penstock.demo.sources.postgres import shop
 from penstock.demo.sources.postgres.actions import ACTIONS, Shop, abandon
 from penstock.demo.sources.postgres.writer import PostgresWriter
 from penstock.demo.workload import Workload
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.servers import Database
 
 OPERATIONS = {b"I": "INSERT", b"U": "UPDATE", b"D": "DELETE", b"T": "TRUNCATE"}

@@ -8,16 +8,16 @@ import ormsgpack
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Malformed, SettingsError
+from penstock.consumer.tail.bodies import changes_of
+from penstock.model.errors import Malformed, SettingsError
 from penstock.nats.protocol import headers_of
-from penstock.plugins import plugin
+from penstock.process.plugins import plugin
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.subject import parse_template
-from penstock.tail.bodies import changes_of
 from tests.docs.pages import DOCS, blocks, section
 from tests.sinks.conftest import batch_of
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.change import ERROR
 from penstock.config import parse_pipeline
-from penstock.errors import SettingsError
+from penstock.consumer.tail.reader import TailReader
 from penstock.leases import Lease
+from penstock.model.change import ERROR
+from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.tail.reader import TailReader
 from tests.docs.pages import DOCS, blocks
 from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch, batch_of

@@ -12,8 +12,8 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds import Feed
 from penstock.leases import Lease
 from penstock.leases.open import open_store
-from penstock.plugins import plugin
-from penstock.position import PartitionId
+from penstock.model.position import PartitionId
+from penstock.process.plugins import plugin
 from tests.docs.pages import DOCS, blocks, section, statements
 from tests.servers import Database, Postgres
 

@@ -11,9 +11,9 @@ import pytest
 from psycopg import postgres
 from pydantic import ValidationError
 
-from penstock.change import schema
+from penstock.model.change import schema
 from penstock.nats.protocol import headers_of
-from penstock.plugins import known
+from penstock.process.plugins import known
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
@@ -22,7 +22,7 @@ from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
 from penstock.wire.pgoutput.values import converter
-from penstock.wire.pgoutput.values.catalog import BUILT_IN
+from penstock.wire.pgoutput.values.type_catalog import BUILT_IN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "messages.md").read_text()
 TEMPLATE = parse_template("cdc.{collection}.{operation}")

@@ -27,8 +27,8 @@ from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS
 from penstock.ops.snapshot_metrics import SNAPSHOT_SERIES
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
-from penstock.plugins import known, plugin
-from penstock.reservoir.reader import REFUSED
+from penstock.process.plugins import known, plugin
+from penstock.reading.reader import REFUSED
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from penstock.errors import PositionLost, Unavailable
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.model.errors import PositionLost, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.reading import Reading
 

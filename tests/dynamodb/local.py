@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.servers import EmbeddedServer
 
 _OURS = Path(__file__).parents[2] / ".venv"

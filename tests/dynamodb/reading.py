@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 
 from penstock.feeds import Feed
-from penstock.position import Bookmark, PartitionId
-from penstock.reading.gap_log import GapLog
-from penstock.reading.planner import Planner, ReadLimits
+from penstock.microbatch.planner import Planner, ReadLimits
+from penstock.model.position import Bookmark, PartitionId
+from penstock.reading.gaps import GapLog
+from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
-from penstock.reservoir.reservoir import Reservoir
 
 
 class Reading:

@@ -19,9 +19,9 @@ import boto3
 import pytest
 
 import penstock
-from penstock.errors import RecordsExpired
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.dynamodb.client import client_of
+from penstock.model.errors import RecordsExpired
 from penstock.stream import Stream
 
 TABLE = os.environ.get("PENSTOCK_AWS_TABLE", "")

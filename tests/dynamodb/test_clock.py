@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from penstock.errors import RecordsExpired, Unavailable
 from penstock.feeds import HistoryLost, Lineage
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import EXPIRED, code_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, bookmarks_from_json
+from penstock.model.errors import RecordsExpired, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, bookmarks_from_json
 from penstock.stream import Stream
 from tests.dynamodb.local import ROLLS, DynamodbLocal, Table
 from tests.dynamodb.reading import Reading

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.servers import Moto
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidStream, RecordsExpired
 from penstock.feeds import Gap
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.client import account_of
-from penstock.position import Bookmark, PartitionId
-from penstock.reservoir.reader import PartitionReader
+from penstock.model.errors import InvalidStream, RecordsExpired
+from penstock.model.position import Bookmark, PartitionId
+from penstock.reading.reader import PartitionReader
 from penstock.stream import Stream
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb import consumers

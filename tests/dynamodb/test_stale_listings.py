@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PositionLost
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.position import Bookmark, PartitionId
+from penstock.model.errors import PositionLost
+from penstock.model.position import Bookmark, PartitionId
 from tests.dynamodb.reading import Reading
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream

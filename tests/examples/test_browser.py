@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.replica.conftest import world_of
-from tests.replica.world import World, until
+from tests.consumer.mirror.conftest import world_of
+from tests.consumer.mirror.world import World, until
 from tests.servers import Database, Nats, free_port
 
 __all__ = ["world_of"]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from examples.lines_feed import LinesFeed, LinesFeedSettings
-from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.page import Page
-from penstock.position import START, Bookmark, PartitionId, Place
+from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import START, Bookmark, PartitionId, Place
 from tests.docs.pages import DOCS, blocks
 from tests.pipeline.running import Run, eventually
 

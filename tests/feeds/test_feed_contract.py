@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import At, Feed, Following, Gap, GapPolicy, HistoryLost, TakesSnapshots
 from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.page import Page
-from penstock.position import (
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import (
     Bookmark,
     Bookmarks,
     PartitionId,
@@ -27,9 +27,9 @@ from penstock.position import (
     bookmarks_from_json,
     bookmarks_to_json,
 )
-from penstock.reading.gap_log import GapLog
-from penstock.reservoir.reader import PartitionReader
-from penstock.settings import Settings
+from penstock.model.settings import Settings
+from penstock.reading.gaps import GapLog
+from penstock.reading.reader import PartitionReader
 from penstock.wire.hash_partitions import hashing
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer

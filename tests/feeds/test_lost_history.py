@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import Feed, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.holes import behind_hole
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.reservoir.reader import BLOCKED, PartitionReader
+from penstock.model.errors import PositionLost, Unavailable
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.reading.reader import BLOCKED, PartitionReader
 from penstock.wire.dynamodb.records import place_of
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer

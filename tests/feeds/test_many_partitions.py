@@ -14,8 +14,8 @@ from penstock.feeds import Feed, Lineage
 from penstock.feeds.cosmos import CosmosFeed
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.page import Page
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import openings
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer

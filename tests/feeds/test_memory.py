@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.change import schema
-from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import EstimatesLag, HistoryLost
 from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings, place_of
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.settings import Settings
+from penstock.model.change import schema
+from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.settings import Settings
 
 
 def _feed(**settings: object) -> MemoryFeed:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pymongo
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.servers import Etcd, Secantus, etcd_program
 
 

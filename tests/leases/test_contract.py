@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from examples.file_store import FileStore
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.cosmos import CosmosStore
 from penstock.leases.etcd import EtcdStore
@@ -23,8 +22,9 @@ from penstock.leases.nats import NatsStore
 from penstock.leases.owned import OwnedRows
 from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
-from penstock.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.shared import SharedPositions
+from penstock.model.errors import LeaseLost, Unavailable
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.reading.host_positions import SharedPositions
 from tests.cosmos.reading import store_url as cosmos_url
 from tests.cosmos.server import CosmosServer
 from tests.servers import Database, Etcd, Nats

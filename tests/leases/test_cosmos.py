@@ -9,9 +9,9 @@ import pytest
 from azure.core.utils import CaseInsensitiveDict
 from azure.cosmos import ContainerProxy
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.leases import Lease
 from penstock.leases.cosmos import CosmosStore, parts_of_cosmos
+from penstock.model.errors import SettingsError, Unavailable
 from tests.cosmos.reading import store_url
 from tests.cosmos.server import CosmosServer
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.etcd import EtcdStore
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway
 from penstock.leases.open import open_store
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from tests.chaos.proxy import Proxy, Weather
 from tests.servers import Etcd, free_port
 

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.first_start import TERM, FirstStart
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.shared import SharedPositions
+from penstock.model.errors import LeaseLost, Malformed, Unavailable
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.host_positions import SharedPositions
 
 
 class Clock:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LeaseLost, Malformed
 from penstock.leases import Lease
 from penstock.leases.gaps import Gaps, gap_id
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
+from penstock.model.errors import LeaseLost, Malformed
 
 GAP = {
     "id": "1", "cause": "slot_missing", "from": "0A:1", "to": "", "policy": "fail",

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.holder import RENEW, TERM, LeaseHolder, instance_name
 from penstock.leases.memory import MemoryStore
 from penstock.leases.owned import OwnedRows
+from penstock.model.errors import LeaseLost, Unavailable
 
 NAMES = [f"shop/p{number:03}" for number in range(1000)]
 

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from penstock.errors import LeaseLost, PenstockError, Unavailable
 from penstock.leases import Lease
 from penstock.leases.holder import RENEW, TERM, LeaseHolder
 from penstock.leases.memory import MemoryStore
 from penstock.leases.owned import OwnedRows
+from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 
 
 class Host:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pymongo import MongoClient
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.mongodb import MongoStore
 from penstock.leases.open import open_store
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from tests.servers import Secantus
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
 from penstock.leases.nats import NatsStore
 from penstock.leases.open import open_store
+from penstock.model.errors import LeaseLost, SettingsError
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live

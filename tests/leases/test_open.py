@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.errors import SettingsError
 from penstock.leases.memory import MemoryStore
 from penstock.leases.open import open_store
 from penstock.leases.sqlite import SqliteStore
-from penstock.plugins import plugin
+from penstock.model.errors import SettingsError
+from penstock.process.plugins import plugin
 from tests.docs.pages import DOCS, blocks
 
 

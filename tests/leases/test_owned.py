@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.memory import MemoryStore
 from penstock.leases.owned import OwnedRows
+from penstock.model.errors import LeaseLost, Unavailable
 
 NAMES = ["s/a", "s/b"]
 

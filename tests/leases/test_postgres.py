@@ -8,10 +8,10 @@ from random import Random
 import psycopg
 import pytest
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.open import open_store
 from penstock.leases.postgres import PostgresStore
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live

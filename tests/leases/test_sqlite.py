@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 
 RACE = """
 import sys
-from penstock.errors import LeaseLost
+from penstock.model.errors import LeaseLost
 from penstock.leases import Lease, replace
 from penstock.leases import sqlite
 sqlite._BUSY_SECONDS = 60.0  # fifty commits of the other may take longer than a user would wait

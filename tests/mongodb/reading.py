@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.feeds import Gap
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.reservoir.reader import PartitionReader
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.reading.reader import PartitionReader
 from tests.mongodb.server import ScriptedMongod
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import nats as nats_py
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from penstock.demo.programs import free_port
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses
 from penstock.nats.connection import Connection, version_of

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.nats.protocol import (
     Err,
     Event,

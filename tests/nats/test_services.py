@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder, asked

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.ops.board import Board, Entry
 from penstock.ops.reporter import Reporter
 

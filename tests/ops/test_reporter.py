@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.connections import Server
 from penstock.ops.board import Board
 from penstock.ops.reporter import Reporter
+from penstock.process.connections import Server
 
 
 @pytest.fixture

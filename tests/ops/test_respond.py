@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from penstock.cli.bridge_metrics import bridge_series
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.ops.health import Health
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS, Response, respond

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.ops.board import Board
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer

@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.cluster import Cluster
 from tests.pipeline.running import (
     SHORT_LIVED,

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import penstock
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.dynamodb.server import StreamsServer
 from tests.dynamodb.streams import Stream

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import PartitionId
+from penstock.model.position import PartitionId
 from tests.pipeline.running import Run, assert_none_is_left, count, eventually, messages, tree
 from tests.servers import Nats
 

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.errors import Malformed
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.model.errors import Malformed
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.pipeline.running import Run, document, eventually, messages, running, send, tree
 from tests.progress import Noted

@@ -13,14 +13,14 @@ import ormsgpack
 import psycopg
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.consumer.mirror.fold import Fold
+from penstock.model.errors import Unavailable
+from penstock.model.position import Place
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
-from penstock.position import Place
-from penstock.replica.fold import Fold
 from tests.pipeline.running import Run, document, eventually, messages, running, slot_of
 from tests.servers import Database, Nats
 from tests.slots import drop_slot

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import Unavailable
 from penstock.leases.open import open_store
+from penstock.model.errors import Unavailable
 from tests.pipeline.running import (
     Run,
     assert_none_is_left,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable
 from penstock.leases.open import open_store
+from penstock.model.errors import Unavailable
 from tests.pipeline.running import Run, count, document, eventually, messages, running
 from tests.servers import Database, Etcd, Nats, etcd_program
 

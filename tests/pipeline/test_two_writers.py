@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.feeds.memory import MemoryFeedSettings, place_of
-from penstock.position import PartitionId
+from penstock.model.position import PartitionId
 from tests.pipeline.running import Run, count, eventually, messages, running, send, tree
 from tests.pipeline.test_two_instances import java, published
 from tests.servers import Nats

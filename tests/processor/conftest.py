@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.servers import Etcd, etcd_program
 
 

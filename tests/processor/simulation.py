@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
+from penstock.model.errors import LeaseLost, Unavailable
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.processor import Processor
 

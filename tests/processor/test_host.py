@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import LeaseLost, Malformed, SettingsError, Unavailable
 from penstock.feeds import Gap, Holder
 from penstock.feeds.memory import MemoryFeed
 from penstock.leases import replace
 from penstock.leases.gaps import Gaps
 from penstock.leases.memory import MemoryStore
-from penstock.position import START, PartitionId
+from penstock.model.errors import LeaseLost, Malformed, SettingsError, Unavailable
+from penstock.model.position import START, PartitionId
 from penstock.processor.observer import Changes, CloseReason, PartitionContext
 from penstock.processor.partition import Abandoned
 from tests.processor.world import World, memory

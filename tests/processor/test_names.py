@@ -8,13 +8,13 @@ import pytest
 
 from penstock.cli.preflight import check_name
 from penstock.config import load_file, load_pipeline
-from penstock.errors import SettingsError
 from penstock.leases import Lease, replace
 from penstock.leases.sqlite import SqliteStore
-from penstock.position import Bookmark, PartitionId
+from penstock.model.errors import SettingsError
+from penstock.model.position import Bookmark, PartitionId
 from penstock.processor.settings import ProcessorFile
+from penstock.reading.host_positions import SharedPositions
 from penstock.reading.positions import Positions
-from penstock.reading.shared import SharedPositions
 from penstock.service.ownership import Ownership
 from tests.processor.world import Clock, World, memory
 from tests.reading.made import place

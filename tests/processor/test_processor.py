@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from penstock import Changes, CloseReason, Observer, PartitionContext, Processor, Rejected
-from penstock.errors import LeaseLost, SettingsError, Unavailable
 from penstock.feeds.memory import MemoryFeed
 from penstock.leases.memory import MemoryStore
-from penstock.processes import StopRequest
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
+from penstock.process.processes import StopRequest
 from tests.processor.world import memory
 from tests.reading.made import until
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError
-from penstock.position import START, PartitionId
+from penstock.model.errors import SettingsError
+from penstock.model.position import START, PartitionId
 from penstock.reading.positions import Positions
 from tests.processor.simulation import Simulation
 
@@ -20,7 +20,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulate]:
     made: list[Simulation] = []
 
     def simulated(seed: int, **keywords: Any) -> Simulation:
-        monkeypatch.setattr("penstock.backoff.Random", lambda: Random(seed))
+        monkeypatch.setattr("penstock.process.backoff.Random", lambda: Random(seed))
         made.append(Simulation(seed, **keywords))
         return made[-1]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, PartitionId, Place
-from penstock.reading.epochs import BufferedEpochs, Lengths
-from penstock.reading.gap_log import GapLog
-from penstock.reading.planner import Planner, ReadLimits
+from penstock.microbatch.epochs import BufferedEpochs, Lengths
+from penstock.microbatch.planner import Planner, ReadLimits
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
+from penstock.reading.reader import CONFIRMED, PartitionReader, Step
+from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
-from penstock.reservoir.reader import CONFIRMED, PartitionReader, Step
-from penstock.reservoir.reservoir import Reservoir
 
 P0, P1 = PartitionId("p0"), PartitionId("p1")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.table_schema import TableName, TableSchema
 from penstock.reading.announced import Announced
-from penstock.table_schema import TableName, TableSchema
 
 
 class Store:

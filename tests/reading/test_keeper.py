@@ -5,17 +5,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.feeds import Following, Gap
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.feeds.memory.places import bookmark_at
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.gap_log import GapLog
+from penstock.model.errors import LeaseLost, Unavailable
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.gaps import GapLog
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
-from penstock.reservoir.reservoir import Reservoir
+from penstock.reading.reservoir import Reservoir
 from tests.reading.made import P0, Clock, place, positions_of, until
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.feeds import Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.reader import PartitionReader
 from penstock.reading.roster import Roster
-from penstock.reservoir.reader import PartitionReader
 from tests.reading.made import Clock
 from tests.wire.cells import examples
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.errors import LeaseLost, Malformed, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.errors import LeaseLost, Malformed, Unavailable
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.host_positions import SharedPositions
 from penstock.reading.positions import PAUSE, Positions
-from penstock.reading.shared import SharedPositions
 
 SLOT, OTHER = PartitionId("slot"), PartitionId("other")
 FIRST, SECOND, THIRD = Place("0A", 0), Place("0A", 1), Place("0B", 0)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from penstock.errors import Unavailable
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import Bookmark, PartitionId
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.remaining import Remaining
 from tests.reading.made import P0, P1, feed_of, place, until
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PositionLost
 from penstock.feeds import Lineage, Listing
 from penstock.feeds.holes import hole_before
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.errors import PositionLost
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, openings
 from tests.reading.made import Clock, made, place
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.reading.gap_log import GapLog
+from penstock.reading.gaps import GapLog
 from penstock.reading.silences import Silence, Silences, observe
 
 MINUTES = 60.0

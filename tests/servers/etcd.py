@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.demo.programs import free_port
 from penstock.demo.server import EmbeddedServer
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 
 def etcd_program() -> Path:

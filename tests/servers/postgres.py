@@ -15,7 +15,7 @@ from psycopg import sql
 from penstock.demo.postgres import Postgres as DemoPostgres
 from penstock.demo.postgres import execute
 from penstock.demo.programs import postgres_bin as packaged
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _PACKAGED = {16: "pginstall", 18: "pginstall18"}

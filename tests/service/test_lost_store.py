@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.config import parse_pipeline
-from penstock.position import PartitionId
+from penstock.model.position import PartitionId
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import ignore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.config import Backend, parse_pipeline
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import Record

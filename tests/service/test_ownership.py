@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.errors import LeaseLost, Unavailable
 from penstock.leases import Lease, replace
 from penstock.leases.holder import RENEW, TERM, instance_name
 from penstock.leases.memory import MemoryStore
+from penstock.model.errors import LeaseLost, Unavailable
 from penstock.service.ownership import Owner, Ownership
 
 NAME = "owner:shop"

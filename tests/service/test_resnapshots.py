@@ -8,12 +8,12 @@ import pytest
 
 from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.table_schema import TableName, TableSchema
 from penstock.service import resnapshots
 from penstock.service.resnapshots import Resnapshots, outdated, to_mend
-from penstock.snapshots.catalog import Known, SnapshotSource
+from penstock.snapshots.followed_tables import Known, SnapshotSource
 from penstock.snapshots.records import RunRecord, new_id
-from penstock.table_schema import TableName, TableSchema
 
 FEED: Any = None
 AT = 1_800_000_000.0

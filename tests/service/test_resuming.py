@@ -11,7 +11,7 @@ import structlog
 from penstock.config import parse_pipeline
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.resuming import resume
 from penstock.sinks import ignore

@@ -18,15 +18,15 @@ from structlog.testing import capture_logs
 
 from penstock.cli import main
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import SettingsError, Unavailable
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.position import START, Bookmark, PartitionId
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
-from penstock.position import START, Bookmark, PartitionId
 from penstock.service.snapshots import Snapshots
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord

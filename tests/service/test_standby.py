@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import LeaseLost
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import LeaseLost
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.standby import Standby

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.table_schema import TableName, TableSchema
 from penstock.service.tables import FollowedTables
-from penstock.snapshots.catalog import Known, SnapshotSource
-from penstock.table_schema import TableName, TableSchema
+from penstock.snapshots.followed_tables import Known, SnapshotSource
 
 
 class Script:

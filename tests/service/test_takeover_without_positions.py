@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from penstock.config import parse_pipeline
-from penstock.errors import SettingsError
 from penstock.feeds import Following
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.errors import SettingsError
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.reading.roster import openings
 from penstock.service.resuming import resume

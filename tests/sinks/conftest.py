@@ -16,8 +16,8 @@ import ormsgpack
 import pyarrow as pa
 import pytest
 
-from penstock.change import Images, event_id, schema
-from penstock.position import Place
+from penstock.model.change import Images, event_id, schema
+from penstock.model.position import Place
 from penstock.sinks.jetstream import JetStreamSettings
 from tests.servers import Nats
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
-from penstock.position import Bookmark, PartitionId, Place, Position
+from penstock.consumer.tail.bodies import changes_of
+from penstock.model.position import Bookmark, PartitionId, Place, Position
 from penstock.sinks import Receipt, Record, ReportsPositions, Sink, ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
-from penstock.tail.bodies import changes_of
 from tests.progress import Noted
 from tests.servers import Nats
 

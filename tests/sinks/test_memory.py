@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError
-from penstock.position import PartitionId, Place
+from penstock.model.errors import SettingsError
+from penstock.model.position import PartitionId, Place
 from penstock.sinks import ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, forget, stored
 

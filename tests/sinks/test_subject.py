@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import SettingsError
-from penstock.nats.subjects import covers, overlaps
+from penstock.model.errors import SettingsError
+from penstock.nats.subjects import covers, escape, overlaps, unescape
 from penstock.sinks.subject import (
     FIELDS,
-    escape,
     parse_template,
-    unescape,
 )
 
 VALUES = {

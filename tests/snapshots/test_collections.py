@@ -10,10 +10,10 @@ import pytest
 
 from penstock.config import SnapshotSettings
 from penstock.feeds.mongodb.feed import PARTITION
+from penstock.model.position import Bookmark, Bookmarks
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
-from penstock.position import Bookmark, Bookmarks
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.snapshots.job import Cancelled, Job
 from penstock.snapshots.run import SnapshotRun

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.buckets import Bucket, KeyValue
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.snapshots.catalog import Known, sources, tables_of
 from penstock.snapshots.desk import Desk
+from penstock.snapshots.followed_tables import Known, sources, tables_of
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
 from tests.servers import Database, Nats

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from penstock.config import SnapshotSettings
-from penstock.errors import SettingsError
 from penstock.feeds import RowSelection
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.snapshots.catalog import Known, SnapshotSource
+from penstock.model.errors import SettingsError
+from penstock.model.table_schema import TableSchema
+from penstock.snapshots.followed_tables import Known, SnapshotSource
 from penstock.snapshots.options import SnapshotOptions
-from penstock.table_schema import TableSchema
 
 SETTINGS = SnapshotSettings(where=True, chunk_rows=100)
 FEED = PostgresFeed(PostgresSettings(connection="postgresql://host/db", slot="s", publication="p"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.snapshots.retention import Kept
 
 MINUTE, DAY = 60 * 10**9, 86_400 * 10**9

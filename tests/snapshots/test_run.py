@@ -13,12 +13,12 @@ import pytest
 from psycopg import sql
 
 from penstock.config import SnapshotSettings
-from penstock.errors import LeaseLost, PenstockError, Rejected, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.cutting import Published, TableRange, range_query
 from penstock.feeds.postgres.snapshot import PostgresRowSource, PostgresSnapshot
+from penstock.model.errors import LeaseLost, PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.position import Bookmark, PartitionId
 from penstock.nats.buckets import Bucket
-from penstock.position import Bookmark, PartitionId
 from penstock.snapshots.job import Cancelled
 from penstock.snapshots.run import SnapshotRun
 from penstock.wire.pgoutput.lsn import parse_lsn

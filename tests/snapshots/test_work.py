@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.snapshots.work import (
     PartReading,
     SnapshotPart,

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.change import COLUMNS
+from penstock.model.change import COLUMNS
 from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark import PenstockDataSource
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import Images, OnError, schema
-from penstock.errors import InvalidPosition, Malformed, PositionLost, Unavailable
 from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, Listing
-from penstock.finding import Finding
-from penstock.page import Decoder, Page
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.change import Images, OnError, schema
+from penstock.model.errors import InvalidPosition, Malformed, PositionLost, Unavailable
+from penstock.model.finding import Finding
+from penstock.model.page import Decoder, Page
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 
 HOUR = 3_600_000_000
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import InvalidStream, RecordsExpired, Unavailable
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.model.errors import InvalidStream, RecordsExpired, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard

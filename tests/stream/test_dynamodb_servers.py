@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import InvalidStream, Unavailable
+from penstock.model.errors import InvalidStream, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.servers import Moto

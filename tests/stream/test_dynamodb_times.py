@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import InvalidPosition, PositionLost, RecordsExpired, ShardIteratorExpired
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.model.errors import (
+    InvalidPosition,
+    PositionLost,
+    RecordsExpired,
+    ShardIteratorExpired,
+)
 from penstock.stream import Stream
 from tests.dynamodb import streams
 from tests.dynamodb.server import StreamsServer, settings_of

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import SettingsError
 from penstock.feeds import Lineage
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.client import account_of
-from penstock.position import Bookmark, PartitionId, Place, bookmarks_from_json
+from penstock.model.errors import SettingsError
+from penstock.model.position import Bookmark, PartitionId, Place, bookmarks_from_json
 from penstock.reading.roster import openings, superseded
 from penstock.stream import Stream
 from penstock.stream.side_by_side import THREADS, SideBySide

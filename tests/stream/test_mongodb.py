@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import RecordsExpired, Unavailable
+from penstock.model.errors import RecordsExpired, Unavailable
 from penstock.stream import Stream
 from tests.mongo import Shop, mongodb, shop_on
 from tests.mongodb.history import History

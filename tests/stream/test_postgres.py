@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import InvalidPosition, Unavailable
+from penstock.model.errors import InvalidPosition, Unavailable
 from penstock.stream import Stream
 from tests.servers import Database
 

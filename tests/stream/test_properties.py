@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import RecordsExpired, Unavailable
 from penstock.feeds import GapPolicy
+from penstock.model.errors import RecordsExpired, Unavailable
 from penstock.stream import Stream
 from tests.stream.scripted import ScriptedFeed
 from tests.wire.cells import examples

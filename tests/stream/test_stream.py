@@ -16,7 +16,9 @@ import pytest
 from pydantic import BaseModel
 
 import penstock
-from penstock.errors import (
+from penstock.feeds import Gap, HistoryLost, NativeRecord
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.model.errors import (
     InvalidPosition,
     Malformed,
     PositionLost,
@@ -24,13 +26,11 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
-from penstock.feeds import Gap, HistoryLost, NativeRecord
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId
-from penstock.reading.gap_log import GapLog
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId
+from penstock.reading.gaps import GapLog
+from penstock.reading.reader import CONFIRMED, PartitionReader
 from penstock.reading.roster import AGAIN
-from penstock.reservoir.reader import CONFIRMED, PartitionReader
 from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.reader import ByteReader
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.page import Page
+from penstock.model.page import Page
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.messages import (
     Begin,

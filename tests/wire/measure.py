@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from penstock.page import Page
+from penstock.model.page import Page
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, delete, insert, page_of, relation, update
 

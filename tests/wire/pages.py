@@ -7,8 +7,8 @@ than to provoke.
 import struct
 from collections.abc import Mapping, Sequence
 
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.lsn import format_lsn, message_cursor
 from penstock.wire.pgoutput.messages import (

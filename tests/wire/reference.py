@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import ormsgpack
 
-from penstock.change import Images
-from penstock.page import Page
+from penstock.model.change import Images
+from penstock.model.page import Page
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.lsn import format_lsn, message_cursor
 from penstock.wire.pgoutput.messages import (

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
 from penstock.feeds.memory import MemoryDecoder, MemoryFeed, MemoryFeedSettings
-from penstock.page import Decoder, Page
-from penstock.position import START, PartitionId
+from penstock.model.errors import Malformed
+from penstock.model.page import Decoder, Page
+from penstock.model.position import START, PartitionId
 from penstock.wire.eras import EraDecoder, era_of, next_era
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.position import START, PartitionId
+from penstock.model.position import START, PartitionId
 from penstock.wire.hash_partitions import (
     MOST,
     HashingDecoder,

@@ -16,25 +16,29 @@ from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
-from penstock.change import Images
+from penstock.consumer.mirror.mirrored import MirrorColumn, MirrorTable
+from penstock.consumer.mirror.sqlite import SqliteTarget
+from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
 from penstock.feeds.postgres.collecting import Collector, PageLimits
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
-from penstock.handover.split import bounded
-from penstock.handover.ticket import messages_of
-from penstock.handover.ticket import page_of as page_from
+from penstock.microbatch.late import Attempt
+from penstock.microbatch.late.depot import Depot
+from penstock.microbatch.measures import Measures
+from penstock.microbatch.page_client import Handed
+from penstock.microbatch.split import bounded
+from penstock.microbatch.ticket import messages_of
+from penstock.microbatch.ticket import page_of as page_from
+from penstock.model.change import Images
+from penstock.model.page import Page
+from penstock.model.position import PartitionId
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered
 from penstock.nats.protocol import Msg
 from penstock.nats.settings import NatsSettings
 from penstock.ops.reporter import Reporter
-from penstock.page import Page
-from penstock.position import PartitionId
-from penstock.replica.mirrored import MirrorColumn, MirrorTable
-from penstock.replica.sqlite import SqliteTarget
-from penstock.replica.tailing import LiveTables, ReplicaStatus
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.intake.order import Order
 from penstock.sinks.jetstream import JetStreamSettings
@@ -42,10 +46,6 @@ from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
-from penstock.tasks.late import Attempt
-from penstock.tasks.late.depot import Depot
-from penstock.tasks.measures import Measures
-from penstock.tasks.page_client import Handed
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.changestream.made import event

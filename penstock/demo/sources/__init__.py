@@ -13,12 +13,12 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, Self
 
-from penstock.closing import Closes
 from penstock.demo.ledger import Ledger
 from penstock.demo.server import EmbeddedServer
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
+from penstock.process.closing import Closes
 
 
 class DemoSource(Closes):

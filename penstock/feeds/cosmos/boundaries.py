@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.feeds.cosmos.marks import FeedMark
-from penstock.position import Bookmark, Place
+from penstock.model.position import Bookmark, Place
 
 
 class _Boundary(NamedTuple):

@@ -18,11 +18,11 @@ from typing import Any
 
 from azure.cosmos import CosmosClient
 
-from penstock.errors import Malformed, SettingsError
 from penstock.feeds.cosmos.failures import Refused, translating
 from penstock.feeds.cosmos.marks import FeedMark
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
+from penstock.model.errors import Malformed, SettingsError
 from penstock.wire.cosmos.documents import Document
 
 # Statuses that decide how reading goes on, before the SDK acts on them; 400/1024 it would answer by

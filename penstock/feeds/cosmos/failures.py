@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from azure.core import exceptions as core
 from azure.cosmos import exceptions as cosmos
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 
 _LATER = "penstock tries again by itself"
 _KEY = "correct `key` (an account's key, base64), or remove it to use Microsoft Entra ID"

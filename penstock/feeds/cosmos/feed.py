@@ -9,15 +9,6 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.change import Images, OnError
-from penstock.errors import (
-    InvalidPosition,
-    InvalidStream,
-    Malformed,
-    PenstockError,
-    SettingsError,
-    Unavailable,
-)
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure, translating
@@ -27,9 +18,18 @@ from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
 from penstock.feeds.cosmos.preflight import check
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.finding import Finding, finding
-from penstock.page import Decoder
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.change import Images, OnError
+from penstock.model.errors import (
+    InvalidPosition,
+    InvalidStream,
+    Malformed,
+    PenstockError,
+    SettingsError,
+    Unavailable,
+)
+from penstock.model.finding import Finding, finding
+from penstock.model.page import Decoder
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.wire.cosmos.decoder import CosmosDecoder
 from penstock.wire.cosmos.documents import in_order, lsn_of
 

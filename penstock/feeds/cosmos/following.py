@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.backoff import delays
-from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.cosmos.boundaries import PageBoundaries
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused
 from penstock.feeds.cosmos.marks import FeedMark, number_of
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.page import Page
-from penstock.position import Bookmark, Place
+from penstock.model.errors import PenstockError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Place
+from penstock.process.backoff import delays
 from penstock.wire.cosmos.documents import Document, DocumentContext, in_order, lsn_of
 
 # Seconds for which a range may be gone while no children of it are listed.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from penstock.feeds import Gap, GapPolicy, HistoryLost
-from penstock.position import PartitionId, Place
+from penstock.model.position import PartitionId, Place
 
 _HINT = "on_gap: continue goes on with what there is; load the container anew to repair the rest"
 # Its LSNs begin again, so that nothing can go on under the same names, whatever the policy is.

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Malformed
-from penstock.position import Bookmark, Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Bookmark, Place
 
 CUTS = "cuts"
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from penstock.errors import PenstockError
 from penstock.feeds.cosmos.client import CosmosContainer
 from penstock.feeds.cosmos.failures import Refused, translating
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.finding import Finding, finding
+from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, finding
 
 _BACKUP = (
     "give the account continuous backup and enable the feature AllVersionsAndDeletesChangeFeed:"

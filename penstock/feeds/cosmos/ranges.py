@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.errors import Malformed
 from penstock.feeds import Lineage
 from penstock.feeds.cosmos.marks import CUTS, child_mark
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.errors import Malformed
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 
 _WIDTH = 32  # hexadecimal digits of a hash; of a hierarchical key's, two or three times as many
 

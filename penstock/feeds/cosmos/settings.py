@@ -8,11 +8,11 @@ from typing import Any, Literal
 import orjson
 from pydantic import Field, field_validator, model_validator
 
-from penstock.errors import Malformed
 from penstock.feeds import At
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
-from penstock.position import bookmarks_from_json
-from penstock.settings import Duration, Secret, Settings, Start
+from penstock.model.errors import Malformed
+from penstock.model.position import bookmarks_from_json
+from penstock.model.settings import Duration, Secret, Settings, Start
 
 _WORDS: dict[str, At] = {"beginning": "beginning", "now": "now"}
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.pacing import CallPace, ShardPace, Tip
 from penstock.feeds.dynamodb.reach import Reach
-from penstock.position import Place
+from penstock.model.position import Place
 
 # Calls a second of one process, or its share of them. AWS allows 5 and 10 for the whole account;
 # others make some, too.

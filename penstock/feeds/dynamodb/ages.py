@@ -5,7 +5,7 @@ from collections import deque
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
-from penstock.position import Place
+from penstock.model.position import Place
 
 # Pages that are remembered one by one; older ones count as one page.
 _PAGES = 1000

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.errors import Malformed
-from penstock.position import Bookmark, Mark, Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Bookmark, Mark, Place
 
 # Seconds: how long an iterator lives, less a margin; how long a stream keeps a record.
 LIFETIME = 14 * 60.0

@@ -19,7 +19,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, NoCredentialsError
 from botocore.parsers import ResponseParserFactory
 
-from penstock.errors import Unavailable
 from penstock.feeds.dynamodb.account import Account
 from penstock.feeds.dynamodb.failures import (
     NOT_FOUND,
@@ -30,6 +29,7 @@ from penstock.feeds.dynamodb.failures import (
 )
 from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
+from penstock.model.errors import Unavailable
 from penstock.wire.dynamodb.records import Answer, read_answer
 
 _CONNECTIONS = 16

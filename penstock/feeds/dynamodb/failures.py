@@ -7,7 +7,7 @@ from ssl import SSLCertVerificationError
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 
-from penstock.errors import PenstockError, SettingsError, Unavailable, is_caused_by
+from penstock.model.errors import PenstockError, SettingsError, Unavailable, is_caused_by
 
 EXPIRED = "ExpiredIteratorException"
 NOT_FOUND = "ResourceNotFoundException"

@@ -11,14 +11,6 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.change import Images, OnError
-from penstock.errors import (
-    InvalidPosition,
-    Malformed,
-    PenstockError,
-    SettingsError,
-    Unavailable,
-)
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
@@ -37,10 +29,18 @@ from penstock.feeds.dynamodb.preflight import check
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, describe_table
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
-from penstock.finding import Finding, finding
-from penstock.page import Decoder
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
-from penstock.table_schema import TableSchema
+from penstock.model.change import Images, OnError
+from penstock.model.errors import (
+    InvalidPosition,
+    Malformed,
+    PenstockError,
+    SettingsError,
+    Unavailable,
+)
+from penstock.model.finding import Finding, finding
+from penstock.model.page import Decoder
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.table_schema import TableSchema
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import sequence_number
 

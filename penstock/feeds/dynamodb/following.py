@@ -9,7 +9,6 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from penstock.errors import ShardIteratorExpired, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb.account import KnownShard, Walk, WalkOrigin
 from penstock.feeds.dynamodb.ages import Ages
@@ -26,8 +25,9 @@ from penstock.feeds.dynamodb.failures import (
 )
 from penstock.feeds.dynamodb.pacing import TO_THE_TIP, Tip
 from penstock.feeds.dynamodb.reach import Reach
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import ShardIteratorExpired, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequence_number
 
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a

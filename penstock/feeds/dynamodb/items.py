@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.dynamodb.records import PageContext
 
 # Before every record of any shard.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.feeds import Lineage
-from penstock.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 
 # In the mark of a stream's first partitions: which stream of the table there was before it.
 REPLACES = "replaces"

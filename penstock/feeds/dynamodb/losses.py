@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from penstock.errors import InvalidStream
 from penstock.feeds import Gap, GapPolicy, HistoryLost
 from penstock.feeds.dynamodb.beginning import RETENTION, beginning_of
 from penstock.feeds.dynamodb.lineage import REPLACES, StreamShard, label_of
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import InvalidStream
+from penstock.model.position import Bookmark, PartitionId, Place
 
 _HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 # For people; documented in docs/reference/operations.md.

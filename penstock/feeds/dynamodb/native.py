@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.change import OnError
-from penstock.errors import Malformed
 from penstock.feeds import NativeRecord, RecordReader
-from penstock.page import Page
+from penstock.model.change import OnError
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 from penstock.wire.dynamodb.records import (
     PageContext,
     RecordHead,

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.backoff import delays
+from penstock.process.backoff import delays
 
 # Empty pages of one walk after which a shard is read at the pace of its tip. That they are the tip
 # is a guess, for the pace alone: an empty page says nothing about the next one.

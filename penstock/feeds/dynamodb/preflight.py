@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 from botocore.exceptions import ClientError
 
-from penstock.errors import PenstockError
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import failure
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.finding import Finding, finding
+from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, finding
 
 _LACKS = {
     "KEYS_ONLY": "only the keys of an item: `before` and `after` are null",

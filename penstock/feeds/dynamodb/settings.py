@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.errors import Malformed
 from penstock.feeds import At
-from penstock.position import bookmarks_from_json
-from penstock.settings import Duration, Secret, Settings, Start
+from penstock.model.errors import Malformed
+from penstock.model.position import bookmarks_from_json
+from penstock.model.settings import Duration, Secret, Settings, Start
 
 _ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
 _WORDS: dict[str, At] = {

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Self
 
-from penstock.backoff import delays
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.dynamodb.client import connect
 from penstock.feeds.dynamodb.failures import translating
 from penstock.feeds.dynamodb.items import FIRST, ScanAnswer, page_of, read_scan
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.page import Page
-from penstock.position import Bookmarks
-from penstock.table_schema import TableSchema
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmarks
+from penstock.model.table_schema import TableSchema
+from penstock.process.backoff import delays
 
 _LOOK = 0.1  # seconds between two looks whether it is stopped
 _PATIENCE = 300.0  # seconds for which a read that failed is made again

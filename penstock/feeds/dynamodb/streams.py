@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from penstock.errors import InvalidStream, PenstockError, Unavailable
 from penstock.feeds.dynamodb.client import StreamsClient, account_of
 from penstock.feeds.dynamodb.lineage import ShardTree, start_of
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.snapshot import describe_table
-from penstock.position import PartitionId
+from penstock.model.errors import InvalidStream, PenstockError, Unavailable
+from penstock.model.position import PartitionId
 
 DISABLED = ("DISABLED", "DISABLING")
 _PAGE = 100  # shards of one answer of DescribeStream

@@ -8,11 +8,11 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import Images, schema
-from penstock.errors import Malformed
 from penstock.feeds.memory.places import COMMITTED, KEYS, token_of
 from penstock.feeds.memory.settings import MemoryFeedSettings
-from penstock.page import Page
+from penstock.model.change import Images, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 _COMMITTED = int(COMMITTED.timestamp()) * 1_000_000

@@ -7,8 +7,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from penstock.change import Images, OnError
-from penstock.errors import Malformed, SettingsError
 from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.feeds.memory.decoder import MemoryDecoder
 from penstock.feeds.memory.following import MemoryFollowing
@@ -20,9 +18,11 @@ from penstock.feeds.memory.places import (
     place_of,
 )
 from penstock.feeds.memory.settings import MemoryFeedSettings
-from penstock.finding import Finding
-from penstock.page import Decoder
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.change import Images, OnError
+from penstock.model.errors import Malformed, SettingsError
+from penstock.model.finding import Finding
+from penstock.model.page import Decoder
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 
 
 class MemoryFeed:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.memory.places import bookmark_at, number_of, place_of
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
 
 if TYPE_CHECKING:
     from penstock.feeds.memory.feed import MemoryFeed

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import Malformed
 from penstock.feeds.memory.settings import MemoryFeedSettings
-from penstock.position import Bookmark, Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Bookmark, Place
 
 KEYS = 7  # documents per partition
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)  # change 0; each further one a millisecond later

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
-from penstock.settings import Duration, Settings
+from penstock.model.settings import Duration, Settings
 
 
 class MemoryFeedSettings(Settings):

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.wire.changestream.events import cursor_of
 
 _REPORTED_AFTER = 60  # seconds

@@ -5,10 +5,10 @@ from typing import Any
 
 from pymongo.read_concern import ReadConcern
 
-from penstock.errors import SettingsError
 from penstock.feeds.mongodb.connect import connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.model.errors import SettingsError
 from penstock.wire.changestream.values import CODEC, document_text, flat, plain, untyped
 
 

@@ -12,7 +12,7 @@ from dns import resolver
 from dns.exception import DNSException, SyntaxError
 from pymongo import errors as mongo
 
-from penstock.errors import (
+from penstock.model.errors import (
     Malformed,
     PenstockError,
     PositionLost,

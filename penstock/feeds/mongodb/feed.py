@@ -7,9 +7,6 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.backoff import delays
-from penstock.change import Images, OnError
-from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds import (
     At,
     Collection,
@@ -39,10 +36,13 @@ from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
-from penstock.finding import Finding, Level
-from penstock.page import Decoder
-from penstock.position import START, Bookmark, Bookmarks, PartitionId
-from penstock.table_schema import TableSchema
+from penstock.model.change import Images, OnError
+from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.finding import Finding, Level
+from penstock.model.page import Decoder
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.table_schema import TableSchema
+from penstock.process.backoff import delays
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import history_of, mark_of

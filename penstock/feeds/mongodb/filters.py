@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 
 from penstock.feeds.mongodb.history import era_of_bookmark
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
-from penstock.position import Bookmark, Mark, Place
+from penstock.model.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import ChangeEvent, cursor_time, element
 from penstock.wire.changestream.tokens import token_from_mark
 from penstock.wire.eras import era_of, next_era

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import PenstockError, PositionLost, Unavailable
 from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.history import place_of_mark
 from penstock.feeds.mongodb.lag import Lag, durable_time
@@ -13,8 +12,9 @@ from penstock.feeds.mongodb.read_tokens import ReadTokens
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream
 from penstock.feeds.mongodb.window import OplogWindow
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
 from penstock.wire.changestream.tokens import hash_of
 

@@ -6,7 +6,7 @@ Pure: what the servers say is in `cluster` and `oplog`.
 from collections.abc import Mapping, Sequence
 
 from penstock.feeds import Gap, GapPolicy
-from penstock.position import Bookmark, Mark, Place
+from penstock.model.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import cursor_time
 from penstock.wire.eras import era_of, next_era
 

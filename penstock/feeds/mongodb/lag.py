@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.position import Bookmark, Mark
+from penstock.model.position import Bookmark, Mark
 
 # A token of MongoDB's is a KeyString in hex that begins with a timestamp: 82, then cluster time
 # (src/mongo/db/pipeline/resume_token.cpp). It is read here for what people see, never to resume.

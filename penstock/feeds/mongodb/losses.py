@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from penstock.errors import PositionLost
 from penstock.feeds import Gap, HistoryLost
 from penstock.feeds.mongodb.cluster import identity, is_another, is_proven, lacks
 from penstock.feeds.mongodb.connect import Client, address
@@ -18,7 +17,8 @@ from penstock.feeds.mongodb.history import (
 )
 from penstock.feeds.mongodb.oplog import reach
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.position import Bookmark
+from penstock.model.errors import PositionLost
+from penstock.model.position import Bookmark
 from penstock.wire.changestream.events import cursor_of
 
 

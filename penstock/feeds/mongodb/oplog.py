@@ -6,11 +6,11 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from penstock.errors import SettingsError
 from penstock.feeds.mongodb.cluster import hello_of, is_sharded, oldest_in
 from penstock.feeds.mongodb.connect import Client, address, connect
 from penstock.feeds.mongodb.failures import code_of, translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
+from penstock.model.errors import SettingsError
 
 _OWN = ("admin", "config", "local")
 # Codes of a right that is missing: Unauthorized, and AtlasError.

@@ -4,10 +4,10 @@ from typing import Any
 
 from bson.timestamp import Timestamp
 
-from penstock.errors import SettingsError
 from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
-from penstock.position import Mark
+from penstock.model.errors import SettingsError
+from penstock.model.position import Mark
 from penstock.wire.changestream.tokens import token_from_mark
 
 _IMAGES = {

@@ -8,15 +8,15 @@ from contextlib import closing
 from datetime import datetime
 from typing import Any
 
-from penstock.errors import PenstockError, PositionLost, SettingsError
 from penstock.feeds.mongodb.cluster import hello_of, id_namespace, is_sharded, oldest_in, read_id
 from penstock.feeds.mongodb.connect import Client, address
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
 from penstock.feeds.mongodb.oplog import asked, asking, collections, time_of
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
-from penstock.finding import Finding
-from penstock.position import Mark
+from penstock.model.errors import PenstockError, PositionLost, SettingsError
+from penstock.model.finding import Finding
+from penstock.model.position import Mark
 
 _OLDEST, _NEWEST = 6, 8
 _SHORT = 24 * 3600  # seconds of oplog that outlast a night

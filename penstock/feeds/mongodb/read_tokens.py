@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from penstock.position import Bookmark, Mark, Place
+from penstock.model.position import Bookmark, Mark, Place
 from penstock.wire.changestream.tokens import mark_of
 
 

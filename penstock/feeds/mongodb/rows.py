@@ -11,10 +11,10 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from penstock.errors import Malformed
 from penstock.feeds.mongodb.connect import RAW
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.changestream.events import element
 
 _LENGTH = struct.Struct("<i")

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from penstock.settings import Duration, Secret, Settings, Size
+from penstock.model.settings import Duration, Secret, Settings, Size
 
 # In place of a database's name.
 ALL = "*"

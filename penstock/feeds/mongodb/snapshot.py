@@ -20,16 +20,16 @@ from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.mongodb.connect import RAW, Client, address, connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.history import era_of_bookmark
 from penstock.feeds.mongodb.oplog import collections
 from penstock.feeds.mongodb.rows import DocumentPages
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.page import Page
-from penstock.position import START, Bookmarks, PartitionId, Place
-from penstock.table_schema import TableSchema
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import START, Bookmarks, PartitionId, Place
+from penstock.model.table_schema import TableSchema
 from penstock.wire.changestream.events import cursor_of
 
 _BATCH = 1000  # documents that the server is asked for at a time, at most

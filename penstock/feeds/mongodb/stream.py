@@ -15,13 +15,13 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
-from penstock.errors import Unavailable
 from penstock.feeds.mongodb.cluster import hello_of, is_sharded
 from penstock.feeds.mongodb.connect import RAW, Client, address, connect, scope
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
 from penstock.feeds.mongodb.pipeline import stages
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.position import Mark
+from penstock.model.errors import Unavailable
+from penstock.model.position import Mark
 from penstock.wire.changestream.reply import Reply, read_cursor
 
 _SPLITS = (6, 0, 9)  # the first version that splits large events

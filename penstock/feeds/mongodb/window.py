@@ -5,10 +5,10 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 
-from penstock.closing import Closes
-from penstock.errors import PenstockError
 from penstock.feeds.mongodb.oplog import reach
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.model.errors import PenstockError
+from penstock.process.closing import Closes
 
 # Seconds between two questions: the oldest entry moves slowly, and each one makes a connection.
 EVERY = 30.0

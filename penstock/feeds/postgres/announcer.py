@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from penstock.errors import Malformed, PenstockError
-from penstock.feeds.postgres.catalogue import SchemaHistory, no_history
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.schemas import Ask, announced
 from penstock.feeds.postgres.settings import PostgresSettings
-from penstock.table_schema import TableSchema
+from penstock.feeds.postgres.system_catalog import SchemaHistory, no_history
+from penstock.model.errors import Malformed, PenstockError
+from penstock.model.table_schema import TableSchema
 
 _AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked again
 

@@ -7,11 +7,11 @@ collected while it ran (delivery.py).
 import struct
 from dataclasses import dataclass
 
-from penstock.errors import Unavailable
 from penstock.feeds.postgres.pages import BETWEEN, Describe, OpenPage, Relations, Transaction
 from penstock.feeds.postgres.walk import Run
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.errors import Unavailable
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, Type
 

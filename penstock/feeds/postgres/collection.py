@@ -9,10 +9,10 @@ from psycopg.adapt import AdaptersMap
 from psycopg.rows import dict_row
 from psycopg.types.string import TextLoader
 
-from penstock.errors import SettingsError
 from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.model.errors import SettingsError
 from penstock.wire.documents import JsonText
 
 _CURSOR = "penstock_compare"  # at the server: a table need not fit into memory

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.errors import PenstockError, SettingsError
 from penstock.feeds.postgres.failures import is_wrong_statement
+from penstock.model.errors import PenstockError, SettingsError
 
 _PIECE = re.compile(r"""'[^']*'|"[^"]*"|--|/\*|[^'"]""")
 # A backslash may escape a quote; `$` begins a quoted text, outside of one.

@@ -13,9 +13,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.wire.pgoutput.values import SESSION
 
 Ordinary = psycopg.Connection[tuple[Any, ...]]

@@ -16,9 +16,9 @@ from contextlib import suppress
 import psycopg
 from psycopg import pq, sql
 
-from penstock.errors import Unavailable
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translating
+from penstock.model.errors import Unavailable
 
 _CHUNK = 2**20  # bytes that are read at a time, at most
 _HEADER = struct.Struct(">cI")

@@ -6,10 +6,10 @@ ordinals. Relations hold from where they stand in the transaction, and for other
 
 import struct
 
-from penstock.errors import Malformed
 from penstock.feeds.postgres.collecting import MESSAGE, Collector
 from penstock.feeds.postgres.streams import StreamedTransaction
-from penstock.page import Page
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, Type, decode_message
 
 # The length, the message's tag, the xid, and a row's relation OID.

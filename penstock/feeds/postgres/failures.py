@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 
 _Row = tuple[type[PenstockError], str]
 

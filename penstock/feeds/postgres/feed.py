@@ -7,8 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from penstock.change import Images, OnError
-from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import (
     WHOLE_TABLE,
     At,
@@ -24,7 +22,6 @@ from penstock.feeds import (
     RowSelection,
 )
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
-from penstock.feeds.postgres.catalogue import SchemaHistory, no_history
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -65,11 +62,14 @@ from penstock.feeds.postgres.slot import (
     refuse_unusable,
 )
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
+from penstock.feeds.postgres.system_catalog import SchemaHistory, no_history
 from penstock.feeds.postgres.tables import followed_tables
-from penstock.finding import Finding
-from penstock.page import Decoder
-from penstock.position import START, Bookmark, Bookmarks, PartitionId, Place
-from penstock.table_schema import TableSchema
+from penstock.model.change import Images, OnError
+from penstock.model.errors import PositionLost, SettingsError, Unavailable
+from penstock.model.finding import Finding
+from penstock.model.page import Decoder
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.table_schema import TableSchema
 from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 

@@ -5,10 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.errors import PenstockError, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
-from penstock.feeds.postgres.catalogue import Catalogue, no_history
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Ordinary, SideConnection
 from penstock.feeds.postgres.failures import is_internal
@@ -21,10 +19,12 @@ from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
+from penstock.feeds.postgres.system_catalog import Catalogue, no_history
 from penstock.feeds.postgres.transport import Transport, start
 from penstock.feeds.postgres.watch import Watch
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import PenstockError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.messages import Type

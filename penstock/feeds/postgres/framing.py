@@ -6,7 +6,6 @@ and never at a row. `LogProgress` gets what may be acknowledged. Rows are decode
 
 import struct
 
-from penstock.errors import Malformed, SettingsError
 from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
 from penstock.feeds.postgres.delivery import TransactionDelivery
 from penstock.feeds.postgres.failures import backend_error, failure
@@ -14,7 +13,8 @@ from penstock.feeds.postgres.pages import BETWEEN, Transaction
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
 from penstock.feeds.postgres.walk import PADDING, NativeWalk, rows_ahead
-from penstock.page import Page
+from penstock.model.errors import Malformed, SettingsError
+from penstock.model.page import Page
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.lsn import message_cursor

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.feeds import Mark
 from penstock.feeds.postgres.slot import Slot, System
-from penstock.position import Place
+from penstock.model.position import Place
 from penstock.wire.eras import era_of, next_era
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of, parse_lsn
 

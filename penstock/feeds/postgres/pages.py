@@ -8,8 +8,8 @@ so that one relation per table holds for the whole page.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.messages import Type

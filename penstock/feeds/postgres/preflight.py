@@ -5,7 +5,6 @@ Looks and changes nothing. Each finding says how to mend it, with SQL that can b
 
 from collections.abc import Iterator
 
-from penstock.errors import PenstockError
 from penstock.feeds.postgres.connect import (
     Ordinary,
     address,
@@ -16,7 +15,8 @@ from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import find_slot, identify_system, refuse_unusable
 from penstock.feeds.postgres.tables import check_tables
-from penstock.finding import Finding
+from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding
 
 _OLDEST, _NEWEST = 13, 18
 _STANDBY_SINCE = 16  # logical decoding on a standby

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.position import Place
+from penstock.model.position import Place
 
 MOVED = 1.0  # seconds between reports while the durable position moves
 SAME = 10.0  # and while it does not

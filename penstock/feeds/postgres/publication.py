@@ -2,10 +2,10 @@
 
 from psycopg import sql
 
-from penstock.errors import SettingsError
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
+from penstock.model.errors import SettingsError
 
 
 def create_statement(settings: PostgresSettings) -> str:

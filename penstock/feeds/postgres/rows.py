@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.errors import Malformed
 from penstock.feeds.postgres.failures import backend_error
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.native import library
-from penstock.page import Page
-from penstock.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
 
 _NULL = b"\\N"

@@ -12,12 +12,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from penstock.errors import Malformed
-from penstock.feeds.postgres.catalogue import FIRST_OWN, needed, types_of
 from penstock.feeds.postgres.connect import database_name
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
-from penstock.table_schema import TableName, TableSchema
+from penstock.feeds.postgres.system_catalog import FIRST_OWN, needed, types_of
+from penstock.model.errors import Malformed
+from penstock.model.table_schema import TableName, TableSchema
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message
 from penstock.wire.pgoutput.schema import schema_version

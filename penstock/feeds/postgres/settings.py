@@ -8,7 +8,7 @@ from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BeforeValidator, Field, field_validator
 
-from penstock.settings import Duration, Secret, Settings, Size
+from penstock.model.settings import Duration, Secret, Settings, Size
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _TENANT = re.compile(r"none|database|field:.+")

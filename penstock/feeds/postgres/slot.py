@@ -6,10 +6,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from penstock.errors import PositionLost, SettingsError
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translated, translating
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.model.errors import PositionLost, SettingsError
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 FAILOVER_SINCE = 170_000

@@ -16,9 +16,7 @@ from typing import Any, Self
 
 from psycopg import sql
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import RowSelection
-from penstock.feeds.postgres.catalogue import Catalogue
 from penstock.feeds.postgres.condition import blaming, checked
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -49,10 +47,12 @@ from penstock.feeds.postgres.history import known_of
 from penstock.feeds.postgres.rows import RowFramer, RowPages
 from penstock.feeds.postgres.schemas import relation_of, schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.system_catalog import Catalogue
 from penstock.feeds.postgres.waiting import LockWait
-from penstock.page import Page
-from penstock.position import START, Bookmarks, PartitionId, Place
-from penstock.table_schema import TableSchema
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import START, Bookmarks, PartitionId, Place
+from penstock.model.table_schema import TableSchema
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 from penstock.wire.pgoutput.messages import Relation, decode_message
 

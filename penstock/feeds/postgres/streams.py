@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 from typing import IO
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 
 _PIECE = 2**20
 

@@ -8,7 +8,7 @@ from psycopg import sql
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.publication import create_statement, publication_exists
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
-from penstock.finding import Finding
+from penstock.model.finding import Finding
 
 _PUBLICATION = """
 SELECT pubinsert, pubupdate, pubdelete, pubtruncate

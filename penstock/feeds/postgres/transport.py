@@ -14,9 +14,9 @@ from typing import Protocol
 import psycopg
 from psycopg.pq import ExecStatus
 
-from penstock.errors import Malformed, Unavailable
 from penstock.feeds.postgres.connect import Ordinary, take_any_bytes
 from penstock.feeds.postgres.failures import backend_error, translating
+from penstock.model.errors import Malformed, Unavailable
 
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
 _HEADER = struct.Struct(">cI")

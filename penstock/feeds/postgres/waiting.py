@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.errors import PenstockError
 from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.model.errors import PenstockError
 
 _EVERY = 2.0  # seconds
 

@@ -8,8 +8,8 @@ import struct
 from typing import Any, Self
 
 from penstock.feeds.postgres.pages import Transaction
+from penstock.model.position import Place
 from penstock.native import held_library
-from penstock.position import Place
 from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.lsn import format_lsn
 

@@ -4,9 +4,9 @@ goes."""
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.slot import Slot
+from penstock.model.errors import PenstockError
 
 INTERVAL = 10.0  # seconds
 

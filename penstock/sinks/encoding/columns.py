@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.change import COLUMNS
-from penstock.errors import SettingsError
+from penstock.model.change import COLUMNS
+from penstock.model.errors import SettingsError
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.kernel import ARROW_ARRAY, NativeColumn
 from penstock.wire.hash_partitions import MOST

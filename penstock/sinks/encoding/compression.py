@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.plugins import driver
+from penstock.process.plugins import driver
 from penstock.sinks.encoding.columns import BINARY, Column, Numbers
 from penstock.sinks.encoding.kinds import MessageKind
 

@@ -13,7 +13,7 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import Images
+from penstock.model.change import Images
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import BINARY, Column
 from penstock.sinks.encoding.kernel import ARROW_ARRAY

@@ -13,13 +13,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import IMAGES
+from penstock.model.change import IMAGES
+from penstock.model.version import __version__
 from penstock.sinks.encoding.columns import BINARY, Column, Columns, Values
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.kinds import RowKinds, is_document
 from penstock.sinks.encoding.layout import Layout, milliseconds, numbered, of_milliseconds
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
-from penstock.version import __version__
 
 # What Debezium sends for a column that the source did not send.
 _UNAVAILABLE = "__debezium_unavailable_value"

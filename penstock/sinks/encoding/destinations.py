@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.nats.subjects import escape
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values, hashes_of
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.kinds import MessageKind, RowKinds
 from penstock.sinks.encoding.message import Origin, OriginRun
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick, Piece
-from penstock.sinks.subject import Template, escape
+from penstock.sinks.subject import Template
 from penstock.wire.hash_partitions import MOST
 
 # The numbers of all hash partitions, as text.

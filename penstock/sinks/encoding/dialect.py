@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import orjson
 import ormsgpack
 
-from penstock.change import Images
+from penstock.model.change import Images
 from penstock.sinks.encoding.pieces import Form
 
 

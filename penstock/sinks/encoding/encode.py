@@ -4,8 +4,8 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.change import IMAGES, Images, images_of
-from penstock.errors import Rejected
+from penstock.model.change import IMAGES, Images, images_of
+from penstock.model.errors import Rejected
 from penstock.sinks.encoding.columns import Column, Columns, binary
 from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.convert import Unconvertible, converted

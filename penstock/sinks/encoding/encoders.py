@@ -1,6 +1,6 @@
 """Which encoder the settings ask for."""
 
-from penstock.plugins import plugin
+from penstock.process.plugins import plugin
 from penstock.sinks.encoding.arrow import Tabular
 from penstock.sinks.encoding.compression import Compression, Dictionaries
 from penstock.sinks.encoding.dialect import dialect

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.nats.subjects import escape
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import (
     Columns,
@@ -18,7 +19,7 @@ from penstock.sinks.encoding.columns import (
     address,
     slot,
 )
-from penstock.sinks.subject import Template, escape
+from penstock.sinks.subject import Template
 
 KIND = (
     "backend", "tenant", "database", "namespace", "collection", "operation", "relation_id",

@@ -17,13 +17,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import Malformed, Rejected
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import Malformed, Rejected
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.nats.subjects import escape, unescape
 from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.pieces import Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.encoding.plain import LineBreak
-from penstock.sinks.subject import escape, unescape
 
 EVENT_ID = "Penstock-Event-Id"
 POSITION = "Penstock-Position"

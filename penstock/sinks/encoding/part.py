@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import IMAGES, images_of, schema
-from penstock.position import PartitionId, Place
+from penstock.model.change import IMAGES, images_of, schema
+from penstock.model.position import PartitionId, Place
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import Column, Columns, slot
 from penstock.sinks.encoding.kernel import NativeSurvey

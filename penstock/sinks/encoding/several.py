@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pyarrow as pa
 
-from penstock.position import Place
+from penstock.model.position import Place
 from penstock.sinks.encoding.columns import BINARY, Column, Columns
 from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.destinations import Destinations, destinations

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from penstock.machine import step
+from penstock.model.machine import step
 
 
 class BreakerState(Enum):

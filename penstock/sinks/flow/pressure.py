@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from penstock.machine import step
+from penstock.model.machine import step
 
 WORSE_AFTER = 3
 BETTER_AFTER = 16

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import IMAGES
-from penstock.errors import SettingsError
-from penstock.position import Place
+from penstock.model.change import IMAGES
+from penstock.model.errors import SettingsError
+from penstock.model.position import Place
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding.columns import Column
 from penstock.sinks.encoding.message import Origin, OriginRun

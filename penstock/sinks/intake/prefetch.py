@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from penstock.closing import Closes
+from penstock.process.closing import Closes
 
 _AHEAD = 4  # large batches, or lists of small ones, taken before they are asked for
 # What a list has at most: small pages of many partitions go together.

@@ -4,11 +4,11 @@ A batch passes `sink`, `write`, `quarantine`, `encoding` and `publishing`. `pois
 the rest is kept, `replays` brings it back; `stream` is what we ask of a stream.
 """
 
+from penstock.consumer.tail.reader import TailReader
 from penstock.nats.settings import NatsSettings
 from penstock.sinks import SinkPlugin
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.sink import JetStreamSink
-from penstock.tail.reader import TailReader
 
 __all__ = ["PLUGIN", "JetStreamSettings", "JetStreamSink"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.nats.api import ApiError, error_of
 from penstock.nats.protocol import hpub, status_of
 from penstock.nats.subjects import covers

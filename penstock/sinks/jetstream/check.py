@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from penstock.errors import PenstockError, SettingsError
-from penstock.finding import Finding, Level
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.finding import Finding, Level
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.nats.subjects import overlaps
-from penstock.plugins import driver
+from penstock.process.plugins import driver
 from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.owners import owners_stream, owners_subject

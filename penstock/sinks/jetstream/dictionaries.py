@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import SettingsError
+from penstock.consumer.tail.decompression import BUCKET
+from penstock.model.errors import SettingsError
 from penstock.nats.buckets import Bucket, WrongRevision, key_of
 from penstock.nats.connection import Connection
 from penstock.sinks.encoding.compression import Dictionaries
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.tail.decompression import BUCKET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.nats.connection import version_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.histograms import observed
+from penstock.process.histograms import observed
 
 # Seconds between two measurements while changes come, and changes: a column keeps its whole batch.
 _EVERY, _ROWS = 0.5, 10_000

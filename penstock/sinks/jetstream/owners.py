@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import orjson
 
-from penstock.errors import PenstockError
 from penstock.leases import Lease
 from penstock.leases.nats import BucketStore, lease_of
+from penstock.model.errors import PenstockError
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from penstock.errors import Rejected, SettingsError
+from penstock.model.errors import Rejected, SettingsError
+from penstock.model.page import Page
+from penstock.model.position import Place
 from penstock.nats.swap import swapped
-from penstock.page import Page
-from penstock.position import Place
 from penstock.sinks.encoding.message import (
     EVENT_ID,
     MARK,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks.encoding.compression import Dictionaries

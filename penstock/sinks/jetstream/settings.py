@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
+from penstock.model.settings import Duration, Size
 from penstock.nats.settings import NatsSettings
-from penstock.settings import Duration, Size
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import Images
-from penstock.finding import Finding
 from penstock.leases import LeaseStore
+from penstock.model.change import Images
+from penstock.model.finding import Finding
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId
+from penstock.model.table_schema import TableName
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId
 from penstock.sinks import Progress, Receipt, Record
 from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.jetstream.announcing import announce
@@ -25,7 +26,6 @@ from penstock.sinks.jetstream.session import borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.jetstream.write import WriteRun
-from penstock.table_schema import TableName
 
 
 class JetStreamSink:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.subjects import covers, overlaps

@@ -3,15 +3,15 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from penstock.errors import Malformed, SettingsError
+from penstock.consumer.tail.bodies import changes_of
+from penstock.consumer.tail.decompression import Decompressor
+from penstock.model.errors import Malformed, SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
-from penstock.plugins import driver
+from penstock.process.plugins import driver
 from penstock.sinks.jetstream.dictionaries import DictionaryBucket, TableDictionary
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.tail.bodies import changes_of
-from penstock.tail.decompression import Decompressor
 
 _LEAST = 100  # messages of a table
 _BYTES = 64 << 20  # of samples

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from penstock.backoff import delays
-from penstock.errors import Malformed, Rejected, Unavailable
+from penstock.model.errors import Malformed, Rejected, Unavailable
 from penstock.nats.connection import Connection
+from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part

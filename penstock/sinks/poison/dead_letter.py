@@ -13,10 +13,10 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import IMAGES, images_of, schema
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.change import IMAGES, images_of, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 
 # What `raw` is: the source's bytes of the change, or the change as JSON.
 RawChange = Literal["source", "change"]

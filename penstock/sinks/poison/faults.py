@@ -9,7 +9,7 @@ import ormsgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import Operation, images_of
+from penstock.model.change import Operation, images_of
 from penstock.sinks.poison.suspension import Suspension, Table
 
 TOO_LARGE = "too-large"

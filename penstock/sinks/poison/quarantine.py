@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.change import OnError, images_of, unreadable
-from penstock.errors import Rejected
-from penstock.plugins import plugin
-from penstock.position import PartitionId, Place
+from penstock.model.change import OnError, images_of, unreadable
+from penstock.model.errors import Rejected
+from penstock.model.position import PartitionId, Place
+from penstock.process.plugins import plugin
 from penstock.sinks import Notify
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Messages

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.errors import Malformed
-from penstock.machine import step
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.machine import step
+from penstock.model.position import Place
 
 # Holes that a record remembers, the oldest forgotten first.
 _HOLES = 50

@@ -9,12 +9,12 @@ import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.closing import Closes
 from penstock.config import Backend, Pipeline
-from penstock.connections import Server
-from penstock.handover.run_folder import write_task_slots
+from penstock.microbatch.run_folder import write_task_slots
 from penstock.native import describe
 from penstock.ops.board import Board
+from penstock.process.closing import Closes
+from penstock.process.connections import Server
 from penstock.spark.queries.executors import counting, listening
 from penstock.spark.queries.query import mode, start_query
 from penstock.spark.queries.statements import SparkStatements

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from penstock.config import Spark
-from penstock.handover.options import Listening
+from penstock.microbatch.options import Listening
 from penstock.spark.session.master import is_local
 
 

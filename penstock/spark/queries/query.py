@@ -15,17 +15,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.change import COLUMNS, IMAGES, Images, schema
 from penstock.config import Backend, Pipeline, options_from_settings
-from penstock.errors import PenstockError, SettingsError, Unavailable
-from penstock.handover.options import Mode, feed_options
-from penstock.plugins import plugin
+from penstock.microbatch.late.side_files import CARRIER, stub_schema
+from penstock.microbatch.options import Mode, feed_options
+from penstock.model.change import COLUMNS, IMAGES, Images, schema
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.process.plugins import plugin
 from penstock.sinks import KeepsSchemas, SetsAside, images_of
 from penstock.sinks.settings import SinkSettings
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
-from penstock.tasks.late.side_files import CARRIER, stub_schema
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")

@@ -9,9 +9,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.change import COLUMNS, OPTIONAL
 from penstock.config import Pipeline
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.change import COLUMNS, OPTIONAL
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.spark.queries.columns import no_changes, other_step
 from penstock.spark.queries.query import transformed
 

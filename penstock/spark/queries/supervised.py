@@ -14,8 +14,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.backoff import delays
-from penstock.errors import LeaseLost, PenstockError, PositionLost, Unavailable
+from penstock.model.errors import LeaseLost, PenstockError, PositionLost, Unavailable
+from penstock.process.backoff import delays
 from penstock.spark.queries.query import failure
 
 log = structlog.get_logger("penstock")

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.spark.session.launch import archive_of, java_command
 from penstock.spark.session.session import close_session, java_options, open_session
 

@@ -1,6 +1,6 @@
 """Why Spark did not start, for the operator: Spark's own answer is a trace of Java's."""
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.session.master import is_local
 
 # What `SparkSession` says after `SparkContext` has given up on the master.

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.handover.options import Mode
+from penstock.microbatch.options import Mode
 from penstock.spark.datasource import register
 from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import make_home

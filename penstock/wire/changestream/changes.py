@@ -14,8 +14,8 @@ import ormsgpack
 from bson.errors import BSONError
 from bson.timestamp import Timestamp
 
-from penstock.change import Images
-from penstock.errors import Malformed
+from penstock.model.change import Images
+from penstock.model.errors import Malformed
 from penstock.wire.changestream.values import CODEC, base64_of, document_text, flat, plain, typed
 
 # Milliseconds since 1970: the times that Python and RFC 3339 can show.

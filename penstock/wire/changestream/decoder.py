@@ -13,10 +13,10 @@ import bson
 import pyarrow as pa
 from bson.errors import BSONError
 
-from penstock.change import Images, OnError, schema
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import Place
+from penstock.model.change import Images, OnError, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import Place
 from penstock.wire.changestream.changes import BROKEN, Read, Reader, name_rule, tenant_rule
 from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, element, events
 from penstock.wire.changestream.kernel import EventKernel

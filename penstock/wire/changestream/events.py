@@ -15,8 +15,8 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from penstock.errors import Malformed
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Place
 from penstock.wire.changestream.tokens import is_token
 
 _HEAD = re.compile(

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from uuid import UUID
 
-from penstock.change import Images
+from penstock.model.change import Images
 from penstock.native import library
 from penstock.wire.changestream.changes import Read
 

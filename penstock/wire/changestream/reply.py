@@ -4,7 +4,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 
 _LENGTH = struct.Struct("<i").unpack_from
 _LONG = struct.Struct("<q").unpack_from

@@ -13,7 +13,7 @@ import orjson
 from bson.binary import Binary
 from bson.errors import BSONError
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 
 # The elements of a token that has no other field than `_data`.
 _START = b"\x02_data\x00"

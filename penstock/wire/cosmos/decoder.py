@@ -9,10 +9,10 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import Images, OnError, schema
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import Place
+from penstock.model.change import Images, OnError, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import Place
 from penstock.wire.cosmos.documents import Document, DocumentContext, key_of, read_documents
 
 # What the service adds to each item; "System properties of an item", Microsoft Learn.

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import Place
 
 Document = dict[str, Any]
 _DIGITS = 20

@@ -8,9 +8,9 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.change import Images, OnError, schema
-from penstock.errors import Malformed
-from penstock.page import Page
+from penstock.model.change import Images, OnError, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 from penstock.wire.dynamodb.records import (
     PageContext,
     RecordHead,

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import Place
 from penstock.wire.dynamodb.values import Item
 
 _DIGITS = 40

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from penstock.change import Images
-from penstock.errors import Malformed
+from penstock.model.change import Images
+from penstock.model.errors import Malformed
 
 # Attribute name -> typed value.
 Item = dict[str, dict[str, Any]]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.change import Images, schema
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import Place
+from penstock.model.change import Images, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import Place
 from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 

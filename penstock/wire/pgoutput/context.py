@@ -12,7 +12,7 @@ from typing import Literal
 
 import ormsgpack
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 
 # Logical messages with this prefix keep a slot moving; they are no changes and take no ordinal.
 HEARTBEAT_PREFIX = "penstock.heartbeat"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.change import Images, OnError
-from penstock.errors import Malformed, SettingsError
-from penstock.page import Page
+from penstock.model.change import Images, OnError
+from penstock.model.errors import Malformed, SettingsError
+from penstock.model.page import Page
 from penstock.wire.pgoutput.batch import assemble
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.images import key_text, packer

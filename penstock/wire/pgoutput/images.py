@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import ormsgpack
 
-from penstock.change import Images
+from penstock.model.change import Images
 from penstock.wire.pgoutput.values.binary import as_base64
 
 # Raises TypeError on a value that the encoding can't hold.

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.change import COLUMNS, Images, Operation, schema
-from penstock.errors import Malformed
+from penstock.model.change import COLUMNS, Images, Operation, schema
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 from penstock.native import library
-from penstock.page import Page
 from penstock.wire.pgoutput.batch import FILTERED
 from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn

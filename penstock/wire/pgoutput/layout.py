@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import Any
 
-from penstock.change import Images
-from penstock.errors import Malformed
+from penstock.model.change import Images
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.images import Pack, key_text, packer
 from penstock.wire.pgoutput.messages import Relation, decode_message

@@ -3,7 +3,7 @@
 Another history of the log uses the same numbers again: its cursors begin with an era (`wire/eras`).
 """
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.eras import era_of
 
 

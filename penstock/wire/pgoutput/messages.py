@@ -8,7 +8,7 @@ fast path is tested with, and what explains the bytes that it stumbles over.
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.model import (
     UNCHANGED,
     Begin,

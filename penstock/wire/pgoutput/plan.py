@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import orjson
 import ormsgpack
 
-from penstock.change import Images
+from penstock.model.change import Images
 from penstock.wire.pgoutput.layout import RowLayout
 
 _ARRAY, _KEY = 1, 2

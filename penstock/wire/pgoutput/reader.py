@@ -5,7 +5,7 @@ A decoder that only takes through a Reader can't run off the end: what is missin
 
 import struct
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 
 # PostgreSQL counts microseconds from 2000-01-01 UTC; this is that moment since 1970.
 PG_EPOCH_US = 946_684_800_000_000

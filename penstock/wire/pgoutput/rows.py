@@ -8,7 +8,7 @@ again, slowly, by `explain`, which says what is Malformed and where.
 import struct
 from typing import Any, NamedTuple, assert_never
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.layout import RowLayout
 from penstock.wire.pgoutput.messages import (
     UNCHANGED,

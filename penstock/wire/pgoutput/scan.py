@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.frames import from_pg_time

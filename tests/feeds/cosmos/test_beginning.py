@@ -10,9 +10,9 @@ import pytest
 from azure.cosmos import CosmosClient
 from pydantic import ValidationError
 
-from penstock.errors import InvalidPosition, InvalidStream, SettingsError
 from penstock.feeds.cosmos import CosmosSettings
-from penstock.position import Bookmark, bookmarks_to_json
+from penstock.model.errors import InvalidPosition, InvalidStream, SettingsError
+from penstock.model.position import Bookmark, bookmarks_to_json
 from tests.cosmos.container import StoredContainer
 from tests.cosmos.reading import feed_of, ids_of, only, read_pages, settings_of
 from tests.cosmos.server import CosmosServer

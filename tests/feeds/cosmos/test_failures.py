@@ -7,8 +7,8 @@ from azure.core import exceptions as core
 from azure.core.utils import CaseInsensitiveDict
 from azure.cosmos import exceptions as cosmos
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.cosmos.failures import Refused, failure, translating
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 
 _KINDS = [
     kind

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import Feed, HistoryLost
 from penstock.feeds.cosmos.client import container_of
 from penstock.feeds.cosmos.ranges import KeyRange
-from penstock.page import Page
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import openings
 from penstock.wire.cosmos.documents import key_of
 from tests.cosmos.container import StoredContainer

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
 from penstock.feeds.cosmos.marks import FeedMark, mark_of
 from penstock.feeds.cosmos.ranges import KeyRange, lineages
-from penstock.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 
 WHOLE = KeyRange("", "FF")
 _EDGES = st.lists(st.integers(1, 0xFE), unique=True, max_size=6)

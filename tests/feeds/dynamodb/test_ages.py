@@ -11,7 +11,7 @@ from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.ages import _PAGES, Ages
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.reach import EMPTY_READS, EMPTY_SECONDS, FRESH, Reach
-from penstock.position import START, Bookmark, PartitionId
+from penstock.model.position import START, Bookmark, PartitionId
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream

@@ -10,10 +10,10 @@ from botocore import exceptions as boto
 from botocore.exceptions import ClientError
 
 from penstock.config.options import options_from_settings, settings_from_options
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.dynamodb import DynamodbSettings
 from penstock.feeds.dynamodb.failures import _TABLE, Throttled, failure, translating
-from penstock.position import bookmarks_from_json
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.position import bookmarks_from_json
 
 OURS = [
     kind

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import InvalidStream, PositionLost, SettingsError, Unavailable
 from penstock.feeds import ChecksBookmarks, Following, Gap, GivesRecords, HistoryLost, Polled
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.account import KnownShard
 from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId
+from penstock.model.errors import InvalidStream, PositionLost, SettingsError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.roster import openings
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import place_of

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import TakesSnapshots
 from penstock.feeds.dynamodb import DynamodbFeed, snapshot
 from penstock.feeds.dynamodb.items import page_of, read_scan
 from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, ReadPace
+from penstock.model.errors import Malformed, SettingsError, Unavailable
 from tests.dynamodb.server import StreamsServer, settings_of
 
 

@@ -6,7 +6,7 @@ from penstock.feeds.dynamodb.account import KnownShard
 from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.position import PartitionId
+from penstock.model.position import PartitionId
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import Bookmark
+from penstock.model.position import Bookmark
 from tests.mongo import Shop, mongodb, shop_on
 from tests.mongodb.history import History
 from tests.mongodb.reading import Read, Reading, Serve

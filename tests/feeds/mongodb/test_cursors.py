@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from pymongo.server_description import ServerDescription
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.mongodb.connect import OneServer
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.pipeline import stages
 from penstock.feeds.mongodb.stream import Patience
 from penstock.leases import Lease
 from penstock.leases.mongodb import MongoStore
+from penstock.model.errors import SettingsError, Unavailable
 from tests.mongodb.cursors import matches
 from tests.mongodb.history import History, inserted
 from tests.mongodb.reading import Read, feed_of, settings_of

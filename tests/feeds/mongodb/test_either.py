@@ -12,12 +12,12 @@ from typing import Any
 import pymongo.errors
 import pytest
 
-from penstock.errors import SettingsError
 from penstock.feeds import HistoryLost
 from penstock.feeds.mongodb.cluster import hello_of, id_namespace, is_sharded, oldest_in
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.oplog import asking
-from penstock.position import Bookmark, Place
+from penstock.model.errors import SettingsError
+from penstock.model.position import Bookmark, Place
 from penstock.wire.changestream.events import cursor_of
 from tests.mongo import REAL, Shop, shop_on
 from tests.mongodb.reading import Read, Reading

@@ -7,7 +7,6 @@ import bson.errors
 import pymongo.errors
 import pytest
 
-from penstock.errors import Malformed, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds.mongodb.failures import (
     CODES,
     KINDS,
@@ -19,6 +18,7 @@ from penstock.feeds.mongodb.failures import (
     translating,
 )
 from penstock.feeds.mongodb.history import HINTS
+from penstock.model.errors import Malformed, PenstockError, PositionLost, SettingsError, Unavailable
 
 # What the driver's own change streams resume after, by their specification.
 SPECIFIED = {

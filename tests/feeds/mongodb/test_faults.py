@@ -9,12 +9,12 @@ from typing import Any
 import pymongo
 import pytest
 
-from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds import Following, Gap, HistoryLost
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.failures import LOST, RESUMABLE
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import Bookmark, Place
+from penstock.model.errors import PositionLost, SettingsError, Unavailable
+from penstock.model.position import Bookmark, Place
 from tests.chaos.proxy import Proxy, Weather
 from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
 from tests.servers import Secantus

@@ -10,7 +10,7 @@ import pytest
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.filters import Filter, either
-from penstock.position import Bookmark, Place
+from penstock.model.position import Bookmark, Place
 from tests.mongo import Shop, follow, pages, rows
 from tests.mongodb.history import inserted
 from tests.mongodb.reading import Read, feed_of

@@ -10,10 +10,10 @@ import psutil
 import pymongo
 import pytest
 
-from penstock.errors import PenstockError, SettingsError
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import START, Bookmark, Place
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.position import START, Bookmark, Place
 from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from bson import ObjectId
 
-from penstock.errors import Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.cluster import is_another
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.position import Bookmark, Place
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark, Place
 from tests.mongodb.history import History
 from tests.mongodb.reading import Read, Serve, feed_of, rows, settings_of
 from tests.mongodb.server import ScriptedMongod

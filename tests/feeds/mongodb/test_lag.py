@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError, Unavailable
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.lag import Lag, durable_time, time_of_mark
 from penstock.feeds.mongodb.window import FAILURES, OplogWindow
-from penstock.position import Bookmark, Place
+from penstock.model.errors import PenstockError, Unavailable
+from penstock.model.position import Bookmark, Place
 from tests.mongo import eventually
 from tests.mongodb.history import History
 from tests.mongodb.reading import Read, Reading, Serve, feed_of

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
-from penstock.finding import Finding
+from penstock.model.finding import Finding
 from tests.mongo import REAL, Shop
 from tests.mongodb.reading import feed_of
 from tests.mongodb.server import ScriptedMongod

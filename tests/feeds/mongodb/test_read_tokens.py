@@ -3,7 +3,7 @@
 import bson
 
 from penstock.feeds.mongodb.read_tokens import ReadTokens
-from penstock.position import Bookmark, Place
+from penstock.model.position import Bookmark, Place
 from penstock.wire.changestream.events import cursor_of, cursor_time
 
 BEGUN = Bookmark(None, {"time": [1, 0]})

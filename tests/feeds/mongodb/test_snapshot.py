@@ -13,13 +13,13 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from penstock.errors import Malformed, SettingsError, Unavailable
 from penstock.feeds import TableSnapshot, TakesSnapshots
 from penstock.feeds.mongodb import MongoFeed, snapshot
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.rows import DocumentPages, documents, id_element
 from penstock.feeds.mongodb.snapshot import MongoSnapshot, id_ranges
-from penstock.position import Bookmark, Place
+from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.position import Bookmark, Place
 from tests.mongo import Shop, follow, pages
 
 OID = ObjectId("6b059a83e48080e81b9ce5af")

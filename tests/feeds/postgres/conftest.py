@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from tests.feeds.postgres.reading import Reader
 from tests.feeds.postgres.story import FAST, TABLE, feed_of
 from tests.servers import Database, Postgres, postgres_bin

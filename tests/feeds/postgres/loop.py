@@ -5,8 +5,8 @@ from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.pages import begin, commit, frame, insert, relation
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Unavailable
 from penstock.feeds import Following
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.page import Page
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place
 from tests.servers import Database
 
 Row = dict[str, Any]

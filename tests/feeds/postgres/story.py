@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable
 from penstock.feeds import Following, Gap, HistoryLost, Mark
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark, PartitionId, Place
 from tests.servers import Postgres
 
 SLOT = PartitionId("s")

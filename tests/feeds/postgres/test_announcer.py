@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresSettings
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.schemas import relation_in
-from penstock.table_schema import TableSchema
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.table_schema import TableSchema
 from tests.wire.pages import relation
 
 INT = 23

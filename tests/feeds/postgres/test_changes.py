@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from penstock.position import Place
+from penstock.model.position import Place
 from tests.feeds.postgres.reading import Reader
 
 

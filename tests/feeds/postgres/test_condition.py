@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds.postgres.condition import blaming, checked
 from penstock.feeds.postgres.failures import failure
+from penstock.model.errors import SettingsError, Unavailable
 
 
 @pytest.mark.parametrize(

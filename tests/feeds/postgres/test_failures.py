@@ -3,7 +3,6 @@
 import psycopg
 import pytest
 
-from penstock.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.failures import (
     backend_error,
@@ -12,6 +11,7 @@ from penstock.feeds.postgres.failures import (
     translated,
     translating,
 )
+from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from tests.servers import Postgres
 
 STATES = sorted(

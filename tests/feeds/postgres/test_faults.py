@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.errors import Unavailable
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.connect import connect_replication
 from penstock.feeds.postgres.slot import identify_system
-from penstock.position import Bookmark
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Postgres
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from penstock.feeds.postgres import PLUGIN, PostgresFeed, PostgresSettings
-from penstock.plugins import plugin
+from penstock.process.plugins import plugin
 
 URL = "postgresql://user:s3cret@host.invalid:5432/shop"
 

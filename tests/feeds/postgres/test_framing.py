@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed, PenstockError, SettingsError, Unavailable
-from penstock.position import Place
+from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
+from penstock.model.position import Place
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.lsn import format_lsn
 from tests.feeds.postgres.loop import (

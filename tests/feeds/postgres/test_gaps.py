@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PositionLost, Unavailable
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
-from penstock.position import Bookmark
+from penstock.model.errors import PositionLost, Unavailable
+from penstock.model.position import Bookmark
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.servers import Postgres
 from tests.slots import advance_slot, drop_slot

@@ -15,7 +15,7 @@ from penstock.feeds.postgres.history import (
     position_of,
 )
 from penstock.feeds.postgres.slot import Slot, System
-from penstock.position import Place
+from penstock.model.position import Place
 from penstock.wire.pgoutput.lsn import format_lsn
 
 SLOT = Slot(

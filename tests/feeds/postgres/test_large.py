@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from penstock.errors import Unavailable
-from penstock.position import Bookmark
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Postgres
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import HistoryLost
-from penstock.position import Place
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.position import Place
 from tests.feeds.postgres.copies import backup_of, copy_of
 from tests.feeds.postgres.story import (
     FAST,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from penstock.errors import SettingsError
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.finding import Finding
+from penstock.model.errors import SettingsError
+from penstock.model.finding import Finding
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Postgres
 

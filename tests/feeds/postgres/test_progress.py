@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.feeds.postgres.progress import LogProgress
-from penstock.position import Place
+from penstock.model.position import Place
 
 
 def place(cursor: int, ordinal: int) -> Place:

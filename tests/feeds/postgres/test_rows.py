@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed, SettingsError
 from penstock.feeds.postgres import rows as module
 from penstock.feeds.postgres.rows import RowFramer, RowPages
+from penstock.model.errors import Malformed, SettingsError
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.native import library
-from penstock.page import Page
-from penstock.position import PartitionId, Place
 from tests.wire.cells import examples
 from tests.wire.pages import relation
 

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.table_schema import TableSchema
+from penstock.model.table_schema import TableSchema
 from tests.feeds.postgres.reading import Reader
 
 pytestmark = pytest.mark.live
@@ -92,7 +92,7 @@ def test_a_schema_is_announced_before_the_page_that_needs_it(reader: Reader) -> 
 
 
 def test_what_cannot_be_recorded_is_read_again(reader: Reader) -> None:
-    from penstock.errors import Unavailable
+    from penstock.model.errors import Unavailable
 
     asked: list[str] = []
 

@@ -4,13 +4,13 @@ from contextlib import closing
 
 import pytest
 
-from penstock.errors import SettingsError
 from penstock.feeds.postgres.connect import (
     connect_exporting,
     connect_ordinary,
     connect_reading,
     connect_replication,
 )
+from penstock.model.errors import SettingsError
 from penstock.wire.pgoutput.values import SESSION
 from tests.feeds.postgres.reading import Reader
 

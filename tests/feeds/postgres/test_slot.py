@@ -7,10 +7,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from penstock.errors import PositionLost, SettingsError, Unavailable
 from penstock.feeds.postgres.slot import find_slot, refuse_unusable
 from penstock.feeds.postgres.transport import start
-from penstock.position import Bookmark, Place
+from penstock.model.errors import PositionLost, SettingsError, Unavailable
+from penstock.model.position import Bookmark, Place
 from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Postgres

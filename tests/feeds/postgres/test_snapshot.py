@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.errors import SettingsError, Unavailable
 from penstock.feeds import TableSnapshot
 from penstock.feeds.postgres import PostgresFeed, copying
 from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
-from penstock.position import Bookmark
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.position import Bookmark
 from tests.feeds.postgres.reading import Reader, Row
 from tests.servers import Postgres
 

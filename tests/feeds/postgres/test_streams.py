@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Unavailable
 from penstock.feeds.postgres.streams import StreamedTransaction, Streams
+from penstock.model.errors import Unavailable
 
 
 def content(stream: StreamedTransaction) -> bytes:

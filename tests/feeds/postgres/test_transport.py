@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.feeds.postgres.transport import LibpqTransport, PlainTransport, Transport, start
-from penstock.position import Bookmark
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.position import Bookmark
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Postgres
 

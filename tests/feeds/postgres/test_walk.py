@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.feeds.postgres.walk import NativeWalk, rows_ahead
-from penstock.position import Place
+from penstock.model.position import Place
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.lsn import format_lsn
 from tests.feeds.postgres.loop import INT, OTHER, TABLE, THIRD, Loop, framed, transaction

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from penstock.errors import Malformed, Rejected, SettingsError
+from penstock.consumer.tail.bodies import changes_of
+from penstock.consumer.tail.decompression import Decompressor
+from penstock.model.errors import Malformed, Rejected, SettingsError
 from penstock.nats.protocol import headers_of
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY
@@ -20,8 +22,6 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
-from penstock.tail.bodies import changes_of
-from penstock.tail.decompression import Decompressor
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 LONG = orjson.dumps({"text": "all work and no play " * 40}).decode()

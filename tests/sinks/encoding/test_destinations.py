@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.consumer.tail.bodies import changes_of
+from penstock.microbatch.late.depot import as_changes
+from penstock.model.errors import SettingsError
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
@@ -12,8 +14,6 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
-from penstock.tail.bodies import changes_of
-from penstock.tasks.late.depot import as_changes
 
 ENCODINGS = ["json", "msgpack", "arrow"]
 

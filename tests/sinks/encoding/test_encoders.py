@@ -1,6 +1,6 @@
 """Whatever the settings ask for, the same changes are read back from it.
 
-The reader is `penstock.tail.bodies`, which shares no code with the sink.
+The reader is `penstock.consumer.tail.bodies`, which shares no code with the sink.
 """
 
 from typing import Any
@@ -10,14 +10,14 @@ import ormsgpack
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Malformed
+from penstock.consumer.tail.bodies import changes_of
+from penstock.model.errors import Malformed
 from penstock.nats.protocol import headers_of
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
-from penstock.tail.bodies import changes_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.change import IMAGES, schema
+from penstock.model.change import IMAGES, schema
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY, Columns, Values
 from penstock.sinks.encoding.encoders import encoder

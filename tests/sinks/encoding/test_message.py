@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.change import schema
-from penstock.errors import Rejected
+from penstock.consumer.tail.bodies import changes_of
+from penstock.model.change import schema
+from penstock.model.errors import Rejected
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.nats.protocol import headers_of, hpub
-from penstock.position import Bookmark, PartitionId, Place
 from penstock.sinks.encoding import encoders, kernel
 from penstock.sinks.encoding.columns import Values
 from penstock.sinks.encoding.encode import Encoder
@@ -28,7 +29,6 @@ from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.publisher import framed, framing
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
-from penstock.tail.bodies import changes_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 Encoding = Literal["msgpack", "json"]

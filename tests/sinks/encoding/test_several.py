@@ -8,8 +8,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Rejected
-from penstock.position import PartitionId, Place
+from penstock.consumer.tail.bodies import changes_of
+from penstock.model.errors import Rejected
+from penstock.model.position import PartitionId, Place
 from penstock.sinks import ignore
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
@@ -20,7 +21,6 @@ from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import parse_template
-from penstock.tail.bodies import changes_of
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live

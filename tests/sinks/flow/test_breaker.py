@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from penstock.machine import step
+from penstock.model.machine import step
 from penstock.sinks.flow.breaker import (
     TABLE,
     Breaker,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow

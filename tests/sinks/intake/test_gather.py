@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.sinks.flow.pressure import Pace
 from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order

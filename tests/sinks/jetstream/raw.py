@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub

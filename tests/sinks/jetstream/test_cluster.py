@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.errors import LeaseLost, PenstockError, SettingsError
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore

@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.change import ERROR
+from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import TailReader
+from penstock.model.change import ERROR
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.tail.message import Message
-from penstock.tail.reader import TailReader
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live

@@ -9,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.errors import SettingsError, Unavailable
+from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import TailReader
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.training import trained
-from penstock.tail.message import Message
-from penstock.tail.reader import TailReader
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.errors import PenstockError, SettingsError
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.durability import synced, syncs

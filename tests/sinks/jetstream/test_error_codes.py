@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Rejected, SettingsError
+from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.chaos.proxy import Proxy, Weather

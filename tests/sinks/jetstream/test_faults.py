@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.progress import Noted

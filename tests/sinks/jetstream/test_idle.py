@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Unavailable
-from penstock.position import PartitionId
+from penstock.model.errors import Unavailable
+from penstock.model.position import PartitionId
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.progress import Noted

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.histograms import histograms
+from penstock.process.histograms import histograms
 from penstock.sinks.jetstream import latency
 from penstock.sinks.jetstream.latency import PublishLatency
 

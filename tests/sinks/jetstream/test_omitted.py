@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.position import PartitionId, Place
+from penstock.model.position import PartitionId, Place
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats

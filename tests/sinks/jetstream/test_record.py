@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.sinks import Record, ReportsPositions, ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats

@@ -10,9 +10,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.change import ERROR
-from penstock.errors import Malformed, Rejected, SettingsError
-from penstock.page import Page
+from penstock.model.change import ERROR
+from penstock.model.errors import Malformed, Rejected, SettingsError
+from penstock.model.page import Page
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats

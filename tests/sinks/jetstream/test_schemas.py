@@ -10,15 +10,15 @@ import orjson
 import ormsgpack
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.consumer.mirror.published_tables import Catalog
+from penstock.model.errors import Unavailable
+from penstock.model.table_schema import TableSchema
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.reading.announced import Announced
-from penstock.replica.catalog import Catalog
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.schemas import BUCKET, SchemaBucket
-from penstock.table_schema import TableSchema
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.plugins import plugin
+from penstock.process.plugins import plugin
 from penstock.sinks import images_of
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings

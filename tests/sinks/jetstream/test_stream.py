@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Rejected, SettingsError, Unavailable
-from penstock.finding import Finding
+from penstock.model.errors import Rejected, SettingsError, Unavailable
+from penstock.model.finding import Finding
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore

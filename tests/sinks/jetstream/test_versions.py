@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.demo.programs import nats_server
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted

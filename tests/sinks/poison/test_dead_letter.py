@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.sinks.poison.dead_letter import Letter, page_of, row_letter, row_of
 
 

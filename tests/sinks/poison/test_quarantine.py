@@ -11,8 +11,8 @@ import ormsgpack
 import pyarrow as pa
 import pytest
 
-from penstock.change import ERROR
-from penstock.errors import Rejected, SettingsError, Unavailable
+from penstock.model.change import ERROR
+from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.session import borrowed

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import Malformed
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Place
 from penstock.sinks.poison.suspension import TRANSITIONS, Event, Hole, Suspension, SuspensionState
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "explanation" / "poison.md"

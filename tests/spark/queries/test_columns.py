@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.change import COLUMNS
+from penstock.microbatch.late.side_files import CARRIER
+from penstock.model.change import COLUMNS
 from penstock.spark.queries.columns import no_changes, unread, with_unread
-from penstock.tasks.late.side_files import CARRIER
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,13 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.change import COLUMNS, IMAGES, OPTIONAL
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import (
+from penstock.feeds import Gap, HistoryLost
+from penstock.feeds.dynamodb.failures import Throttled
+from penstock.leases.etcd_gateway import MaybeDone
+from penstock.microbatch.late.side_files import CARRIER
+from penstock.model.change import COLUMNS, IMAGES, OPTIONAL
+from penstock.model.errors import (
     LeaseLost,
     PenstockError,
     PositionLost,
@@ -20,13 +24,9 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
-from penstock.feeds import Gap, HistoryLost
-from penstock.feeds.dynamodb.failures import Throttled
-from penstock.leases.etcd_gateway import MaybeDone
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark.queries.query import _bounds, _late, failure, images, mode, start_query
-from penstock.tasks.late.side_files import CARRIER
 from penstock.wire.hash_partitions import hash_partitions
 
 TRANSFORM = '[{sql: "SELECT * FROM changes"}]'
@@ -80,7 +80,7 @@ def test_an_error_of_a_task_keeps_its_meaning_and_its_hint(
 
 
 def test_what_we_did_not_raise_is_tried_again() -> None:
-    for text in ("\nJob aborted", "penstock.nowhere.Nothing: x", "penstock.errors.Absent: x"):
+    for text in ("\nJob aborted", "penstock.nowhere.Nothing: x", "penstock.model.errors.Absent: x"):
         found = failure(RuntimeError(text))
         assert type(found) is Unavailable
         assert text.strip() in str(found)

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.change import COLUMNS, schema
 from penstock.config import Pipeline, parse_pipeline
-from penstock.errors import Rejected, SettingsError
+from penstock.model.change import COLUMNS, schema
+from penstock.model.errors import Rejected, SettingsError
 from penstock.snapshots.statements import through
 from penstock.spark.queries.statements import SparkStatements
 

@@ -7,7 +7,7 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.spark.queries.supervised import BLOCKED_LIMIT, EngineLost, Supervised
 
 

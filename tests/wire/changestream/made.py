@@ -5,8 +5,8 @@ from typing import Any
 import bson
 from bson.timestamp import Timestamp
 
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.changestream.events import Placer, cursor_of, element, events
 
 TIME = 0x6B039F83

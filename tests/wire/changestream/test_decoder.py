@@ -18,9 +18,9 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.change import COLUMNS, Images, Operation
-from penstock.errors import Malformed
-from penstock.page import Page
+from penstock.model.change import COLUMNS, Images, Operation
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 from penstock.wire.changestream.changes import OPERATIONS
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.events import Placer, cursor_of

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
-from penstock.position import Place
+from penstock.model.errors import Malformed
+from penstock.model.position import Place
 from penstock.wire.changestream.events import Placer, cursor_of, cursor_time, events
 from tests.wire.changestream.made import TIME, event, payload
 

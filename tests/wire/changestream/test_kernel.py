@@ -22,10 +22,10 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.change import Images
-from penstock.errors import Malformed
+from penstock.model.change import Images
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
 from penstock.native import library
-from penstock.page import Page
 from penstock.wire.changestream.changes import Reader
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.changestream.values import CODEC

@@ -6,7 +6,7 @@ from bson.int64 import Int64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.changestream.events import events
 from penstock.wire.changestream.reply import Reply, read_cursor
 from tests.wire.changestream.made import event

@@ -6,7 +6,7 @@ import bson
 import pytest
 from bson.binary import Binary
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.changestream.tokens import (
     hash_of,
     mark_ending,

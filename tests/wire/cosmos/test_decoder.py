@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.cosmos.decoder import CosmosDecoder
 from penstock.wire.cosmos.documents import DocumentContext, in_order, lsn_of
 

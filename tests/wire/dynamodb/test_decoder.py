@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import (
     PageContext,

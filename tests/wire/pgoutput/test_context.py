@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.context import Context, TypeEntry
 
 OIDS = st.integers(0, 2**32 - 1)

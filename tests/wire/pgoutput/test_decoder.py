@@ -8,9 +8,9 @@ import orjson
 import ormsgpack
 import pytest
 
-from penstock.change import schema
-from penstock.errors import Malformed, SettingsError
-from penstock.page import Decoder, Page
+from penstock.model.change import schema
+from penstock.model.errors import Malformed, SettingsError
+from penstock.model.page import Decoder, Page
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.schema import schema_version

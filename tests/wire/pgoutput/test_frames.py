@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.frames import from_pg_time, standby_status, to_pg_time
 from penstock.wire.pgoutput.messages import Begin, decode_message
 from tests.wire.frames import PrimaryKeepalive, XLogData, decode_frame

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.change import Images
-from penstock.page import Page
+from penstock.model.change import Images
+from penstock.model.page import Page
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.golden import Golden, golden, names, pages
 from tests.wire.kinds import KINDS, Kind

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError
+from penstock.model.errors import PenstockError
+from penstock.model.page import Page
 from penstock.native import describe, library
-from penstock.page import Page
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.kernel import Kernel

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.lsn import format_lsn, message_cursor, parse_lsn
 
 LSNS = st.integers(0, 2**64 - 1)

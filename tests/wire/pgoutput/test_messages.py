@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.messages import (
     UNCHANGED,
     Begin,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import Malformed
-from penstock.page import Page
-from penstock.position import PartitionId, Place
+from penstock.model.errors import Malformed
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.messages import StreamStart

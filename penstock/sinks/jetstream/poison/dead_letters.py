@@ -13,12 +13,13 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Malformed, SettingsError
+from penstock.model.errors import Malformed, SettingsError
+from penstock.model.position import Place
 from penstock.nats.api import ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START
+from penstock.nats.subjects import escape
 from penstock.nats.swap import WRONG_SEQUENCE, swapped
-from penstock.position import Place
 from penstock.sinks.encoding.message import (
     POSITION,
     REPLAYED,
@@ -28,7 +29,6 @@ from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import unfit
 from penstock.sinks.poison.dead_letter import Letter
-from penstock.sinks.subject import escape
 
 REASON = "Penstock-Reason"
 _TAKEN = 10065  # the subjects overlap with another stream's

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.errors import Malformed
+from penstock.model.errors import Malformed
 from penstock.nats.api import ApiError, JetStream
+from penstock.nats.subjects import escape
 from penstock.nats.swap import swapped
 from penstock.sinks.jetstream.poison.dead_letters import ensure_stream, headers_with
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.suspension import Suspension, SuspensionState, Table
-from penstock.sinks.subject import escape
 
 _HISTORY = 64  # records of each table that the stream keeps
 _FRESH = 1.0  # seconds that a record is believed before it is read again

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import Unavailable
-from penstock.machine import step
+from penstock.model.errors import Unavailable
+from penstock.model.machine import step
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of

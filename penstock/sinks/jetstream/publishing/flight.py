@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.position import Place
+from penstock.model.position import Place
 from penstock.sinks.encoding.message import Messages, Origin
 
 LARGEST = 1000  # messages that the server takes in a batch

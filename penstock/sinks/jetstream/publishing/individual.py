@@ -17,7 +17,7 @@ from collections import deque
 
 import orjson
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of

@@ -12,9 +12,9 @@ order before changing it from deduplicated to exactly-once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import SettingsError
+from penstock.model.errors import SettingsError
+from penstock.model.position import Mark, Place
 from penstock.nats.api import JetStream, Stored
-from penstock.position import Mark, Place
 from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.subject import Template
 

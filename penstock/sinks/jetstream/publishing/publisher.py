@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
-from penstock.position import PartitionId, Place
 from penstock.sinks.encoding.columns import Columns
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import Messages

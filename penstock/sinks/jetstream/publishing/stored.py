@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from penstock.errors import LeaseLost, Unavailable
+from penstock.model.errors import LeaseLost, Unavailable
+from penstock.model.position import Place
 from penstock.nats.api import JetStream
-from penstock.position import Place
 from penstock.sinks.encoding.message import Origin, OriginRun, read_position
 from penstock.sinks.jetstream.owners import instances
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.plugins import plugin
+from penstock.process.plugins import plugin
 from penstock.spark.session.forks.worker import ForkRequest, run
 
 # What Spark's workers import before they know what they are for.

@@ -8,16 +8,16 @@ images) takes; it raises ValueError on bytes that are not of its type.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.change import Images
-from penstock.errors import Malformed
+from penstock.model.change import Images
+from penstock.model.errors import Malformed
 from penstock.wire.documents import document_as_json, element_as_json
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.arrays import array_of
 from penstock.wire.pgoutput.values.binary import binary, binary_as_base64
-from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
 from penstock.wire.pgoutput.values.numbers import boolean, floating, integer
 from penstock.wire.pgoutput.values.text import text
 from penstock.wire.pgoutput.values.times import date, timestamp, timestamptz
+from penstock.wire.pgoutput.values.type_catalog import ARRAYS, BUILT_IN, Family
 
 Converter = Callable[[bytes], Any]
 Types = Mapping[int, TypeEntry]

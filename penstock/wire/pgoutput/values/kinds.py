@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.wire.pgoutput.context import TypeEntry
-from penstock.wire.pgoutput.values.catalog import ARRAYS, BUILT_IN, Family
+from penstock.wire.pgoutput.values.type_catalog import ARRAYS, BUILT_IN, Family
 
 _NUMBERS: dict[Family, int] = {
     "boolean": 1,

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import LeaseLost, SettingsError
 from penstock.leases import Lease
+from penstock.model.errors import LeaseLost, SettingsError
+from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
-from penstock.position import PartitionId, Place
 from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink

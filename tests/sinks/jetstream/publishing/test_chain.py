@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Rejected
+from penstock.model.errors import Rejected
 from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Unavailable
+from penstock.model.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg

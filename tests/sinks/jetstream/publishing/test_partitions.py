@@ -9,9 +9,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.position import PartitionId, Place
 from penstock.sinks import Receipt, ignore
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink

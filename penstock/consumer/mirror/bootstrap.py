@@ -1,0 +1,319 @@
+"""One table's way from a request for a snapshot to its rows in the target.
+
+Chunks are loaded as they come; the meta comes after all of them. A run that ends without one (its
+service stopped, its chunks expired) is asked for again.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import orjson
+
+from penstock.consumer.mirror.chunks import body_of, differs, loaded
+from penstock.consumer.mirror.differences import difference_since
+from penstock.consumer.mirror.documents import chunk_rows
+from penstock.consumer.mirror.mirrored import MirrorTable
+from penstock.consumer.mirror.plan import RowCoder
+from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
+from penstock.consumer.mirror.targets import LoadedChunk, Target, encoders
+from penstock.consumer.tail import exact
+from penstock.consumer.tail.decompression import Decompressor, stored_dictionary
+from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.nats.api import JetStream
+from penstock.nats.buckets import Bucket
+from penstock.nats.connection import Connection
+from penstock.nats.consumers import Delivered, PullConsumer
+from penstock.nats.services import asked
+from penstock.nats.subjects import escape
+
+_ANSWER = 30.0  # seconds for an answer to a request
+_SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
+_AGAIN = 2.0  # ... where the service said that this may help
+_ATTEMPTS = 5  # snapshots that may fail, one after the other
+_AT_ONCE = 8  # chunks
+_READINGS = 3  # of one snapshot, whose chunks may be others meanwhile
+
+
+@dataclass(slots=True)
+class Loading:
+    """How far a table is loaded. `done` of `ranges`: how far the snapshot is at the source.
+    `problem`: why it is not loaded for now."""
+
+    name: str
+    rows: int = 0
+    chunks: int = 0
+    done: int = 0
+    ranges: int = 0
+    problem: str = ""
+
+
+class NoSnapshot(Unavailable):
+    """One table cannot be loaded now, while the server and the target answer."""
+
+
+class Bootstrap:
+    """Of one table; `step` until it returns the table. Over an open connection that others may
+    use, by the same thread. A service that is away is waited for if it `is_patient`, or once it has
+    answered. Everything raises Unavailable, SettingsError, Rejected, Malformed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        init: str,
+        announced: PublishedTable,
+        target: Target,
+        table: MirrorTable,
+        *,
+        is_patient: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.announced, self.table = announced, table
+        self.progress = Loading(name=".".join(announced.name))
+        self._connection, self._init, self._target, self._clock = connection, init, target, clock
+        self._token = ".".join(map(escape, announced.name))
+        self._chunks: dict[int, LoadedChunk] = {}
+        self._coder: RowCoder | None = None  # since the target is ready for the rows
+        self._consumer: PullConsumer | None = None
+        self._failures = 0
+        self._readings = 1
+        self._is_patient = is_patient
+        self._decompressor = Decompressor(partial(stored_dictionary, connection))
+        self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
+
+    def step(self, wait: float) -> MirrorTable | None:
+        """Loads what has come; waits up to `wait` seconds for something. The table, once it is
+        live."""
+        consumer = self._consuming() if self.table.snapshot_id else None
+        messages = consumer.next(wait, _AT_ONCE) if consumer is not None else []
+        if not messages and self._clock() - self._asked_at >= _SILENCE:
+            self._request()
+        elif consumer is None:
+            time.sleep(wait)
+        for message in messages:
+            kind = message.subject.split(".")[1]
+            table = getattr(self, f"_take_{kind}")(message)
+            if table is not None:
+                return table  # type: ignore[no-any-return]
+            if self._consumer is None:  # begins anew
+                return None
+        return None
+
+    def look(self) -> None:
+        """How far the snapshot is at its source, for `progress`."""
+        key = f"{self.announced.pipeline}.{self.table.snapshot_id}"
+        with suppress(PenstockError, ValueError):  # such as an account that may not look
+            found = Bucket(self._connection, "snapshots").get(key)
+            record = orjson.loads((found and found.value) or b"{}")
+            self.progress.done = int(record.get("done", 0))
+            self.progress.ranges = int(record.get("ranges", 0))
+
+    def _consuming(self) -> PullConsumer | None:
+        """None: the stream is not made yet."""
+        if self._consumer is None and JetStream(self._connection).stream(self._init) is not None:
+            snapshot = f"init.snap.{self._token}.{self.table.snapshot_id}.>"
+            others = [f"init.{kind}.{self._token}" for kind in ("meta", "error")]
+            self._consumer = PullConsumer(
+                self._connection, self._init, {"filter_subjects": [snapshot, *others]},
+                hint="the pipeline makes it with its first snapshot; `snapshot.stream` names it",
+            )  # fmt: skip
+        return self._consumer
+
+    def _take_snap(self, message: Delivered) -> None:
+        self._asked_at = self._clock()
+        body = body_of(message.headers, message.payload, self._decompressor)
+        version = message.headers.get("Penstock-Table-Schema", "")
+        chunk = loaded(body, message.payload)
+        cursor = body["position"].rpartition(":")[0]
+        self.table = replace(  # chunks of later points come later
+            self.table, cursor=self.table.cursor or cursor,
+            settled=max(self.table.settled, cursor),
+        )  # fmt: skip
+        self._prepare(version)
+        known = self._chunks.get(chunk.chunk)
+        if version != self.table.version or known not in (None, chunk):
+            # The service gives a number that it did not need to other rows.
+            self._read_again(f"chunk {chunk.chunk} was published again, with other rows")
+        elif known is None:
+            assert self._coder is not None
+            is_late = self.table.is_torn and cursor == self.table.settled
+            if self.table.has_documents and exact.is_json(message.headers):
+                body = body_of(message.headers, message.payload, self._decompressor, exact.loads)
+            given = chunk_rows(self.table, body) if self.table.document else body["data"]
+            self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)
+            self._chunks[chunk.chunk] = chunk
+            self.progress.chunks += 1
+            self.progress.rows += chunk.rows
+
+    def _take_meta(self, message: Delivered) -> MirrorTable | None:
+        meta = body_of(message.headers, message.payload)
+        if meta["snapshot_id"] != self.table.snapshot_id:
+            # The service began again, under another id, what it had not finished.
+            if meta["snapshot_id"] > self.table.snapshot_id and not _is_partial(meta):
+                self.follow(meta["snapshot_id"])
+            return None
+        if problem := self._difference_since(meta):
+            self._fail(f"after the snapshot {meta['snapshot_id']}: {problem}")
+            return None
+        self._prepare(meta["schema_version"])
+        if problem := differs(meta, list(self._chunks.values())):
+            if self._readings == 1:
+                self._read_again(problem)
+            else:
+                self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
+            return None
+        stream = JetStream(self._connection).stream(meta["stream"]) or {}
+        if _is_of_another(meta, stream):
+            self._fail(f"the stream {meta['stream']} was made again after it")
+            return None
+        found = replace(
+            self.table, state="live", stream=meta["stream"], created=stream.get("created", ""),
+            cursor=self.table.cursor or str(meta["position"]).rpartition(":")[0],
+            sequence=int(meta["start_sequence"]) - 1, places={},
+            relation_id=meta.get("relation_id"), losses=meta.get("losses") or "",
+            revision=int(meta.get("schema_revision") or 0),
+        )  # fmt: skip
+        is_one_point = meta.get("exact") and self.table.cursor == self.table.settled
+        self._target.finish(found, meta["row_count"] if is_one_point else None)
+        return found
+
+    def _take_error(self, message: Delivered) -> None:
+        error = body_of(message.headers, message.payload)
+        if error.get("snapshot_id") == self.table.snapshot_id:
+            self._fail(f"{error['error']}", error.get("hint") or "")
+
+    def _prepare(self, version: str) -> None:
+        """Makes the target ready, with the schema that the rows have."""
+        if self._coder is not None:
+            return
+        found = Catalog(self._connection).version(self.announced.key, version)
+        if found is None:
+            raise NoSnapshot(
+                f"the bucket schemas does not have the version {version} of {self.progress.name}",
+                hint="the pipeline stores it within a minute or two; its log says what keeps it",
+            )
+        if self.table.version not in ("", version):
+            self._drop_rows()  # they may have other columns
+        self.table = replace(self.table.with_schema(found), kept=())
+        for each in self._target.begin(self.table):
+            self._chunks[each.chunk] = each
+            self.progress.chunks += 1
+            self.progress.rows += each.rows
+        self._coder = RowCoder(
+            self.table, self.table.names, encoders(self._target, self.table.columns)
+        )
+
+    def _request(self) -> None:
+        """Asks for a snapshot: one that runs, or a new one."""
+        document: dict[str, Any] = {"pipeline": self.announced.pipeline}
+        payload = orjson.dumps(document) if self.announced.pipeline else b""
+        subject = f"snapshot.request.{self._token}"
+        self._asked_at = self._clock()
+        try:
+            answer = orjson.loads(asked(self._connection, subject, payload, _ANSWER).payload)
+        except Unavailable as error:
+            stored = self._stored()
+            if stored is None and (self.table.snapshot_id or self._is_patient):
+                return  # asked again: the service may be on its way
+            if stored is None:
+                raise NoSnapshot(
+                    f"nobody takes a snapshot of {self.progress.name}: {error.message}",
+                    hint=f"is the pipeline {self.announced.pipeline} running? start it first",
+                ) from None
+            self.follow(stored)
+            return
+        if answer.get("again"):  # the service cannot say yet, or not now
+            self._asked_at += _AGAIN - _SILENCE
+            return
+        if "error" in answer:
+            raise SettingsError(answer["error"], hint=answer.get("hint", ""))
+        self.follow(answer["snapshot_id"])
+
+    def _stored(self) -> str | None:
+        """The last snapshot of the table, if the changes after it are there still."""
+        api = JetStream(self._connection)
+        meta = last_meta(api, self._init, self.announced.name)
+        if meta is None:
+            return None
+        stream = api.stream(meta["stream"])
+        if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
+            return None
+        if _is_of_another(meta, stream):
+            return None
+        return None if self._difference_since(meta) else str(meta["snapshot_id"])
+
+    def _difference_since(self, meta: Mapping[str, Any]) -> str:
+        """Why the table may have other rows than a snapshot and the changes after it; "" if not."""
+        revision = int(meta.get("schema_revision") or 0)
+        history = Catalog(self._connection).history(self.announced.key)
+        return difference_since(revision, history) if revision else ""
+
+    def follow(self, snapshot_id: str) -> None:
+        """This one is loaded: it runs, or is complete."""
+        self._asked_at = self._clock()
+        if snapshot_id == self.table.snapshot_id:
+            return
+        self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")
+        self._readings = 1
+        self._forget()
+
+    def give_up(self) -> None:
+        """The snapshot is of no use: another is loaded next time, also after a restart."""
+        with suppress(SettingsError):  # the target refuses the table itself
+            self._drop_rows()
+        self.table = replace(self.table, snapshot_id="")
+
+    def _forget(self) -> None:
+        self.table = replace(self.table, cursor="", settled="")
+        self.progress.rows = self.progress.chunks = 0
+        self._chunks, self._coder, self._consumer = {}, None, None
+
+    def _drop_rows(self) -> None:
+        self._target.begin(replace(self.table, snapshot_id="", state="loading"))
+
+    def _read_again(self, why: str) -> None:
+        """The same snapshot from its beginning."""
+        self._readings += 1
+        if self._readings > _READINGS:
+            self._fail(f"the snapshot {self.table.snapshot_id}: {why}")
+            return
+        self._drop_rows()
+        self._forget()
+
+    def _fail(self, why: str, hint: str = "") -> None:
+        self._failures += 1
+        if self._failures >= _ATTEMPTS or "cancelled" in why:
+            raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
+        self.table = replace(self.table, snapshot_id="")
+        self._request()
+
+
+def last_meta(api: JetStream, init: str, name: Sequence[str]) -> Mapping[str, Any] | None:
+    """The newest of a whole table: others may ask for parts of it."""
+    subject, found = f"init.meta.{'.'.join(map(escape, name))}", None
+    message = api.last(init, subject)
+    if message is None:
+        return None
+    last = body_of(message.headers, message.payload)
+    if not _is_partial(last):
+        return last
+    sequence = 0
+    while message := api.next(init, subject, sequence + 1):
+        sequence = message.sequence
+        meta = body_of(message.headers, message.payload)
+        found = found if _is_partial(meta) else meta
+    return found
+
+
+def _is_partial(meta: Mapping[str, Any]) -> bool:
+    """Whether the rows of a snapshot are not the table: some rows, or some columns."""
+    return bool(meta.get("partial") or meta.get("where"))
+
+
+def _is_of_another(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:
+    """Whether a snapshot is of a stream that another has replaced: its sequences mean nothing. By
+    what the server calls both: the clocks of two hosts differ."""
+    return meta.get("stream_created") != stream.get("created")

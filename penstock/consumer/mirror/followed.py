@@ -1,0 +1,218 @@
+"""A live table of a replica: which changes of it are new, and what they do to its rows. Pure, but
+for the encoders of the target.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, Literal
+
+from penstock.consumer.mirror.differences import difference
+from penstock.consumer.mirror.documents import is_renamed_to, row_change
+from penstock.consumer.mirror.mirrored import MirrorTable
+from penstock.consumer.mirror.plan import TablePlan
+from penstock.consumer.mirror.targets import AlterColumns, Encoder, ForgetLate, Step
+from penstock.consumer.tail.exact import is_json
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.position import Place
+from penstock.nats.consumers import Delivered
+
+# What becomes of columns that the source drops.
+Dropped = Literal["drop", "keep"]
+_REPLAYED = "Penstock-Replayed"  # a dead letter, after later changes
+VERSION = "Penstock-Table-Schema"
+POSITION = "Penstock-Position"
+# Of documents: streams of messages whose last places are kept. Shards of DynamoDB come and go.
+_STREAMS = 4000
+# Of tables with a key: subjects whose last places are kept, the latest. A writer that repeats more
+# than these repeats all after them, too, which leads to the same rows.
+_SUBJECTS = 500
+
+
+class Followed:
+    """Of one table. `add` the messages of one transaction, then take its `work`.
+
+    `schema_of` gives the document of a version of the table's schema, or None. `problem`: why the
+    rows can only be made right by a new snapshot; the table takes no changes from then on. `newer`:
+    that snapshot, if it was taken already. `refusal`: the error, where the problem is one.
+    """
+
+    def __init__(
+        self,
+        table: MirrorTable,
+        encoders: Callable[[MirrorTable], Mapping[str, Encoder]],
+        schema_of: Callable[[str], Mapping[str, Any] | None],
+        *,
+        dropped: Dropped,
+    ) -> None:
+        self.table = table
+        self.problem = ""
+        self.newer = ""
+        self.refusal: PenstockError | None = None
+        self.changes = 0
+        self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
+        self._places = {name: Place.parse(text) for name, text in table.places.items()}
+        self._plan: TablePlan | None = None
+        self._work: list[tuple[MirrorTable, Sequence[Step]]] = []
+        self._names, self._has_documents = frozenset(table.names), table.has_documents
+
+    def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
+        """One change of a message, if it is not in the rows yet."""
+        table = self.table
+        if message.sequence <= table.sequence or self.problem:
+            return
+        if _REPLAYED in message.headers:
+            self.problem = "a dead letter was replayed: its change is older than others"
+            return
+        position = body.get("position")
+        if not position:
+            raise SettingsError(
+                f"message {message.sequence} has no position, which a replica needs",
+                hint="use another sink.layout: penstock, debezium or cloudevents",
+            )
+        place = Place.parse(position)
+        stream = self._stream(message) if table.document else message.subject
+        if place.cursor < table.cursor or place <= self._places.get(stream, _FIRST):
+            return
+        if table.document:
+            self._places.pop(stream, None)  # it is the last of them now
+            if len(self._places) >= _STREAMS:
+                del self._places[next(iter(self._places))]
+        self._places[stream] = place
+        if body["operation"] == "SUSPEND":
+            self.problem = "the pipeline suspended it, and changes are missing"
+            return
+        if table.settled and place.cursor >= table.settled:
+            self._settle()
+        if table.document:
+            change = self._row_change(body)
+            if change is None:
+                return
+            body = change
+        elif not self._is_same(message, body):
+            return
+        if self._plan is None:
+            self._plan = TablePlan(
+                self.table, self._encoders(self.table), restores=self.table.is_torn
+            )
+        self._plan.add(body)
+        self.changes += 1
+
+    def may_have_documents(self, message: Delivered) -> bool:
+        """Whether a column of the changes may be JSON, written as such: as far as the table's
+        version is known."""
+        headers, table = message.headers, self.table
+        if self._has_documents:
+            return is_json(headers)
+        is_other = headers.get(VERSION, table.version) != table.version
+        return is_other and not table.document and is_json(headers)
+
+    def _stream(self, message: Delivered) -> str:
+        """Among which messages of documents places have an order: those of one partition."""
+        partition = message.headers.get(POSITION, "").split(" ")[1:2]
+        return " ".join([message.subject, *partition])
+
+    def _row_change(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The change of a document as one of a row; None: of none, or the table has a problem."""
+        if is_renamed_to(self.table, body):
+            self.problem = "another collection was renamed to it"
+            return None
+        return row_change(self.table, body)
+
+    def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
+        """The table, and the steps to there, for each of the columns that it had meanwhile."""
+        if len(self._places) > 2 * _SUBJECTS and self.table.key and not self.table.document:
+            latest = sorted(self._places.items(), key=itemgetter(1))[-_SUBJECTS:]
+            self._places = dict(latest)
+        places = {name: str(place) for name, place in self._places.items()}
+        self.table = replace(self.table, places=places)
+        if self.problem:
+            self.table = replace(self.table, state="loading", snapshot_id="")
+        self._flush()
+        work, self._work = self._work, []
+        if not work or work[-1][0] is not self.table:
+            work.append((self.table, []))
+        return work
+
+    def refuse(self, error: PenstockError) -> None:
+        """Nothing that was added since the last work is applied: it does not fit."""
+        self.refusal, self.problem = error, str(error)
+        self._plan, self._work = None, []
+
+    def has(self, version: str) -> bool:
+        """Whether this is or was a version of the table's schema."""
+        return version == self.table.version or self._schema_of(version) is not None
+
+    def reached(self, sequence: int) -> None:
+        """The target has it."""
+        if sequence > self.table.sequence:
+            self.table = replace(self.table, sequence=sequence)
+
+    def saw(self, revision: int) -> None:
+        """Its rows are right under this document, unless it has a problem."""
+        self.table = replace(self.table, revision=revision)
+
+    def _flush(self) -> None:
+        if self._plan is not None:
+            self._work.append((self.table, self._plan.steps()))
+            self._plan = None
+
+    def _settle(self) -> None:
+        """All rows are of one point in the log from here on."""
+        self._flush()
+        steps = [ForgetLate()] if self.table.is_torn else []
+        self.table = replace(self.table, settled="")
+        self._work.append((self.table, steps))
+
+    def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
+        """Whether the change is of the table and of the columns that we know, or of those that
+        follow from them."""
+        table = self.table
+        identity = body.get("relation_id")
+        if identity is not None and identity != table.relation_id:
+            if table.relation_id is not None:
+                self.problem = "it was dropped and made again"
+                return False
+            self.table = table = replace(table, relation_id=identity)
+        version = body.get("schema_version") or message.headers.get(VERSION)
+        if version == table.version:
+            return True
+        # A version is of a name, too.
+        called = body.get("schema") or table.schema, body.get("collection") or table.table
+        if called != (table.schema, table.table):
+            self.problem = "it was renamed"
+            return False
+        if version is None:  # the layout does not say it
+            if not self._names.issuperset(body.get("data") or ()):
+                self.problem = "it has other columns"
+            return not self.problem
+        was, found = self._schema_of(table.version), self._schema_of(version)
+        if was is None or found is None:
+            lacking = version if found is None else table.version
+            self.problem = f"the bucket schemas does not have its version {lacking}"
+            return False
+        # Rows to be restored have the columns of the snapshot.
+        self.problem = "its columns changed" if table.is_torn else difference(was, found)
+        if not self.problem:
+            self._alter(table.with_schema(found))
+        return not self.problem
+
+    def _alter(self, new: MirrorTable) -> None:
+        """Columns that go, and columns that are null in all rows that there are, need no
+        snapshot."""
+        old = {column.name: column for column in self.table.columns}
+        now = {column.name: column for column in new.columns}
+        added = [column for column in new.columns if column.name not in old]
+        gone = [column for name, column in old.items() if name not in now]
+        kept = [column for column in self.table.kept if column.name not in now]
+        back = {column.name for column in self.table.kept} & now.keys()
+        drops = [column.name for column in gone] if self._dropped == "drop" else []
+        self._flush()
+        kept += gone if self._dropped == "keep" else []
+        self.table = replace(new, kept=tuple(kept))
+        if added or drops or back:
+            self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
+        self._names, self._has_documents = frozenset(self.table.names), new.has_documents
+
+
+_FIRST = Place("", -1)

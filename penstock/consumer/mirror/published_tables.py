@@ -1,0 +1,143 @@
+"""Which tables a replica may have: the bucket `schemas`, with every version that it keeps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import ormsgpack
+
+from penstock.consumer.mirror.mirrored import MirrorTable
+from penstock.model.errors import SettingsError
+from penstock.nats.api import JetStream
+from penstock.nats.buckets import Bucket
+from penstock.nats.connection import Connection
+
+BUCKET = "schemas"
+_HINT = "the pipeline makes it when it starts, if its source has snapshots; is it another account?"
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision of a table's key; its document is None where the table left the bucket."""
+
+    revision: int
+    document: Mapping[str, Any] | None
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the table was otherwise already when it was stored."""
+        return self.document is not None and not self.document.get("current", True)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table as its key in the bucket and the document under it have it."""
+
+    key: str
+    document: Mapping[str, Any]
+    revision: int = 0
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the table was otherwise already when it was stored."""
+        return Revision(self.revision, self.document).is_past
+
+    @property
+    def pipeline(self) -> str:
+        """Which pipeline publishes it; "" if the document does not say it."""
+        return str(self.document.get("pipeline") or "")
+
+    @property
+    def backend(self) -> str:
+        """What its name begins with, where the pipeline has several backends; else ""."""
+        return str(self.document.get("backend") or "")
+
+    @property
+    def name(self) -> tuple[str, ...]:
+        """What subjects call it: as the key, with the table's and its schema's own names."""
+        table, schema, backend = self.document["table"], self.document["schema"], self.backend
+        parts = [backend] if backend else []
+        if len(self.key.split(".")) > len(parts) + 1:
+            parts.append(schema)
+        return (*parts, table)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a user may call it."""
+        table, schema = self.document["table"], self.document["schema"]
+        return ".".join(self.name), self.key, f"{schema}.{table}", table
+
+    def mirrored(self) -> MirrorTable:
+        """A table of a replica, of which nothing is there yet: its own name, with the schema before
+        it outside `public`, and the backend where there are several."""
+        table, schema, backend = self.document["table"], self.document["schema"], self.backend
+        has_schema = len(self.name) > 1 + bool(backend)
+        is_alone = not has_schema if self.document.get("documents") else schema == "public"
+        parts = [backend, "" if is_alone else schema, table]
+        return MirrorTable(
+            name=self.key, backend=backend, schema=schema, table=table,
+            target="_".join(part for part in parts if part),
+        )  # fmt: skip
+
+
+class Catalog:
+    """The tables that pipelines announce, over an open connection. Everything raises Unavailable,
+    SettingsError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._api, self._bucket = JetStream(connection), Bucket(connection, BUCKET)
+
+    @property
+    def revision(self) -> int:
+        """Changes when a table does."""
+        found = self._api.stream(self._bucket.stream)
+        if found is None:
+            raise SettingsError(f"there is no bucket {BUCKET!r}", hint=_HINT)
+        return int(found["state"]["last_seq"])
+
+    def tables(self) -> dict[str, PublishedTable]:
+        """All that there are, by their keys."""
+        found = {each.key: (_read(each.value), each.revision) for each in self._bucket.entries()}
+        return {
+            key: PublishedTable(key, one, number) for key, (one, number) in found.items() if one
+        }
+
+    def history(self, key: str) -> list[Revision]:
+        """All that the bucket has of a table, the oldest first."""
+        return [Revision(each.revision, _read(each.value)) for each in self._bucket.history(key)]
+
+    def version(self, key: str, version: str) -> Mapping[str, Any] | None:
+        """The document of one version of a table; None if the bucket does not have it."""
+        found = (each.document for each in reversed(self.history(key)))
+        return next((one for one in found if one and one["version"] == version), None)
+
+
+def chosen(
+    names: Sequence[str], tables: Mapping[str, PublishedTable]
+) -> tuple[list[PublishedTable], dict[str, SettingsError]]:
+    """The tables that users call so; and why there is none of a name, with those that there are."""
+    found, missing = [], {}
+    for name in names:
+        exact = [table for table in tables.values() if name in table.names[:2]]
+        those = exact or [table for table in tables.values() if name in table.names]
+        if len(those) != 1:
+            there = ", ".join(sorted(".".join(each.name) for each in those or tables.values()))
+            what = "may be one of several tables" if those else "is no table that is published"
+            missing[name] = SettingsError(f"{name} {what}", hint=f"there are: {there or 'none'}")
+        else:
+            found.append(those[0])
+    return found, missing
+
+
+def _read(value: bytes | None) -> dict[str, Any] | None:
+    """None for what is none of ours."""
+    try:
+        load: Any = orjson.loads if value and value[:1] == b"{" else ormsgpack.unpackb
+        found = load(value or b"")
+    except ValueError:
+        return None
+    known = isinstance(found, dict) and all(
+        name in found for name in ("table", "schema", "version", "columns")
+    )
+    return found if known else None

@@ -1,0 +1,288 @@
+"""The live tables of a replica, and the stream whose changes they follow."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from penstock.consumer.mirror.bootstrap import Loading, last_meta
+from penstock.consumer.mirror.differences import difference_since
+from penstock.consumer.mirror.documents import is_renamed_to
+from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed
+from penstock.consumer.mirror.mirrored import MirrorTable
+from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
+from penstock.consumer.mirror.targets import TableRefused, Target, encoders
+from penstock.consumer.tail.reader import TailReader
+from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.consumers import Delivered
+from penstock.nats.settings import NatsSettings
+from penstock.process.closing import Closes
+
+_FETCH = 2000  # messages at a time
+_NOTHING: Mapping[str, Any] = {}
+
+log = structlog.get_logger("penstock")
+
+
+@dataclass(slots=True)
+class ReplicaStatus:
+    """How it goes. `behind`: messages of the stream that are not applied yet. `applied_at`: when
+    the source committed the last applied change. `snapshots`: how many were loaded."""
+
+    loading: list[Loading] = field(default_factory=list)
+    tables: int = 0
+    changes: int = 0
+    behind: int = 0
+    sequence: int = 0
+    applied_at: datetime | None = None
+    snapshots: int = 0
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the copy is behind its source; 0 when nothing is left to apply."""
+        if not self.behind or self.applied_at is None:
+            return 0.0
+        return max(0.0, (datetime.now(UTC) - self.applied_at).total_seconds())
+
+
+class LiveTables(Closes):
+    """Tables whose rows are there. `sequence`: the last message that was applied, or passed over.
+    All are of one stream, which one reader reads; a table that begins earlier makes it begin again,
+    and the others pass over what they have."""
+
+    def __init__(
+        self, server: NatsSettings, connection: Connection, target: Target, *, dropped: Dropped
+    ) -> None:
+        self.sequence = 0
+        self._server, self._connection, self._target = server, connection, target
+        self._dropped = dropped
+        self._live: dict[str, Followed] = {}
+        self._called: dict[tuple[Any, ...], Followed | None] = {}  # by messages
+        self._reader: TailReader | None = None
+        self._init_end = -1  # of the stream of snapshots, when it was looked at last
+
+    @property
+    def tables(self) -> Sequence[MirrorTable]:
+        """As far as they are."""
+        return [followed.table for followed in self._live.values()]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the reader has returned all that there was when the server last sent some."""
+        return self._reader is not None and self._reader.pending == 0
+
+    def close(self) -> None:
+        """Forgets the tables: the target has them."""
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+        self._live.clear()
+        self._called.clear()
+        self._init_end = -1
+
+    def begin(self, table: MirrorTable) -> None:
+        """A table whose rows are there: its changes are applied from now on."""
+        streams = {each.stream for each in self.tables}
+        if streams and streams != {table.stream}:
+            raise SettingsError(
+                f"{table.name} is published in the stream {table.stream}, and others in"
+                f" {', '.join(streams)}",
+                hint="mirror them into two files or databases",
+            )
+        catalog, key = Catalog(self._connection), table.name
+        self._live[table.name] = Followed(
+            table,
+            lambda table: encoders(self._target, table.columns),
+            lambda version: catalog.version(key, version),
+            dropped=self._dropped,
+        )
+        self._called.clear()
+        self._init_end = -1
+        # Messages that others have already are read again for this one, if need be.
+        if self._reader is None or table.sequence < self.sequence:
+            self._rewind()
+
+    def _rewind(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self.sequence = min(table.sequence for table in self.tables)
+        stream = self.tables[0].stream
+        self._reader = TailReader(self._server, stream, start=self.sequence + 1)
+
+    def tail(self, wait: float, status: ReplicaStatus) -> int:
+        """Applies what has come, in one transaction; waits up to `wait` seconds for something. How
+        many changes there were."""
+        reader = self._reader
+        assert reader is not None
+        start, body = self.sequence, _NOTHING
+        before = sum(each.changes for each in self._live.values())
+        touched: dict[str, Followed] = {}
+        try:
+            for message, bodies in reader.read(_FETCH, wait):
+                if message.sequence > self.sequence + 1:
+                    self._lost(self.sequence + 1, message.sequence)
+                self.sequence = message.sequence
+                if not bodies:
+                    continue
+                body, followed = bodies[-1], None  # all are of one table and operation
+                try:
+                    followed = self._of(body)
+                    if followed is not None:
+                        exact = followed.may_have_documents(message)
+                        for each in reader.exactly(message) if exact else bodies:
+                            followed.add(message, each)
+                        touched[followed.table.name] = followed
+                    if body["operation"] == "RENAME":
+                        for followed in self._renamed_to(body):
+                            followed.add(message, body)
+                            touched[followed.table.name] = followed
+                except Unavailable:
+                    raise
+                except Exception as error:
+                    self._refuse(message, error, followed)
+        except Malformed as error:
+            assert reader.malformed is not None
+            if reader.sequence > self.sequence + 1:
+                self._lost(self.sequence + 1, reader.sequence)
+            self.sequence = reader.sequence
+            self._refuse(reader.malformed, error)
+        if self.sequence == start:
+            return 0
+        self._store(list(touched.values()))
+        status.sequence, status.behind = self.sequence, reader.pending or 0
+        count = sum(each.changes for each in self._live.values()) - before
+        status.changes += count
+        with suppress(ValueError, TypeError):  # null, or of another writer
+            status.applied_at = datetime.fromisoformat(body.get("committed_at") or "")
+        return count
+
+    def _refuse(
+        self, message: Delivered, error: Exception, followed: Followed | None = None
+    ) -> None:
+        """A message cannot be applied: its table has to be loaded anew. One that cannot be read
+        may name its table by the version of its schema alone."""
+        version, tables = message.headers.get(VERSION), list(self._live.values())
+        if followed is not None:
+            tables = [followed]
+        elif version is not None:
+            tables = [each for each in tables if each.has(version)]
+        elif POSITION not in message.headers:
+            tables = []  # no pipeline published it
+        ours = error if isinstance(error, PenstockError) else Malformed(type(error).__name__)
+        if not isinstance(error, TableRefused):
+            ours = type(ours)(f"message {message.sequence}: {ours.message}", hint=ours.hint)
+        for each in tables:
+            each.refuse(ours)
+        if not tables:
+            log.warning("a message of no table here is passed over", error=str(ours))
+
+    def _store(self, touched: Sequence[Followed]) -> None:
+        """What one table's changes fail with is its own: then it is not followed, and the others
+        are stored."""
+        broken = [each for each in self._live.values() if each.problem and each not in touched]
+        work = {each.table.name: each.work() for each in (*touched, *broken)}
+        while True:
+            try:
+                self._target.apply([some for each in work.values() for some in each], self.sequence)
+                break
+            except TableRefused as error:
+                each = self._live.get(error.table)
+                if each is None or each.refusal is not None:
+                    raise
+                each.refuse(error)
+                work[error.table] = each.work()
+        for each in self._live.values():
+            each.reached(self.sequence)
+
+    def _renamed_to(self, body: Mapping[str, Any]) -> Sequence[Followed]:
+        """Whose name another collection has got."""
+        return [each for each in self._live.values() if is_renamed_to(each.table, body)]
+
+    def _of(self, body: Mapping[str, Any]) -> Followed | None:
+        schema, table = body.get("schema") or "", body.get("collection") or ""
+        called = body["backend"], schema, table, body.get("relation_id")
+        try:
+            return self._called[called]
+        except KeyError:
+            live = self._live.values()
+            named = [each for each in live if each.table.is_called(*called[:3])]
+            origin = f"{body['backend']}/{body.get('database')}"
+            same = [each for each in live if each.table.is_renamed(origin, called[3])]
+            found = self._called[called] = next(iter(named or same), None)
+            return found
+
+    def find_hole(self, status: ReplicaStatus) -> None:
+        """Messages that expired before they were applied, or a stream that was made again."""
+        if not self._live:
+            return
+        stream = self.tables[0].stream
+        found = JetStream(self._connection).stream(stream)
+        if found is None:
+            raise SettingsError(
+                f"there is no stream {stream!r}", hint="the pipeline makes it when it starts"
+            )
+        first, last = int(found["state"]["first_seq"]), int(found["state"]["last_seq"])
+        status.behind = max(0, last - self.sequence)
+        if first > self.sequence + 1:
+            self._lost(self.sequence + 1, first)
+        for each in self._live.values():
+            if found["created"] != each.table.created or last < each.table.sequence:
+                each.problem = f"the stream {stream} was made again"
+        if any(each.problem for each in self._live.values()):
+            self._store(())
+
+    def find_mended(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
+        """Tables of which a snapshot was stored since the source lost changes, or so that mirrors
+        load them again."""
+        api = JetStream(self._connection)
+        end = int(((api.stream(init) or {}).get("state") or {}).get("last_seq", 0))
+        if end == self._init_end:
+            return
+        for each in self._live.values():
+            meta, known = None, announced.get(each.table.name)
+            with suppress(Malformed):
+                meta = known and last_meta(api, init, known.name)
+            if not meta or meta["snapshot_id"] <= each.table.snapshot_id:
+                continue
+            if (meta.get("losses") or "") != each.table.losses:
+                each.problem = "the source lost changes, and a snapshot was taken since"
+                each.newer = meta["snapshot_id"]
+            elif (meta.get("reload") or "") > each.table.snapshot_id:
+                each.problem = "a snapshot was asked for, from which mirrors load it again"
+                each.newer = meta["snapshot_id"]
+        self._init_end = end
+        if any(each.newer for each in self._live.values()):
+            self._store(())
+
+    def find_changed(self, announced: Mapping[str, PublishedTable]) -> None:
+        """Tables whose rows may be others without a change in the stream: by their documents."""
+        catalog = Catalog(self._connection)
+        for each in self._live.values():
+            known, revision = announced.get(each.table.name), each.table.revision
+            if known is None or known.is_past or known.revision == revision:
+                continue
+            if revision:  # not of a mirror that did not know it
+                history = catalog.history(each.table.name)
+                each.problem = each.problem or difference_since(revision, history)
+            each.saw(known.revision)
+        if any(each.problem for each in self._live.values()):
+            self._store(())
+
+    def _lost(self, start: int, end: int) -> None:
+        for each in self._live.values():
+            if each.table.sequence < end - 1:
+                each.problem = each.problem or f"messages {start} to {end - 1} are gone"
+
+    def take_broken(self, names: Collection[str]) -> list[Followed]:
+        """Those of these names whose rows can only be made right by a snapshot; they are not live
+        any more."""
+        found = [each for name, each in self._live.items() if each.problem and name in names]
+        for each in found:
+            del self._live[each.table.name]
+            self._called.clear()
+        return found

@@ -1,0 +1,86 @@
+"""How a change is printed: one line for people, or one line of JSON for programs. Pure."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from rich.text import Text
+
+from penstock.consumer.tail.message import Message
+
+COLORS = {
+    "INSERT": "green",
+    "READ": "green",
+    "UPDATE": "yellow",
+    "REPLACE": "yellow",
+    "DELETE": "red",
+    "TRUNCATE": "bold red",
+    "MESSAGE": "cyan",
+}
+
+
+def json_line(message: Message) -> bytes:
+    """The body, with where and when it was stored in front; binary values as base64."""
+    place = {
+        "sequence": message.sequence,
+        "subject": message.subject,
+        "stored_at": message.stored_at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+    }
+    return orjson.dumps({**place, **message.body}, default=_binary)
+
+
+def line(message: Message) -> Text:
+    """time, operation, table, key and what changed."""
+    color = COLORS.get(message.operation, "")
+    when = message.committed_at or message.stored_at
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{when.astimezone():%H:%M:%S}.{when.microsecond // 1000:03d} ", style="dim")
+    text.append(f"{message.operation:<9}", style=color)
+    text.append(f"{_table(message.body):<22} ", style="bold")
+    text.append(f"{key_of(message.body):<14} ", style="cyan")
+    text.append(describe(message.body))
+    return text
+
+
+def key_of(body: Mapping[str, Any]) -> str:
+    """`id=5`, or "" for a change without a key."""
+    key = body.get("key")
+    return " ".join(f"{name}={_value(value)}" for name, value in key.items()) if key else ""
+
+
+def describe(body: Mapping[str, Any]) -> str:
+    """The new row; or, where the old one is known, what changed in it."""
+    data, before = body.get("data"), body.get("before")
+    if not isinstance(data, Mapping):
+        return "" if data is None else _value(data)
+    key = body.get("key") or {}
+    if isinstance(before, Mapping):
+        changed = [
+            f"{name}: {_value(before[name])} → {_value(value)}"
+            for name, value in data.items()
+            if name in before and before[name] != value
+        ]
+        if changed:
+            return ", ".join(changed)
+    return ", ".join(f"{name}: {_value(value)}" for name, value in data.items() if name not in key)
+
+
+def _table(body: Mapping[str, Any]) -> str:
+    parts = (body.get("schema"), body.get("collection"))
+    return _printable(".".join(str(part) for part in parts if part))
+
+
+def _value(value: Any) -> str:
+    return _printable(orjson.dumps(value, default=_binary, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def _printable(text: str) -> str:
+    """Escapes control characters: a row must not control the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _binary(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    raise TypeError

@@ -1,0 +1,241 @@
+"""A task that reads the source by itself: partitions that the reader process assigns, while they
+come and go, and reports of what is stored, with the bookmarks to save.
+"""
+
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import orjson
+import pyarrow as pa
+
+from penstock.feeds import Gap
+from penstock.microbatch.conversation import (
+    JOIN,
+    LEAVE,
+    RECORDED,
+    FoundGap,
+    Request,
+    Rows,
+    bookmarks_message,
+    read_bookmarks,
+    stored_message,
+)
+from penstock.microbatch.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
+from penstock.microbatch.ticket import Ticket
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place, Position
+from penstock.reading.reader import Doubts
+from penstock.reading.reservoir import Arrivals, Reservoir
+
+# Seconds between looks at whether the epoch is over, while no page comes.
+POLL = 0.1
+# Seconds between reports of status, and of bookmarks whose marks moved without a change.
+IDLE = 2.0
+# Of all tasks of this process: one may be over before a loss is confirmed.
+_DOUBTS: Doubts = {}
+
+
+class Follower:
+    """Does for a ticket with a feed what a `PageClient` does for one without."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
+        self._reservoir = Reservoir(self._feed, limit=ticket.buffer, gaps=self, doubts=_DOUBTS)
+        self._arrivals = Arrivals()
+        self._handed = Handed()
+        # Of each partition of this task: where it began, and the bookmark that was reported last.
+        self._places: dict[PartitionId, Place | None] = {}
+        self._reported: dict[PartitionId, Bookmark] = {}
+        self._connection: Connection | None = None  # to the reader process, from `pages` on
+        self._sending = threading.Lock()  # one message at a time
+        self._reporting = threading.Lock()  # one report at a time, in their order
+        self._over = threading.Event()  # the ticket has ended, or `_failure` is why it failed
+        self._recorded = threading.Semaphore(0)  # a gap that was sent is on record
+        self._failure: PenstockError | None = None
+        # What goes to the sink: what is read and not taken in time, the next task reads again.
+        self._counts: Counter[str] = Counter()
+        self._counted: Counter[str] = Counter()  # what was reported of it
+        self._looked_at = time.monotonic()
+
+    def pages(self) -> Iterator[Page]:
+        """As they come, until the ticket ends; of each partition in order. Raises Unavailable when
+        the reader process is gone, and what reading the source failed with."""
+        connection = self._connection = connected(self._ticket)
+        with self._reservoir.wake:
+            self._reservoir.listen(self._arrivals, self._places.get)
+        self._send(Request.of(self._ticket).pack())
+        threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
+        while not self._over.is_set():
+            yield from self._arrived()
+            self._end()
+            if time.monotonic() - self._looked_at >= IDLE:
+                self._report_idle()
+        if self._failure is not None:
+            raise self._failure
+
+    def _arrived(self) -> list[Page]:
+        pages: list[Page] = []
+        with self._reservoir.wake:
+            fresh, taken = self._arrivals.fresh, self._arrivals.taken
+            if not fresh:
+                self._check()
+                self._reservoir.wake.wait(POLL)
+            for name in list(fresh):
+                del fresh[name]
+                for page in self._reservoir.beyond(name, taken.get(name) or self._places.get(name)):
+                    pages.append(page)
+                    taken[name] = page.last
+        self._counts["events"] += sum(page.count for page in pages)
+        self._counts["pages"] += len(pages)
+        return pages
+
+    def _check(self) -> None:
+        try:
+            self._reservoir.check()
+        except PositionLost:
+            # It is recorded, and followed again now and then; partitions of other tasks go on.
+            if self._ticket.groups == 1:
+                raise
+
+    def _listen(self, connection: Connection) -> None:
+        """Takes in what the reader process sends, until the end of the epoch."""
+        try:
+            while True:
+                message = connection.recv_bytes()
+                if message[:1] == JOIN:
+                    for name, bookmark in read_bookmarks(message).items():
+                        self._places[name] = bookmark.place
+                        self._reported[name] = bookmark
+                        self._reservoir.open(name, bookmark)
+                elif message[:1] == LEAVE:
+                    for name in orjson.loads(message[1:]):
+                        self._close(PartitionId(name))
+                elif message[:1] == RECORDED:
+                    self._recorded.release()
+                else:
+                    expect_end(message)
+                    break
+        except (OSError, EOFError):
+            self._failure = Unavailable(LOST, hint=LOST_HINT)
+        except PenstockError as error:
+            self._failure = error
+        self._over.set()
+        self._recorded.release()
+
+    def _close(self, partition: PartitionId) -> None:
+        self._reservoir.close(partition)
+        self._handed.forget(partition)
+        self._places.pop(partition, None)
+        self._reported.pop(partition, None)
+
+    def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
+        """The page was decoded to these batches, which are on their way to the sink."""
+        self._handed.note(page, batches)
+
+    def stored(self, position: Position) -> None:
+        """Everything up to `position` is stored: releases pages, and reports bookmarks. Any thread
+        may call it."""
+        with self._reporting:
+            done = self._handed.done(position)
+            if done:
+                self._report(done)
+
+    def finish(self) -> None:
+        """Everything that was handed on is stored; returns when the reader process knows."""
+        self._handed.expect_none()
+        self._end()
+        self._report_rows()
+        with self._sending:  # nothing is sent after this: the next task has this connection
+            connection, self._connection = self._connection, None
+            if connection is None:
+                return
+            try:
+                connection.send_bytes(stored_message({}, done=True))
+                message = connection.recv_bytes()
+                while message[:1] == RECORDED:  # what was reported lost while the epoch ended
+                    message = connection.recv_bytes()
+            except (OSError, EOFError) as error:
+                raise Unavailable(LOST, hint=LOST_HINT) from error
+        expect_end(message)
+        release(self._ticket, connection)
+
+    def close(self) -> None:
+        """The task is over: stops reading."""
+        self._reservoir.stop(0.0)
+
+    def _report(self, done: Position) -> None:
+        found: dict[PartitionId, Bookmark] = {}
+        with self._reservoir.wake:
+            self._reservoir.stored(done)
+        for name, place in done.items():
+            if name in self._places:  # it has not left meanwhile
+                self._places[name] = place
+                bookmark = self._reservoir.bookmark(name, place)
+                if bookmark is not None:  # or else it is reported later
+                    found[name] = bookmark
+        if found:
+            self._reported |= found
+            self._send(bookmarks_message(found))
+        self._end()
+
+    def _end(self) -> None:
+        """Reports partitions that have ended and are wholly stored."""
+        found = {}
+        with self._reservoir.wake:
+            ended = [
+                name
+                for name in self._reservoir.ended
+                if self._reservoir.is_done(name, self._places.get(name))
+            ]
+            for name in ended:
+                place = self._places.get(name)
+                found[name] = self._reservoir.last_bookmark(name, place)
+                self._close(name)
+        if found:
+            self._send(bookmarks_message(found))
+
+    def _report_idle(self) -> None:
+        """An idle partition advances, too, and all have a status."""
+        self._looked_at = time.monotonic()
+        found: dict[PartitionId, Bookmark] = {}
+        for name, place in dict(self._places).items():
+            bookmark = self._reservoir.bookmark(name, place)
+            if bookmark is not None and bookmark != self._reported.get(name):
+                found[name] = bookmark
+        if found:
+            self._reported |= found
+            self._send(bookmarks_message(found))
+        self._report_rows()
+
+    def _report_rows(self) -> None:
+        self._counts["reconnects"] = self._reservoir.counts["reconnects"]
+        self._send(Rows(self._reservoir.rows(), self._counts - self._counted).pack())
+        self._counted = Counter(self._counts)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            with self._sending:
+                if self._connection is not None:
+                    self._connection.send_bytes(message)
+        except OSError as error:
+            raise Unavailable(LOST, hint=LOST_HINT) from error
+
+    # What the reservoir calls: see `GapRecorder`.
+
+    def verify(self, partition: PartitionId) -> None:
+        """The reader process knows whose the bookmarks are, and ends the epoch if need be."""
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """Has the reader process record the gap; returns when it has. Raises Unavailable when the
+        epoch ends meanwhile: the next one finds the gap again."""
+        self._send(FoundGap(partition, gap, bookmark, to).pack())
+        self._recorded.acquire()
+        if self._over.is_set():
+            self._recorded.release()  # for the others that wait
+            raise self._failure or Unavailable("the micro-batch is over")

@@ -1,0 +1,198 @@
+"""The options of the Spark source and sink, besides the feed's or sink's own settings.
+
+Option names are those of the pipeline file, flattened with dots (`batch.max_size`).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import Field, SecretStr
+
+from penstock.config import Checkpoint, options_from_settings, settings_from_options
+from penstock.feeds import Feed
+from penstock.microbatch.run_folder import BOARD, read_task_slots
+from penstock.model.change import Images, OnError
+from penstock.model.errors import SettingsError
+from penstock.model.settings import Duration, Settings, Size
+from penstock.ops.reporter import Reporter
+from penstock.process.plugins import plugin
+from penstock.sinks import KeepsSchemas, SchemaStore, Sink, SinkPlugin
+
+Mode = Literal["rows", "realtime"]
+
+
+class Listening(Settings):
+    """Where a server of the driver listens: clients connect to `host`; it binds `bind` (default:
+    `host`) and `port` (0: a free one)."""
+
+    host: str = ""
+    bind: str = ""
+    port: int = Field(default=0, ge=0, le=65535)
+
+
+class Reports(Settings):
+    """The board's TCP server: `tcp:HOST:PORT`, and its key in hexadecimal. Spark redacts options
+    with this name (spark.redaction.regex)."""
+
+    address: str = ""
+    token: SecretStr = SecretStr("")
+
+    def reporter(self, runtime: str | None) -> Reporter | None:
+        """To the TCP server, or else to the socket in the run folder, or else none."""
+        if self.address:
+            return Reporter(self.address, bytes.fromhex(self.token.get_secret_value()))
+        return Reporter(Path(runtime) / BOARD) if runtime else None
+
+
+class TargetOptions(Settings):
+    """The sink, for a reader: its type, and its options as JSON. Spark redacts options with this
+    name (spark.redaction.regex). `prefix`: what the names of tables begin with whose schemas a
+    reader stores there."""
+
+    sink: str = ""
+    secret: SecretStr = SecretStr("")
+    prefix: str = ""
+
+    def open(self) -> Sink | None:
+        """None where the reader needs none. No I/O."""
+        if not self.sink:
+            return None
+        plug_in: SinkPlugin = plugin("sinks", self.sink)
+        options = orjson.loads(self.secret.get_secret_value())
+        return plug_in.build(settings_from_options(plug_in.settings, options))
+
+    def schemas(self, pipeline: str) -> SchemaStore | None:
+        """Where a reader stores the schemas that its source announces; None where the sink keeps
+        none."""
+        sink = self.open()
+        prefix = (self.prefix,) if self.prefix else ()
+        return sink.schemas(pipeline, prefix) if isinstance(sink, KeepsSchemas) else None
+
+
+class SourceOptions(Settings):
+    """Options of `spark.readStream.format("penstock")`; all others are the feed's settings."""
+
+    # The feed's type, such as `postgres`.
+    backend: str
+    # `rows`: the change DataFrame. `realtime`: tickets, for penstock's own sink only, whose tasks
+    # get pages as they arrive from the page server, and decode them.
+    mode: Mode = "rows"
+    # How long an epoch of `realtime` is.
+    epoch: Duration = 10.0
+    # How many task slots the query has; None: enough. With too few, epochs are short, so that all
+    # queries and partitions take turns. `penstock run` writes the present number into the run
+    # folder instead.
+    slots: int | None = Field(default=None, ge=0)
+    # Where tasks reach the reader for pages; without a host: a unix socket, on one machine.
+    pages: Listening = Listening()
+    # How key, before and after are encoded: JSON text, or MessagePack as binary.
+    images: Images = "json"
+    # After a change that cannot be decoded the query fails (`stop`), or the change is a row
+    # with the operation ERROR. `penstock run` has another default: dead-letter.
+    on_error: OnError = "stop"
+    # How many hash partitions there are; with 1 the column `route` stays null.
+    hash_partitions: int = Field(default=1, ge=1, le=1024)
+    # Bounds of one micro-batch over all partitions; of each at least one page always passes.
+    max_events: int = 50_000
+    max_bytes: Size = 16 * 2**20
+    # Bytes of the source held in memory; then the source keeps its log.
+    buffer: Size = 48 * 2**20
+    # A partition is stale when the source's clock moved so many seconds on, and its stream did not.
+    max_gap: Duration | None = None
+    # Seconds that an idle trigger waits for a first change.
+    patience: Duration = 0.5
+
+    # Set by `penstock run`. Names of feeds, with commas, that every worker imports.
+    preload: str = ""
+    # Where positions are kept; None: in Spark's checkpoint only.
+    positions: str | None = None
+    pipeline: str = ""
+    checkpoint: Checkpoint = Checkpoint()
+    # The run folder.
+    runtime: str | None = None
+    # Where tasks on other hosts report to.
+    reports: Reports = Reports()
+    target: TargetOptions = TargetOptions()
+    # The folder through which changes that cannot be decoded go around the JVM, and the columns
+    # that do so, too, with commas.
+    depot: str = ""
+    late: str = ""
+
+    def live_slots(self) -> int | None:
+        """How many task slots the query has now."""
+        live = read_task_slots(self.runtime)
+        return live if live is not None else self.slots
+
+
+class SinkOptions(Settings):
+    """Options of `df.writeStream.format("penstock")`; all others are the sink's settings."""
+
+    # The sink's type, such as `jetstream`.
+    sink: str = "jetstream"
+    # Set by `penstock run`. Names of sinks that every worker imports.
+    preload: str = ""
+    runtime: str | None = None
+    # As the source's.
+    reports: Reports = Reports()
+    depot: str = ""
+    late: str = ""
+
+
+# Before the name of a feed's setting that the source has an option of, too (`feed.mode`).
+_FEED = "feed."
+
+# Spark adds these to every writer's options.
+_SPARKS_OWN = {"checkpointlocation", "path", "queryname"}
+
+
+def feed_options(settings: Settings) -> dict[str, str]:
+    """A feed's settings among the source's options. Reveals secrets."""
+    own = SourceOptions.model_fields
+    return {
+        f"{_FEED}{name}" if name.split(".")[0] in own else name: text
+        for name, text in options_from_settings(settings).items()
+    }
+
+
+def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
+    """The source's own options and the feed; raises SettingsError that names the nearest key."""
+    own, rest = _part(SourceOptions, options)
+    source: SourceOptions = settings_from_options(SourceOptions, own)
+    if source.mode == "realtime" and source.positions is None:
+        raise SettingsError(
+            "mode realtime needs a positions store: Spark's checkpoint has no position then",
+            hint="use penstock run with spark.trigger: realtime, or the option positions",
+        )
+    _preload("feeds", source.preload)
+    found = plugin("feeds", source.backend)
+    given = {name.removeprefix(_FEED): text for name, text in rest.items()}
+    return source, found.build(settings_from_options(found.settings, given))
+
+
+def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:
+    """The sink's own options and the sink; raises SettingsError that names the nearest key."""
+    own, rest = _part(SinkOptions, options)
+    chosen: SinkOptions = settings_from_options(SinkOptions, own)
+    _preload("sinks", chosen.preload)
+    found = plugin("sinks", chosen.sink)
+    return chosen, found.build(settings_from_options(found.settings, rest))
+
+
+def _preload(kind: str, names: str) -> None:
+    for name in filter(None, names.split(",")):
+        plugin(kind, name)
+
+
+def _part(
+    model: type[Settings], options: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, str]]:
+    own: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for key, value in options.items():
+        name = key.lower()
+        if name in _SPARKS_OWN:
+            continue
+        (own if name.split(".")[0] in model.model_fields else rest)[name] = value
+    return own, rest

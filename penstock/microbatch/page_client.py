@@ -1,0 +1,204 @@
+"""A task's end of the page server: pages for a ticket, and reports of what is stored.
+
+Connections are kept by the worker process and used again by its next task; one that was left in
+the middle of a conversation is not.
+"""
+
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import AuthenticationError
+
+import pyarrow as pa
+
+from penstock.microbatch.conversation import END, FAILED, PAGE, Request, stored_message
+from penstock.microbatch.ticket import Ticket, page_of
+from penstock.model.errors import Malformed, PenstockError, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import PartitionId, Place, Position
+from penstock.process.connections import connect
+
+LOST = "the reader process is gone"
+LOST_HINT = "the query starts again from the stored position"
+
+# By process: a forked child must not share its parent's sockets.
+_idle: dict[tuple[int, str, bytes], Connection] = {}
+
+
+class Handed:
+    """The pages that a task handed on to its sink, until they are stored. One thread notes them,
+    and one at a time asks."""
+
+    def __init__(self) -> None:
+        # The last change of each page, and the last one that the tables' filter left of it (None:
+        # there was none).
+        self._pages: dict[PartitionId, deque[tuple[Place, Place | None]]] = {}
+
+    def note(self, page: Page, batches: list[pa.RecordBatch]) -> None:
+        """The page was decoded to these batches."""
+        rows = sum(batch.num_rows for batch in batches)
+        last = page.last if rows == page.count else _last_of(batches)
+        self._pages.setdefault(page.partition, deque()).append((page.last, last))
+
+    def done(self, position: Position) -> dict[PartitionId, Place]:
+        """The ends of the pages that are stored when everything up to `position` is."""
+        done: dict[PartitionId, Place] = {}
+        for name in set(position) | self._without_changes:
+            place, pages = position.get(name), self._pages.get(name)
+            while pages:
+                end, last = pages[0]
+                if last is not None and (place is None or last > place):
+                    break
+                done[name] = end
+                pages.popleft()
+        return done
+
+    @property
+    def _without_changes(self) -> set[PartitionId]:
+        """The partitions whose next page has no change for the sink, which never reports it."""
+        pages = dict(self._pages)  # one step, whatever the other thread does meanwhile
+        return {name for name, each in pages.items() if each and each[0][1] is None}
+
+    def expect_none(self) -> None:
+        """Raises Malformed if anything is left: the sink returned without a place for it."""
+        for name, pages in self._pages.items():
+            if pages:
+                raise Malformed(
+                    f"the sink's write returned without a place for {name} up to {pages[-1][0]}",
+                    hint="a receipt's position has the last place of every partition",
+                )
+
+    def forget(self, partition: PartitionId) -> None:
+        """The partition is no longer this task's."""
+        self._pages.pop(partition, None)
+
+
+def _last_of(batches: list[pa.RecordBatch]) -> Place | None:
+    """The last change that a filter left of a page."""
+    kept = [batch for batch in batches if batch.num_rows]
+    if not kept:
+        return None
+    return Place(*(kept[-1].column(name)[-1].as_py() for name in ("cursor", "ordinal")))
+
+
+class PageClient:
+    """The pages of one ticket, and how far they are stored."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._connection: Connection | None = None
+        self._handed = Handed()
+        self._reporting = threading.Lock()
+
+    def pages(self) -> Iterator[Page]:
+        """In order, as they come, until the ticket ends.
+
+        Raises Unavailable when the reader process is gone, and what reading the source failed
+        with.
+        """
+        connection = self._connection = connected(self._ticket)
+        try:
+            connection.send_bytes(Request.of(self._ticket).pack())
+            while True:
+                message = connection.recv_bytes()
+                if message[:1] != PAGE:
+                    expect_end(message)
+                    break
+                yield page_of(message[1:], connection.recv_bytes)
+        except (OSError, EOFError) as error:
+            raise Unavailable(LOST, hint=LOST_HINT) from error
+
+    def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
+        """The page was decoded to these batches, which are on their way to the sink."""
+        self._handed.note(page, batches)
+
+    def stored(self, position: Position) -> None:
+        """Everything up to `position` is stored: reports the pages that are done to the reader
+        process. Any thread may call it."""
+        with self._reporting:
+            done = self._handed.done(position)
+            if done and self._connection is not None:
+                self._send(done, done=False)
+
+    def finish(self) -> None:
+        """Everything that was handed on is stored, and was reported; returns when the reader
+        process has it. Raises Malformed if it was not."""
+        if self._connection is None:
+            return
+        self._handed.expect_none()
+        self._send({}, done=True)
+        try:
+            expect_end(self._connection.recv_bytes())
+        except (OSError, EOFError) as error:
+            raise Unavailable(LOST, hint=LOST_HINT) from error
+        self.release()
+
+    def _send(self, position: Position, *, done: bool) -> None:
+        assert self._connection is not None
+        try:
+            self._connection.send_bytes(stored_message(position, done=done))
+        except OSError as error:
+            raise Unavailable(LOST, hint=LOST_HINT) from error
+
+    def release(self) -> None:
+        """The conversation is over: its connection is kept for the next task of this process."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            release(self._ticket, connection)
+
+    def close(self) -> None:
+        """The task is over: a conversation that did not come to its end is broken off."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _key_of(ticket: Ticket) -> tuple[int, str, bytes]:
+    return os.getpid(), ticket.address, ticket.key
+
+
+def release(ticket: Ticket, connection: Connection) -> None:
+    """Keeps a connection whose conversation is over for the next task of this process."""
+    for key, kept in list(_idle.items()):
+        if _is_over(kept):
+            del _idle[key]
+            kept.close()
+    _idle[_key_of(ticket)] = connection
+
+
+def _is_over(connection: Connection) -> bool:
+    """Of an idle one: the reader process is gone, or another has this descriptor."""
+    try:
+        return connection.poll()
+    except OSError:
+        return True
+
+
+def connected(ticket: Ticket) -> Connection:
+    """A connection to the ticket's page server. Raises Unavailable."""
+    kept = _idle.pop(_key_of(ticket), None)
+    if kept is not None:
+        if not _is_over(kept):
+            return kept
+        kept.close()
+    try:
+        return connect(ticket.address, ticket.key)
+    except (OSError, EOFError, AuthenticationError) as error:
+        raise Unavailable(
+            f"the reader process can't be reached at {ticket.address}: {error}",
+            hint="on a cluster, executors must reach the driver's host (spark.driver.host)",
+        ) from error
+
+
+def expect_end(message: bytes) -> None:
+    """Raises what a message says, unless it is the end of what was asked for."""
+    if message[:1] == END:
+        return
+    if message[:1] != FAILED:
+        raise Malformed("the reader process sent an unknown message")
+    error = pickle.loads(message[1:])  # noqa: S301 - whoever says it has the key
+    assert isinstance(error, PenstockError)
+    raise error

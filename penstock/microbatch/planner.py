@@ -1,0 +1,217 @@
+"""Offsets and splits of one feed, without Spark: micro-batches with a planned end.
+
+`advance(start)` runs on every trigger, idle or not, and only after the batch that ended at `start`
+was committed to the sink. So `start` is durable: that is where it is saved, and then the source is
+acknowledged, in this order. Spark's own `commit` comes a batch late, or never.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from penstock.microbatch.split import Range, Split, SplitPages
+from penstock.model.errors import Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.reading.keeper import Keeper
+from penstock.reading.positions import Positions
+from penstock.reading.reservoir import Reservoir
+from penstock.reading.roster import AGAIN, Roster
+
+# Seconds between offsets of an idle source whose mark has moved, where offsets are the record.
+IDLE = 10.0
+# Seconds between two looks for partitions while a trigger waits for changes.
+POLL = 0.1
+# Seconds that a planned micro-batch waits for a partition to be listed, or to count as absent.
+LISTED = 5 * AGAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """`events` and `bytes` bound one micro-batch over all partitions (at least one page of each
+    that has one always passes); `buffer` bounds what is held in memory, in bytes; `patience` is
+    how long an idle trigger waits for a first change, in seconds."""
+
+    events: int = 50_000
+    bytes: int = 16 * 2**20
+    buffer: int = 48 * 2**20
+    patience: float = 0.5
+
+
+class Planner:
+    """Plans micro-batches over all partitions of a feed; one thread calls it.
+
+    Where `positions` is None the offsets are the record, and carry marks.
+    """
+
+    def __init__(
+        self,
+        reservoir: Reservoir,
+        roster: Roster,
+        *,
+        limits: ReadLimits,
+        positions: Positions | None = None,
+    ) -> None:
+        self._reservoir = reservoir
+        self._roster = roster
+        self._limits = limits
+        self._keeper = Keeper(positions, reservoir)
+        self._is_record = positions is None  # what offsets are
+        self._wake = reservoir.wake
+        self._idle_since = time.monotonic()
+        # The first bookmarks of children that may be read, until a `start` has them.
+        self._announced: dict[PartitionId, Bookmark] = {}
+
+    def advance(self, start: Bookmarks, *, patience: float | None = None) -> Bookmarks:
+        """The end of the next micro-batch; `start` itself if nothing came in time.
+
+        Everything up to `start` is durable in the sink.
+        """
+        deadline = time.monotonic() + (self._limits.patience if patience is None else patience)
+        self._begin(start)
+        while True:
+            known = self._look_up(start)
+            with self._wake:
+                end = self._end(known)
+                left = deadline - time.monotonic()
+                if end == known:
+                    self._reservoir.check()
+                if end != start or left <= 0:
+                    break
+                self._wake.wait(min(left, POLL))
+        if end != start:
+            self._idle_since = time.monotonic()
+        elif self._is_record and time.monotonic() - self._idle_since >= IDLE:
+            self._idle_since = time.monotonic()
+            end = {name: self._newest(name, bookmark) for name, bookmark in start.items()}
+        return end
+
+    def _begin(self, start: Bookmarks) -> None:
+        """Saves what is durable, and opens the children that are. Their parents' ends and their own
+        first bookmarks are stored before a child is read: else what is between them could be lost
+        without a word."""
+        fresh = [name for name in self._announced if name in start]
+        try:
+            self.save(start, force=bool(fresh))
+        except Unavailable:
+            return
+        for name in fresh:
+            self._reservoir.open(name, start[name])
+            del self._announced[name]
+
+    def save(self, durable: Bookmarks, *, force: bool = False) -> None:
+        """Everything up to `durable` is in the sink: releases it, and saves it when it is time to
+        (see `Keeper.save`)."""
+        places = {name: each.place for name, each in durable.items() if each.place is not None}
+        with self._wake:
+            released = self._reservoir.stored(places)
+        self._keeper.save(durable, released, force=force)
+
+    def ranges(self, start: Bookmarks, end: Bookmarks) -> list[Range]:
+        """What lies between two offsets, where there may be changes."""
+        ranges = [
+            Range(partition, start.get(partition, Bookmark()).place, until.place)
+            for partition, until in end.items()
+            if until.place is not None and until.place != start.get(partition, Bookmark()).place
+        ]
+        self._open({each.partition for each in ranges}, start)
+        return ranges
+
+    def splits(self, start: Bookmarks, end: Bookmarks, *, most: int = 1) -> list[Split]:
+        """The changes between two offsets in at most `most` splits; the same again each time.
+
+        From a cold planner (after a crash) it reads them from the source again, and waits for
+        them for as long as the source needs to come back.
+        """
+        made: list[list[SplitPages]] = [[] for _ in range(most)]
+        for number, each in enumerate(self.ranges(start, end)):
+            with self._wake:
+                self._await(each)
+                beyond = self._reservoir.beyond(each.partition, each.after)
+                pages = tuple(_up_to(beyond, each.until))
+            if pages:
+                made[number % most].append(SplitPages(pages, each.after, each.until))
+                self._reservoir.drawn += sum(page.count for page in pages)
+        return [Split(parts=tuple(parts)) for parts in made if parts]
+
+    def _open(self, wanted: set[PartitionId], start: Bookmarks) -> None:
+        """Opens the partitions of a planned micro-batch. One that the source does not list any more
+        is read when several listings have left it out: reading says what is lost."""
+        deadline = time.monotonic() + LISTED
+        self._look_up(start, wanted)
+        while missing := wanted.difference(self._reservoir.open_partitions):
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"the source lists the partition {min(missing)}, of which a planned micro-batch"
+                    " has changes, at times only",
+                    hint="the query starts again and plans the same micro-batch",
+                )
+            time.sleep(POLL)
+            self._look_up(start, wanted)
+
+    def _await(self, wanted: Range) -> None:
+        while not self._reservoir.reaches(wanted.partition, wanted.until):
+            self._wake.wait(1.0)
+
+    def _look_up(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
+        """Opens what may be read after `start`, which is durable, and what is `wanted`; returns
+        `start` without partitions that are done for good, and with children to be opened."""
+        for name in [name for name, bookmark in start.items() if bookmark.ended]:
+            self._reservoir.close(name)
+        found = self._roster.look_up(start, self._reservoir.open_partitions, wanted)
+        if found is None:
+            return {**self._announced, **start}
+        for name, bookmark in found.ready.items():
+            if name in start or name in wanted or not found.parents.get(name):
+                self._reservoir.open(name, bookmark)
+            else:
+                self._announced[name] = bookmark
+        start = {**self._announced, **start}
+        if not found.forgotten or not self._keeper.forget(found.forgotten, start):
+            return start
+        return {name: each for name, each in start.items() if name not in found.forgotten}
+
+    def _newest(self, name: PartitionId, bookmark: Bookmark) -> Bookmark:
+        return self._reservoir.bookmark(name, bookmark.place) or bookmark
+
+    def _end(self, start: Bookmarks) -> Bookmarks:
+        end = dict(start)
+        names = self._reservoir.open_partitions
+        ready = [name for name in names if any(self._reservoir.beyond(name, _place(start, name)))]
+        share = max(1, len(ready))
+        for name in names:
+            before = start.get(name, Bookmark())
+            last = self._within(name, before.place, share) if name in ready else None
+            if last is not None:
+                found = self._reservoir.bookmark(name, last) if self._is_record else None
+                end[name] = found or Bookmark(last, before.mark)
+            elif self._reservoir.is_done(name, before.place):
+                last_one = self._newest(name, before) if self._is_record else before
+                end[name] = last_one._replace(ended=True)
+        return end
+
+    def _within(self, name: PartitionId, after: Place | None, share: int) -> Place | None:
+        """The end of what one partition may add to a micro-batch of `share` partitions."""
+        last: Place | None = None
+        events = size = 0
+        for page in self._reservoir.beyond(name, after):
+            events += page.count
+            size += page.size
+            is_over = events * share > self._limits.events or size * share > self._limits.bytes
+            if last is not None and is_over:
+                break
+            last = page.last
+        return last
+
+
+def _place(bookmarks: Bookmarks, name: PartitionId) -> Place | None:
+    return bookmarks[name].place if name in bookmarks else None
+
+
+def _up_to(pages: Iterable[Page], until: Place) -> Sequence[Page]:
+    chosen = []
+    for page in pages:
+        if page.first > until:
+            break
+        chosen.append(page)
+    return chosen

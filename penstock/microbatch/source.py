@@ -1,0 +1,196 @@
+"""The source in the reader process: offsets as JSON, positions saved, reports to the service.
+
+A reading, for open micro-batches or for planned ones, lives here, in the one Python process that
+Spark keeps for a streaming source. It reports to the service through a folder: the board's socket,
+and a stop file.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from penstock.feeds import AnnouncesSchemas, Feed, Polled
+from penstock.microbatch.open import assigned, buffered
+from penstock.microbatch.options import SourceOptions, read_source
+from penstock.microbatch.planned import PlannedReading
+from penstock.microbatch.run_folder import BOARD, is_stopping, read_owner
+from penstock.microbatch.source_reports import ReaderStatus, Reported, SourceReports
+from penstock.microbatch.split import Split
+from penstock.microbatch.ticket import Ticket
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmarks
+from penstock.ops.reporter import Reporter
+from penstock.reading.announced import Announced
+from penstock.reading.gaps import GapLog
+from penstock.reading.positions import Positions
+from penstock.reading.remaining import Remaining
+from penstock.reading.silences import Silences
+
+log = logging.getLogger("penstock")
+
+# Seconds: for how long a stop tries to save positions, and how long it waits for the source.
+LAST_SAVE = STOPPING = 5.0
+
+Json = dict[str, Any]
+
+
+class Reading(Protocol):
+    """One of the ways to read a feed: for open micro-batches, or for planned ones."""
+
+    @property
+    def reader(self) -> ReaderStatus:
+        """Whoever reads."""
+        ...
+
+    @property
+    def durable(self) -> Bookmarks:
+        """Everything up to here is in the sink."""
+        ...
+
+    def begin(self, bookmarks: Bookmarks) -> Json:
+        """The first offset. Everything up to `bookmarks` is durable."""
+        ...
+
+    def next(self, start: Json) -> Json:
+        """The end of the micro-batch after `start`, up to which everything is durable; `start`
+        itself if there is nothing."""
+        ...
+
+    def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
+        """What the tasks of a micro-batch get."""
+        ...
+
+    def save(self, start: Json) -> None:
+        """Saves and acknowledges what is durable, up to `start` at least, now. Raises Unavailable,
+        LeaseLost."""
+        ...
+
+    def stop(self, timeout: float) -> None:
+        """Reads no more; waits at most `timeout` seconds for the source."""
+        ...
+
+
+class Source:
+    """One feed under Spark; made by `open`, used by one thread."""
+
+    def __init__(self, options: SourceOptions, feed: Feed, positions: Positions | None) -> None:
+        self._feed = feed
+        self._positions = positions
+        self._give_up: float | None = None  # when a stop ends without a save, once one has failed
+        self._runtime = options.runtime
+        board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None
+        self._reports = reports = SourceReports(board, feed.backend)
+        if positions is not None:
+            positions.on_write = reports.saved
+        gaps = GapLog(positions, report=reports.report_now)
+        self._reading: Reading
+        if options.mode == "rows" or positions is None:
+            self._reading = PlannedReading(feed, options, positions, gaps, reports.report)
+        else:
+            # Tasks of open micro-batches read what anyone may read; all else is read here.
+            make = assigned if isinstance(feed, Polled) and feed.polled else buffered
+            self._reading = make(feed, options, positions, gaps, reports.report)
+        self._remaining = Remaining(feed, lambda: self._reading.durable)
+        reported = Reported(
+            reader=self._reading.reader,
+            gaps=gaps,
+            silences=Silences(gaps, options.max_gap),
+            remaining=self._remaining,
+            source=feed.status,
+            durable=lambda: self._reading.durable,
+        )
+        reports.show(reported)
+
+    @classmethod
+    def open(cls, options: Mapping[str, str]) -> "Source":
+        """Reads the options and opens the positions store, if one is named."""
+        sys.excepthook = _ended_quietly
+        settings, feed = read_source(options)
+        store = settings.target.schemas(settings.pipeline)
+        if store is not None and isinstance(feed, AnnouncesSchemas):
+            announced = Announced(store)
+            feed.announce_schemas(announced, announced.history)
+        if settings.positions is None:
+            return cls(settings, feed, None)
+        positions = Positions.of(
+            settings.positions,
+            settings.pipeline,
+            feed.backend,
+            settings.checkpoint,
+            owner=read_owner(settings.runtime),
+        )
+        return cls(settings, feed, positions)
+
+    def initial(self) -> Json:
+        """The stored bookmarks. A first start begins, and stores where, before anything is read.
+
+        Only a first start may create what is missing at the source: creating it again after a
+        stored bookmark would be a silent gap.
+        """
+        bookmarks = self._begun()
+        if self._runtime:
+            self._remaining.open()
+        return self._reading.begin(bookmarks)
+
+    def _begun(self) -> Bookmarks:
+        positions = self._positions
+        if positions is not None and positions.is_known():
+            return positions.load()
+        bookmarks = self._feed.begin()
+        if positions is None:
+            return bookmarks
+        positions.begin(bookmarks)
+        return positions.load()
+
+    def latest(self, start: Json) -> Json:
+        """The end of the next micro-batch. After the stop file appeared: nothing more, and
+        everything up to `start` is saved and acknowledged."""
+        self._reports.batch_ended(start)
+        if is_stopping(self._runtime):
+            self._finish(start)
+            return start
+        end = self._reading.next(start)
+        self._reports.batches += end != start
+        self._reports.report()
+        return end
+
+    def splits(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
+        """The changes between two offsets, or tickets for them."""
+        return self._reading.parts(start, end)
+
+    def stop(self) -> None:
+        """Stops reading."""
+        self._remaining.close()
+        self._reading.stop(STOPPING)
+
+    def _finish(self, start: Json) -> None:
+        if self._reports.stopped:
+            self._reports.report()  # again, or else a report that was dropped would be waited for
+            time.sleep(0.05)  # Spark triggers again at once until the service stops the query
+            return
+        try:
+            self._reading.save(start)
+        except Unavailable as error:
+            if self._give_up is None:
+                self._give_up = time.monotonic() + LAST_SAVE
+            if time.monotonic() < self._give_up:
+                time.sleep(0.05)  # Spark triggers again at once
+                return
+            late = self._positions.unsaved(self._reading.durable) if self._positions else ""
+            log.warning("stopped with positions that are not saved (%s): %s", late, error)
+        self._reading.stop(STOPPING)
+        self._reports.stopped = True
+        self._reports.report_now()
+
+
+def _ended_quietly(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Spark stops a source by closing its socket; PySpark's runner then fails to say that it
+    noticed, and would print two tracebacks at every stop."""
+    if not issubclass(kind, BrokenPipeError | ConnectionResetError):
+        sys.__excepthook__(kind, error, trace)

@@ -1,0 +1,149 @@
+"""What the reader process reports of a backend to the service: sums, partitions, gaps, batches."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.ops.partitions import (
+    DISCONNECTED,
+    ENDED,
+    READING,
+    PartitionReports,
+    Row,
+    summed,
+    with_source,
+)
+from penstock.ops.reporter import Reporter
+from penstock.process.histograms import observed
+from penstock.reading.gaps import GapLog
+from penstock.reading.remaining import Remaining
+from penstock.reading.silences import Silences
+
+# Seconds between two reports.
+REPORT = 0.5
+
+
+class ReaderStatus(Protocol):
+    """What is reported of whoever reads: a reservoir, or tasks."""
+
+    # What was read, and how often a connection was lost, over all partitions ever opened.
+    counts: dict[str, int]
+
+    @property
+    def drawn(self) -> int:
+        """How many changes were taken."""
+        ...
+
+    @property
+    def fill(self) -> float:
+        """How full the buffer is, in percent."""
+        ...
+
+    def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
+        """Plain JSON of every partition."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What is reported on. `durable` gives the bookmarks of what is stored; `source` gives the
+    feed's own status."""
+
+    reader: ReaderStatus
+    gaps: GapLog
+    silences: Silences
+    remaining: Remaining
+    durable: Callable[[], Bookmarks]
+    source: Callable[[], Mapping[str, Any]] = dict
+
+
+class SourceReports:
+    """Reports on `board`; None: there is no service, and each call returns at once. `show` comes
+    before the first `report`. `batches` counts micro-batches; with `stopped`, everything is saved
+    and nothing more is read."""
+
+    def __init__(self, board: Reporter | None, backend: str) -> None:
+        self.batches = 0
+        self.stopped = False
+        self._board, self._backend = board, backend
+        self._partitions = PartitionReports(board, backend) if board else None
+        self._reported = 0.0  # when, by the monotonic clock
+        self._reporting = threading.Lock()
+        self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended
+        self._drawn = 0  # changes up to there
+
+    def show(self, reported: Reported) -> None:
+        """What is reported on from now on."""
+        self._on = reported
+
+    def saved(self, seconds: float, error: str) -> None:
+        """Reports a save of positions: how long it took, and why it failed ("": it did not)."""
+        if self._board is None:
+            return
+        # `save_failing` is a number, so that the board knows since when.
+        fields = {"positions_error": error, "save_failing": float(bool(error))}
+        self._board.report("measure", self._backend, fields)
+        counts = {"save_errors": 1.0} if error else {"saved": 1.0}
+        self._board.add("measure", self._backend, {**counts, **observed("checkpoint", seconds)})
+
+    def report(self) -> None:
+        """Reports if it is time to; reader threads do not wait for one another here."""
+        self._report(now=False)
+
+    def report_now(self) -> None:
+        """Reports at once."""
+        self._report(now=True)
+
+    def batch_ended(self, start: Mapping[str, Any]) -> None:
+        """Reports, once, how many changes the micro-batch had that ended at this offset."""
+        if start == self._ended:
+            return
+        drawn, self._drawn, self._ended = self._drawn, self._on.reader.drawn, start
+        if self._board is not None:
+            self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
+
+    def _report(self, *, now: bool) -> None:
+        if self._board is None or self._partitions is None:
+            return
+        if not self._reporting.acquire(blocking=now):
+            return
+        try:
+            if now or time.monotonic() - self._reported >= REPORT:
+                self._reported = time.monotonic()
+                self._send(self._board, self._partitions)
+        finally:
+            self._reporting.release()
+
+    def _send(self, board: Reporter, partitions: PartitionReports) -> None:
+        rows = self._on.silences.checked(self._rows())
+        status = {
+            **with_source(summed(rows), self._on.source()),
+            **self._on.reader.counts,
+            "buffer_percent": self._on.reader.fill,
+            "batches": self.batches,
+            "stopped": self.stopped,
+        }
+        board.report("source", self._backend, status)
+        board.report_rows("gap", self._backend, self._on.gaps.rows())
+        partitions.send(rows)
+
+    def _rows(self) -> dict[str, Row]:
+        durable = self._on.durable()
+        rows: dict[str, Row] = {
+            name: {
+                **row,
+                **self._on.remaining.of(name),
+                "state": READING if row["connected"] else DISCONNECTED,
+                "place": _place(durable.get(name)),
+            }
+            for name, row in self._on.reader.rows().items()
+        }
+        ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
+        return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}
+
+
+def _place(bookmark: Bookmark | None) -> str | None:
+    return None if bookmark is None or bookmark.place is None else str(bookmark.place)

@@ -1,0 +1,276 @@
+"""What runs in Spark's tasks: decode, and write. Worker processes are reused between batches."""
+
+import gc
+import logging
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.microbatch.follower import Follower
+from penstock.microbatch.late import Attempt
+from penstock.microbatch.late.depot import Depot, as_changes
+from penstock.microbatch.late.side_files import columns_of, stub_schema
+from penstock.microbatch.measures import Measures
+from penstock.microbatch.options import Reports, read_sink, read_source
+from penstock.microbatch.page_client import PageClient
+from penstock.microbatch.split import Split, bounded
+from penstock.microbatch.ticket import TICKETS, Ticket, ticket_row, tickets
+from penstock.model.change import OPTIONAL, schema
+from penstock.model.errors import SettingsError
+from penstock.model.page import Decoder, Page
+from penstock.model.position import Place, Position
+from penstock.ops.poisoned import report_poison
+from penstock.ops.reporter import Reporter
+from penstock.sinks import Receipt, Sink
+from penstock.wire.hash_partitions import hashing
+
+# The board's entry whose fields are the types that were delivered as their text.
+UNKNOWN_TYPES = "unknown types"
+
+# What a receipt counts.
+_COUNTS = ("published", "duplicates", "size")
+
+# Seconds between two collections of garbage in a task. Pages leave none behind (tests/work holds
+# that), but an epoch may last for hours.
+_COLLECT = 60.0
+
+log = logging.getLogger("penstock")
+# What this process has reported of its decoders' unknown types.
+_reported_types: set[str] = set()
+
+
+@cache
+def freeze_garbage() -> None:
+    """Once in each of Spark's Python workers, after all imports.
+
+    Not in the reader process, which is no worker and must collect its own garbage.
+    """
+    # PySpark's daemon collects garbage after every task. With all imports done, what is alive now
+    # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
+    gc.collect()
+    gc.freeze()
+    # The daemon's collection after each task is enough, with ours in a long one (`tidied`);
+    # more would scan a batch's young rows.
+    gc.disable()
+
+
+@cache
+def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
+    source, feed = read_source(dict(options))
+    decoder = hashing(feed.decoder(source.images, source.on_error), source.hash_partitions)
+    return pickle.dumps(decoder), decoder, source.reports.reporter(source.runtime)
+
+
+def _depot(options: Mapping[str, str], attempt: Attempt) -> Depot | None:
+    """If anything goes around the JVM."""
+    if not options.get("depot"):
+        return None
+    return Depot(Path(options["depot"]), columns_of(options.get("late", "")), attempt)
+
+
+@cache
+def _decoder(pickled: bytes) -> Decoder:
+    decoder: Decoder = pickle.loads(pickled)  # noqa: S301 - made by read_split, moved by Spark
+    return decoder
+
+
+@cache
+def _sink(
+    options: frozenset[tuple[str, str]], *, on_driver: bool = False
+) -> tuple[Sink, str, Reporter | None]:
+    chosen, sink = read_sink(dict(options))
+    reports = Reports() if on_driver else chosen.reports
+    return sink, chosen.sink, reports.reporter(chosen.runtime)
+
+
+def read_split(
+    options: Mapping[str, str], split: Split | Ticket, attempt: Attempt
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
+    pickled, decoder, board = _source(frozenset(options.items()))
+    freeze_garbage()
+    depot = _depot(options, attempt)
+    if isinstance(split, Ticket) and depot is None:
+        yield ticket_row(split, pickled)
+        return
+    changes = (
+        batch
+        for page, after, until in _bounded_pages(split)
+        for batch in bounded(page, _decoded(decoder, page, board), after, until)
+    )
+    yield from changes if depot is None else depot.lay(changes)
+
+
+def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, Place | None]]:
+    """Pages, each with the places between which its changes are meant."""
+    if isinstance(split, Ticket):
+        bounds = {each.partition: (each.after, each.until) for each in split.ranges}
+        with closing(PageClient(split)) as client:
+            for page in client.pages():
+                yield page, *bounds[page.partition]
+            client.release()
+    else:
+        for pages, after, until in split.parts:
+            for page in pages:
+                yield page, after, until
+
+
+def write_changes(
+    options: Mapping[str, str], batches: Iterable[pa.RecordBatch], attempt: Attempt
+) -> Receipt:
+    """Stores the changes of one task and reports the progress.
+
+    While an epoch runs, what is stored is reported to the reader process and counted here; the
+    receipt counts the rest only.
+    """
+    sink, name, board = _sink(frozenset(options.items()))
+    freeze_garbage()
+    clients: list[PageClient | Follower] = []
+    progress = _Progress(clients, board, name)
+    depot = _depot(options, attempt)
+    try:
+        receipt = sink.write(_changes(batches, board, clients, depot), progress)
+        progress.stored(receipt.position)
+        for client in clients:
+            client.finish()
+    finally:
+        for client in clients:
+            client.close()
+        if depot is not None:
+            depot.clear()
+        if board is not None:
+            board.flush()
+    counted = progress.counted
+    return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
+
+
+class _Progress:
+    """A sink's `Progress`: places go to the reader process, reports to the board. `counted` is what
+    was reported of the running totals."""
+
+    def __init__(
+        self, clients: Sequence[PageClient | Follower], board: Reporter | None, name: str
+    ) -> None:
+        self.counted: Counter[str] = Counter()
+        self._clients, self._board, self._name = clients, board, name
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`."""
+        for client in self._clients:
+            client.stored(position)
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`."""
+        board, name = self._board, self._name
+        if board is None:
+            return
+        status = report_poison(board, name, status)
+        rest = {key: value for key, value in status.items() if key not in (*_COUNTS, "counts")}
+        fresh = {key: status[key] - self.counted[key] for key in _COUNTS if key in status}
+        self.counted.update(fresh)
+        if status.get("connected", True):
+            board.report("sink", name, rest)
+        else:
+            board.report("sink", name, {**rest, "last_error": status.get("error", "")})
+            board.add("sink", name, {"errors": 1})
+        if any(fresh.values()):
+            board.add("sink", name, _totals(**fresh))
+        if "counts" in status:
+            board.add("sink", name, status["counts"])
+
+
+def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
+    """The board's names for a receipt's counts."""
+    return {
+        "published": published,
+        "acknowledged": published,
+        "duplicates": duplicates,
+        "bytes": size,
+    }
+
+
+def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
+    """In the driver's commit process: what was done is counted."""
+    _, name, board = _sink(frozenset(options.items()), on_driver=True)
+    if board is None or not receipts:
+        return
+    numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
+    board.report("sink", name, {**numbers, "connected": True})
+    sums = {key: sum(getattr(receipt, key) for receipt in receipts) for key in _COUNTS}
+    board.add("sink", name, _totals(**sums))
+
+
+def _changes(
+    batches: Iterable[pa.RecordBatch],
+    board: Reporter | None,
+    clients: list[PageClient | Follower],
+    depot: Depot | None,
+) -> Iterator[pa.RecordBatch]:
+    """Rows as they are, or with their late columns; of tickets the changes of their pages.
+    `clients` gets one for each."""
+    for batch in batches:
+        if batch.schema.names == TICKETS.names:
+            for ticket, decoder in tickets(batch):
+                client = Follower(ticket) if ticket.feed else PageClient(ticket)
+                clients.append(client)
+                yield from _from_pages(client, _decoder(decoder), board)
+        elif batch.num_rows:
+            yield from [as_changes(batch)] if depot is None else depot.restore(batch)
+    if depot is not None:
+        yield from depot.rest()
+
+
+def _from_pages(
+    client: PageClient | Follower, decoder: Decoder, board: Reporter | None
+) -> Iterator[pa.RecordBatch]:
+    measures = Measures(board)
+    for page in tidied(client.pages()):
+        changes = list(_decoded(decoder, page, board))
+        client.handed_on(page, changes)
+        measures.page(page, changes)
+        yield from changes
+        if not any(batch.num_rows for batch in changes):
+            client.stored({})  # the sink never reports a page of which it gets nothing
+        measures.report()  # not while the page waits
+    measures.report_now()
+
+
+def tidied(pages: Iterable[Page], every: float = _COLLECT) -> Iterator[Page]:
+    """The pages as they come; garbage is collected between two of them, every so many seconds."""
+    collected = time.monotonic()
+    for page in pages:
+        yield page
+        if time.monotonic() - collected > every:
+            gc.collect()
+            collected = time.monotonic()
+
+
+def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[pa.RecordBatch]:
+    batches = decoder.decode(page)
+    for name in decoder.unknown_types - _reported_types:
+        _reported_types.add(name)
+        if board is None:
+            log.warning("the type %s is not known and is delivered as its text", name)
+        else:  # the service logs it, once over all workers
+            board.report("pipeline", UNKNOWN_TYPES, {name: True})
+    return batches
+
+
+def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Raises SettingsError unless these are tickets or include every column of a change that is
+    neither late nor optional."""
+    needed = stub_schema(schema(), columns_of(options.get("late", ""))).names
+    missing = [name for name in needed if name not in OPTIONAL.union(names)]
+    if missing and list(names) != TICKETS.names:
+        raise SettingsError(
+            f"the DataFrame lacks the columns {', '.join(missing)}",
+            hint="penstock's sink needs every column of the change: transform values, keep columns",
+        )

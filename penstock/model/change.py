@@ -1,0 +1,140 @@
+"""The change: the one data type that flows through everything, as an Arrow record batch.
+
+Sources make it, Spark moves it, sinks consume it. Row images are JSON text, or MessagePack bytes
+when the pipeline asks for them: a sink can splice either into a message without parsing it.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.model.position import Place
+
+__all__ = [
+    "COLUMNS", "ERROR", "IMAGES", "OPTIONAL", "Images", "OnError", "Operation", "event_id",
+    "images_of", "schema", "unreadable",
+]  # fmt: skip
+
+Images = Literal["json", "msgpack"]
+
+# What becomes of a change that cannot be decoded, encoded or stored: it goes to the dead letters;
+# or its table is suspended as well; or nothing goes on until somebody acts.
+OnError = Literal["dead-letter", "suspend", "stop"]
+
+
+class Operation(StrEnum):
+    """What happened to the document; READ is a row of a snapshot.
+
+    ERROR: what happened cannot be read. The change has its place, and its table when that is
+    known; `after` is {"reason": a slug, "error": text without row data, "raw": the source's bytes
+    of it, "context": what a page that holds only it has as context} (bytes are base64 in JSON).
+    SUSPEND: the table is not followed from here to its next change; `after` says why.
+    DROP, RENAME, DROP_DATABASE, INVALIDATE: of a collection, of a database, and of the source's
+    change stream itself. No document: `document_id` and `key` are null, and `after` is what the
+    source says about it (RENAME: {"to": {"database", "collection"}}).
+    """
+
+    INSERT = "INSERT"
+    UPDATE = "UPDATE"
+    REPLACE = "REPLACE"
+    DELETE = "DELETE"
+    TRUNCATE = "TRUNCATE"
+    READ = "READ"
+    MESSAGE = "MESSAGE"
+    ERROR = "ERROR"
+    SUSPEND = "SUSPEND"
+    DROP = "DROP"
+    RENAME = "RENAME"
+    DROP_DATABASE = "DROP_DATABASE"
+    INVALIDATE = "INVALIDATE"
+
+
+ERROR = Operation.ERROR
+
+# With its type: to guess it, pyarrow looks for pandas, each time (0.1 ms where there is none).
+_ERROR = pa.scalar(ERROR.value, pa.string())
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def _columns(image: pa.DataType) -> list["pa.Field[Any]"]:
+    return [
+        pa.field("backend", pa.string(), nullable=False),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("cursor", pa.string(), nullable=False),
+        pa.field("ordinal", pa.int32(), nullable=False),
+        pa.field("event_id", pa.string(), nullable=False),
+        pa.field("operation", pa.string(), nullable=False),
+        pa.field("tenant", pa.string()),
+        pa.field("database", pa.string()),
+        pa.field("namespace", pa.string()),
+        pa.field("collection", pa.string()),
+        pa.field("relation_id", pa.int64()),
+        pa.field("schema_version", pa.string()),
+        pa.field("document_id", pa.string()),
+        pa.field("key", image),
+        pa.field("before", image),
+        pa.field("after", image),
+        pa.field("unchanged", pa.list_(pa.field("element", pa.string(), nullable=False))),
+        pa.field("transaction", pa.string()),
+        pa.field("committed_at", _TIMESTAMP),
+        pa.field("captured_at", _TIMESTAMP),
+        pa.field("delta", image),
+        pa.field("mark", pa.string()),
+        pa.field("route", pa.int32()),
+    ]
+
+
+_SCHEMAS: dict[Images, pa.Schema] = {
+    "json": pa.schema(_columns(pa.string())),
+    "msgpack": pa.schema(_columns(pa.binary())),
+}
+
+COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
+
+# Those that a DataFrame of changes may lack (null then): newer than transforms that list columns.
+OPTIONAL: frozenset[str] = frozenset({"schema_version"})
+
+# Those with row images.
+IMAGES: tuple[str, ...] = ("key", "before", "after", "delta")
+
+
+def schema(images: Images = "json") -> pa.Schema:
+    """The fixed schema of a batch of changes, with row images in the given encoding.
+
+    `key`, `before` and `after` are one map each (column name -> value), or null for "no image".
+    `unchanged` lists columns that the source did not send: absent is not null. `namespace` is the
+    schema (PostgreSQL) or the database (MongoDB). `relation_id` is PostgreSQL's table OID.
+    `schema_version` names the table's schema that the change was decoded with, from sources that
+    announce schemas; the document of the schema has it, too.
+    `event_id` is unique in its backend and the same on every replay; its form is the feed's.
+
+    `delta` is what an update changed, from sources that say so: an image `{"updated": {path:
+    value}, "removed": [path], "truncated": [{"field": path, "new_size": number}]}`. `mark` is JSON
+    text of the feed's mark for a bookmark exactly at this change, null where the place alone is
+    enough to resume. `route` is the change's hash partition; decoders leave it null.
+    """
+    return _SCHEMAS[images]
+
+
+def images_of(batch_schema: pa.Schema) -> Images:
+    """How a batch's row images are encoded, by its schema."""
+    return "msgpack" if pa.types.is_binary(batch_schema.field("after").type) else "json"
+
+
+def unreadable(batch: pa.RecordBatch) -> list[int]:
+    """The rows with the operation ERROR, which have no key."""
+    rows: list[int] = []
+    if not batch.column("key").null_count:
+        return rows
+    operations, row = batch.column("operation"), -1
+    while (row := operations.index(_ERROR, row + 1).as_py()) >= 0:
+        rows.append(row)
+    return rows
+
+
+def event_id(backend: str, place: Place) -> str:
+    """`backend:cursor:ordinal`: the event id of sources whose places are the same on every replay.
+    Others make it from what the source itself calls the change."""
+    return f"{backend}:{place.cursor}:{place.ordinal}"

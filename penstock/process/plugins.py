@@ -1,0 +1,73 @@
+"""Feeds, sinks, layouts and stores are found through entry points; ours use the same door."""
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
+from typing import Any
+
+from penstock.model.errors import SettingsError
+
+# Modules of packages that have another name.
+_BROUGHT_BY = {
+    "azure": "azure-cosmos", "bson": "pymongo", "botocore": "boto3", "dns": "dnspython",
+    "py4j": "pyspark",
+}  # fmt: skip
+
+
+def known(kind: str) -> list[str]:
+    """The names of all installed plug-ins of a kind: `feeds`, `sinks`, `layouts` or `stores`."""
+    return sorted({point.name for point in entry_points(group=f"penstock.{kind}")})
+
+
+@cache
+def plugin(kind: str, name: str) -> Any:
+    """The plug-in of that name; raises SettingsError that names the known ones or the extra.
+
+    Cached: reading the installed packages' metadata costs milliseconds, and Spark's workers ask
+    for every micro-batch.
+    """
+    for point in entry_points(group=f"penstock.{kind}"):
+        if point.name == name:
+            return _load(point, name)
+    near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
+    hint = f"{''.join(near)}known: {', '.join(known(kind))}"
+    raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=hint)
+
+
+def driver(module: str) -> Any:
+    """A module that only some installations have; raises SettingsError that names the extra."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise _missing(
+            error, distribution("penstock"), f"this needs the module {module!r}"
+        ) from None
+
+
+def _load(point: EntryPoint, name: str) -> Any:
+    try:
+        return point.load()
+    except ModuleNotFoundError as error:
+        raise _missing(error, point.dist, f"{name!r} needs the module {error.name!r}") from error
+
+
+def _missing(error: ModuleNotFoundError, package: Distribution | None, what: str) -> SettingsError:
+    hint = f"pip install '{_needed(str(error.name), package)}'"
+    return SettingsError(f"{what}, which is not installed", hint=hint)
+
+
+def _needed(module: str, package: Distribution | None) -> str:
+    return (installed_by(module, package) if package else None) or module.partition(".")[0]
+
+
+def installed_by(module: str, package: Distribution) -> str | None:
+    """What pip installs a module by: the first extra of the package that requires it, if any."""
+    top = module.partition(".")[0]
+    wanted = _BROUGHT_BY.get(top, top.replace("_", "-"))
+    for requirement in package.requires or ():
+        found = re.match(r"([\w.-]+).*extra == \W(.+)\W", requirement)
+        if found and found[1].replace("_", "-") == wanted:
+            return f"{package.name}[{found[2]}]"
+    return None

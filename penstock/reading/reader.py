@@ -1,0 +1,360 @@
+"""The one reader of a partition: it resumes, retries, records gaps, and knows when all is done.
+
+An owner calls `step`: a thread of the reader process, a task, the iterator. Nothing here waits,
+apart from the source's own `read`, and no thread runs: with a clock and a feed it is tested alone.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesReads, PacesRetries
+from penstock.feeds.holes import hole_before, is_behind_hole
+from penstock.model.errors import (
+    PenstockError,
+    PositionLost,
+    RecordsExpired,
+    ShardIteratorExpired,
+    Unavailable,
+)
+from penstock.model.page import Page
+from penstock.model.position import START, Bookmark, PartitionId, Place
+from penstock.process.backoff import delays
+
+# Seconds until a partition that lost its history is followed again: the operator may have acted.
+BLOCKED = 30.0
+# Seconds between the two answers that confirm a loss: a server's single answer may be wrong.
+CONFIRMED = 2.0
+# The cause of a gap that the feed does not name.
+REFUSED = "position_lost"
+# Gaps that one step passes at most: a feed that goes on finding gaps after gaps is broken.
+_GAPS = 5
+
+
+# Losses that were reported once, by backend and partition: since when (monotonic seconds), by the
+# gaps before each, its cause and its place. Owners whose readers are short-lived share one.
+Doubts = dict[tuple[str, PartitionId], dict[tuple[int, str, str], float]]
+
+
+class _InDoubt(Exception):
+    """The source has reported a loss once."""
+
+
+class GapRecorder(Protocol):
+    """Where a reader records gaps before their policy is applied."""
+
+    def verify(self, partition: PartitionId) -> None:
+        """Called before a connection is made; raises LeaseLost if the partition's stored bookmark
+        is another instance's by now."""
+        ...
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """Records a gap after `bookmark`; again with `to`, its end, when that is known. Raises
+        LeaseLost."""
+        ...
+
+
+class Step(NamedTuple):
+    """What one step brought. `error`: why it brought nothing; its class is the retry decision.
+    `wait`: seconds until the next step is worth it; 0 for at once."""
+
+    pages: Sequence[Page] = ()
+    wait: float = 0.0
+    error: PenstockError | None = None
+
+
+class PartitionReader:
+    """A partition that is read after `bookmark`, by one thread at a time.
+
+    `is_stored`: the bookmark is stored, so that the source may be acknowledged up to it. `clock` is
+    monotonic seconds. `bookmark`, `acknowledge`, `durable` and `status` may be called from any
+    thread.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        partition: PartitionId,
+        bookmark: Bookmark,
+        gaps: GapRecorder,
+        *,
+        is_stored: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        doubts: Doubts | None = None,
+    ) -> None:
+        self.partition = partition
+        self.read_to = bookmark.place
+        # The partition has ended, and all of it was read.
+        self.drained = False
+        self.reconnects = 0
+        self.error: PenstockError | None = None  # of the last step
+        self._feed, self._gaps, self._clock = feed, gaps, clock
+        self._resume = bookmark  # after all that was read
+        self._saved = bookmark if is_stored else None  # what is stored
+        self._following: Following | None = None
+        self._past = _PastFollowings()
+        self._delays = feed.delays if isinstance(feed, PacesRetries) else delays
+        self._waits: Iterator[float] | None = None  # since the connection was lost
+        # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
+        self._unended: list[tuple[Gap, Bookmark]] = []
+        # Gaps that were passed since anything was read: what is found next is found despite them.
+        self._despite: list[Gap] = []
+        self._blocked_until = 0.0
+        self._doubts: Doubts = {} if doubts is None else doubts
+        self._doubted_at = clock()
+        self._is_leaving = False
+
+    # The owner.
+
+    def step(self, timeout: float, *, keep_alive: bool = False) -> Step:
+        """Connects if need be, and reads once, waiting at most `timeout` seconds for the source; or
+        only keeps the connection alive. Raises no PenstockError: the step has it.
+
+        A lost connection is made again by the next step. A lost history is asked for again after
+        `CONFIRMED` seconds, without an error, and counts when the source reports it then, too; from
+        then on it is asked for every `BLOCKED` seconds. After any other error the owner decides.
+        """
+        if self.drained or self._is_leaving:
+            return Step()
+        if self._blocked_until:
+            left = self._blocked_until - self._clock()
+            if left > 0:
+                return Step((), left, self.error)
+            self._blocked_until = 0.0
+        try:
+            return self._step(timeout, keep_alive=keep_alive)
+        except Exception as error:  # a defect of the feed
+            self.error = PenstockError.of(error, f"reading {self.partition}")
+            return Step((), BLOCKED, self.error)
+
+    def _step(self, timeout: float, *, keep_alive: bool) -> Step:
+        try:
+            pages = self._read(timeout, keep_alive=keep_alive)
+        except _InDoubt:
+            self._doubted_at = self._clock()
+            self._blocked_until = self._doubted_at + CONFIRMED
+            self.error = None
+            return Step((), CONFIRMED)
+        except Unavailable as error:
+            self.reconnects += 1
+            self._waits = self._waits or self._delays()
+            return self._failed(error, next(self._waits))
+        except PositionLost as error:
+            self._despite.clear()
+            self._blocked_until = self._clock() + BLOCKED
+            return self._failed(error, BLOCKED)
+        except BaseException:  # Ctrl-C as well: pages that the source gave are read again
+            self.disconnect()
+            raise
+        if self._doubts and (pages or self._clock() - self._doubted_at >= BLOCKED):
+            self._doubts.pop(self._key, None)
+        if pages:
+            self._despite.clear()
+            self.read_to = pages[-1].last
+        self._waits = self.error = None
+        self.drained = self._following is not None and self._following.drained
+        return Step(pages)
+
+    @property
+    def next_in(self) -> float | None:
+        """See `PacesReads`; None also of a following that does not know."""
+        following = self._following
+        return following.next_in if isinstance(following, PacesReads) else None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._following is not None
+
+    def disconnect(self, *, is_lost: bool = False) -> None:
+        """Closes the connection at once; the next step makes another. `is_lost`: the position is,
+        so that a connection that read nothing knows nothing about it."""
+        following, self._following = self._following, None
+        if following is not None and is_lost and self.read_to == self._resume.place:
+            following.close()
+        elif following is not None:
+            # A closed following keeps its bookmarks: earlier places become durable later.
+            following.close()
+            found = following.bookmark(self.read_to)
+            self._resume = found or Bookmark(self.read_to, self._resume.mark)
+            self._despite.clear()
+            self._past.add(self.read_to, following)
+
+    def leave(self) -> None:
+        """Reads no more. What was read can still become durable, and then `is_done` is true."""
+        self._is_leaving = True
+
+    def is_done(self, durable: Place | None) -> bool:
+        """Whether there is nothing left to read, and everything up to what was read is durable."""
+        if not (self.drained or self._is_leaving):
+            return False
+        return self.read_to is None or (durable is not None and durable >= self.read_to)
+
+    def last_bookmark(self, durable: Place | None) -> Bookmark:
+        """What to store when `is_done`: that the partition has ended, if it has."""
+        found = self.bookmark(durable) or Bookmark(durable, self._resume.mark)
+        return found._replace(ended=self.drained)
+
+    # Any thread.
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """What to store when everything up to `place` is durable; None: what is stored stays."""
+        following = self._following
+        found = following.bookmark(place) if following is not None else None
+        return self._past.bookmark(place) if found is None else found
+
+    def durable(self, place: Place) -> None:
+        """Everything up to `place` is durable."""
+        self._past.durable(place)
+
+    def acknowledge(self, bookmark: Bookmark) -> None:
+        """The bookmark is stored: the source may discard everything up to it."""
+        self._saved = bookmark
+        following = self._following
+        if following is not None:
+            following.acknowledge(bookmark)
+            if bookmark.place is not None:
+                self._past.saved(bookmark.place)
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page; see `Following.status`."""
+        following = self._following
+        return {
+            "connected": False,
+            **(following.status() if following is not None else {}),
+            "reconnects": self.reconnects,
+            "last_error": "" if self.error is None else str(self.error),
+        }
+
+    # Within a step.
+
+    def _failed(self, error: PenstockError, wait: float) -> Step:
+        self.disconnect()
+        self.error = error
+        return Step((), wait, error)
+
+    def _read(self, timeout: float, *, keep_alive: bool) -> Sequence[Page]:
+        despite = self._despite
+        hole = hole_before(self._resume, self._feed.on_gap) if self._following is None else None
+        if hole is not None and not despite:
+            self._gaps.verify(self.partition)
+            self._record(hole)
+            despite.append(hole.gap)
+        while True:
+            try:
+                following = self._following or self._connect()
+                pages = following.keep_alive() if keep_alive else following.read(timeout)
+            except PositionLost as error:
+                self.disconnect(is_lost=isinstance(error, HistoryLost))
+                passed = self._passed(error)
+                despite += [passed] if passed is not None else []
+            else:
+                if pages or following.begins:
+                    self._end_gaps(following.begins or str(pages[0].first))
+                return pages
+
+    def _passed(self, error: PositionLost) -> Gap | None:
+        """Records the gap of a loss when the source has reported it twice; None where following
+        again may say at once what is lost. Raises _InDoubt before the second report, and
+        PositionLost where the gap is not passed."""
+        gaps = len(self._despite)
+        if gaps == _GAPS or isinstance(error, (RecordsExpired, ShardIteratorExpired)):
+            raise error
+        if not (is_named := isinstance(error, HistoryLost)):
+            if REFUSED in {each.cause for each in self._despite}:
+                raise error  # the feed cannot go on after it
+            after = "" if self._resume.place is None else str(self._resume.place)
+            gap = Gap(cause=REFUSED, after=after, detail=error.message, policy=self._feed.on_gap)
+            error = HistoryLost(gap, hint=error.hint)
+        gap, now = error.gap, self._clock()
+        known, key = self._doubts.setdefault(self._key, {}), (gaps, gap.cause, gap.after)
+        is_first, since = key not in known, known.setdefault(key, now)
+        if is_first and not is_named:
+            return None
+        if now - since < CONFIRMED:
+            raise _InDoubt
+        if gap.policy == "fail" or since > -math.inf:  # else it is on record
+            self._record(error)
+        known[key] = -math.inf
+        return gap
+
+    @property
+    def _key(self) -> tuple[str, PartitionId]:
+        return self._feed.backend, self.partition
+
+    def _connect(self) -> Following:
+        """Follows after what was read, despite the gaps that were passed."""
+        self._gaps.verify(self.partition)
+        resume = self._resume
+        start = START if is_behind_hole(resume) else resume
+        following = self._feed.follow(self.partition, start, despite=tuple(self._despite))
+        known = [gap for gap, _ in self._unended]
+        self._unended += [(gap, resume) for gap in self._despite if gap not in known]
+        if following.begins:
+            self._end_gaps(following.begins)
+        if self._saved is not None and resume is not self._saved:
+            following.acknowledge(self._saved)
+        self._following = following
+        return following
+
+    def _end_gaps(self, to: str) -> None:
+        """Records where passed gaps end: some sources say it with the first change after them."""
+        while self._unended:
+            gap, resume = self._unended.pop(0)
+            self._gaps.lost(self.partition, gap, resume, to=to)
+
+    def _record(self, lost: HistoryLost) -> None:
+        """Records a gap before its policy is applied. Raises PositionLost unless that is to go
+        on."""
+        self._gaps.lost(self.partition, lost.gap, self._resume)
+        if lost.gap.policy == "fail":
+            raise PositionLost(lost.message, hint=lost.hint) from lost
+
+
+class _PastFollowings:
+    """Closed followings in their order, each with the last place that it read; thread-safe. Their
+    marks are needed: a change may become durable while there is no connection, or after a new one
+    has begun beyond it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed: deque[tuple[Place | None, Following]] = deque()
+
+    def add(self, read_to: Place | None, following: Following) -> None:
+        """A following was closed after it had read up to `read_to`. One that read nothing new is
+        not kept."""
+        with self._lock:
+            if not self._closed or self._closed[-1][0] != read_to:
+                self._closed.append((read_to, following))
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """See `Following.bookmark`; the newest that knows the place."""
+        with self._lock:
+            for _, following in reversed(self._closed):
+                found = following.bookmark(place)
+                if found is not None:
+                    return found
+        return None
+
+    def durable(self, place: Place) -> None:
+        """Drops those that read no more than `place`. The last one stays: it has the bookmark of
+        `place` until there is another connection."""
+        if not self._closed:
+            return
+        with self._lock:
+            while len(self._closed) > 1 and _reaches(place, self._closed[0][0]):
+                self._closed.popleft()
+
+    def saved(self, place: Place) -> None:
+        """The bookmark of `place` is saved, and there is a connection: drops those that read no
+        more."""
+        with self._lock:
+            while self._closed and _reaches(place, self._closed[0][0]):
+                self._closed.popleft()
+
+
+def _reaches(place: Place, read_to: Place | None) -> bool:
+    return read_to is None or place >= read_to

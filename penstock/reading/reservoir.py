@@ -1,0 +1,394 @@
+"""The pages of all partitions of a backend, read by a bounded number of threads.
+
+The buffer is only a cache: after a crash it is filled again from the bookmarks. When it is full the
+threads stop reading and the source keeps its log: that is the back-pressure. One budget in bytes is
+shared by all partitions. An unavailable source is tried again for ever, with back-off.
+"""
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+from penstock.feeds import Feed
+from penstock.model.errors import PositionLost, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.reading.reader import Doubts, GapRecorder, PartitionReader, Step
+
+# Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
+READ_TIMEOUT = 0.25
+# Seconds between two keep-alives while the buffer is full.
+KEEP_ALIVE = 1.0
+# Seconds between two reads of a partition that has nothing, while threads have others to read.
+FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
+THREADS = 8
+
+
+class Arrivals:
+    """Which partitions have pages that one consumer has not taken yet, oldest arrival first, and
+    how far it took each. `wants` chooses the consumer's partitions."""
+
+    def __init__(self, wants: Callable[[PartitionId], bool] = lambda _: True) -> None:
+        self.wants = wants
+        self.fresh: dict[PartitionId, None] = {}
+        self.taken: dict[PartitionId, Place] = {}
+
+
+class Buffered:
+    """A partition in a reservoir: its reader, and its pages that are not durable yet. Guarded by
+    the reservoir's lock, but for `reader`, which one thread at a time has."""
+
+    def __init__(self, reader: PartitionReader) -> None:
+        self.reader = reader
+        self.pages: deque[Page] = deque()
+        self.size = 0  # bytes of the pages
+        self.events = 0  # changes of the pages
+        self.goal: Place | None = None  # read up to here, whatever is buffered already
+        self.is_failed = False  # the reader's error ends reading, for now or for good
+        self.turn_number = 0  # of the next turn: older entries of the schedule are void
+        self.idle = 0.0  # seconds that the last turns found nothing, doubling
+        # As the pages in `pages` have it: the reader is ahead while its step is not taken in.
+        self.read_to = reader.read_to
+        self.drained = False
+
+    def put(self, pages: Sequence[Page]) -> None:
+        """Takes in what a step brought."""
+        for page in pages:
+            self.pages.append(page)
+            self.size += page.size
+            self.events += page.count
+        self.read_to, self.drained = self.reader.read_to, self.reader.drained
+
+    def beyond(self, after: Place | None) -> Iterator[Page]:
+        """The pages that reach beyond `after`.
+
+        Searches from the end: what is held until it is durable is not walked through for each page.
+        """
+        pages, start = self.pages, len(self.pages)
+        while start and (after is None or pages[start - 1].last > after):
+            start -= 1
+        return islice(pages, start, None)
+
+    def reaches(self, end: Place) -> bool:
+        """Whether everything up to `end` has been read."""
+        return self.drained or (self.read_to is not None and self.read_to >= end)
+
+    def release(self, place: Place) -> int:
+        """Drops the pages up to `place`, which is durable; returns their changes."""
+        released = 0
+        while self.pages and self.pages[0].last <= place:
+            page = self.pages.popleft()
+            self.size -= page.size
+            self.events -= page.count
+            released += page.count
+        self.reader.durable(place)
+        return released
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON for the status page."""
+        return {
+            **self.reader.status(),
+            "buffered_events": self.events,
+            "buffered_bytes": self.size,
+        }
+
+
+class Reservoir:
+    """Buffered pages of any number of partitions; thread-safe.
+
+    `limit` is in bytes and counts pages until they are durable, so that a micro-batch can be
+    planned again. `wake` guards the buffer, and is notified of pages, ends and failures. `watch` is
+    called by reader threads after every turn. `doubts`: those of the reservoirs before, if it is
+    short-lived.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        limit: int,
+        gaps: GapRecorder,
+        watch: Callable[[], None] = lambda: None,
+        threads: int = THREADS,
+        doubts: Doubts | None = None,
+    ) -> None:
+        self._feed = feed
+        self._doubts: Doubts = {} if doubts is None else doubts
+        self._limit = limit
+        self._gaps = gaps
+        self._watch = watch
+        self._most_threads = threads
+        lock = threading.RLock()
+        self.wake = threading.Condition(lock)  # consumers wait for it
+        self._work = threading.Condition(lock)  # and reader threads for this
+        self._parts: dict[PartitionId, Buffered] = {}
+        self._size = 0  # the sum of their sizes
+        # A heap of turns: when, a number that keeps the order, the part's turn number, the part. An
+        # entry with another turn number than the part's is void.
+        self._schedule: list[tuple[float, int, int, Buffered]] = []
+        self._entries = 0  # ever made
+        # A part is in one state at a time: scheduled, held (it found no room) or turning (a thread
+        # reads it). One that leaves while it turns is closed by that thread.
+        self._held: dict[Buffered, None] = {}
+        self._turning: set[Buffered] = set()
+        self._leaving: set[Buffered] = set()
+        self._arrivals: list[Arrivals] = []  # of each consumer that listens
+        # Partitions whose end was read, until they are closed.
+        self.ended: set[PartitionId] = set()
+        # What was read, and how often a connection was lost, over all partitions ever opened.
+        self.counts = {"events": 0, "pages": 0, "reconnects": 0}
+        # How many changes consumers have taken, by whole pages.
+        self.drawn = 0
+        self._threads: list[threading.Thread] = []
+        self._stopping = False
+
+    def open(self, partition: PartitionId, bookmark: Bookmark) -> None:
+        """Starts to read a partition after the bookmark, unless it is being read."""
+        with self.wake:
+            if partition in self._parts or self._stopping:
+                return
+            reader = PartitionReader(
+                self._feed, partition, bookmark, self._gaps, doubts=self._doubts
+            )
+            part = self._parts[partition] = Buffered(reader)
+            self._plan(part, 0.0)
+            if len(self._threads) < min(self._most_threads, len(self._parts)):
+                name = f"reader-{len(self._threads)}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def close(self, partition: PartitionId) -> None:
+        """Stops reading a partition that ended, and forgets its pages."""
+        with self.wake:
+            part = self._parts.pop(partition, None)
+            if part is None:
+                return
+            self._size -= part.size
+            part.pages.clear()
+            part.size = part.events = 0
+            part.turn_number += 1
+            self._held.pop(part, None)
+            for arrivals in self._arrivals:
+                arrivals.fresh.pop(partition, None)
+                arrivals.taken.pop(partition, None)
+            self.ended.discard(partition)
+            if part in self._turning:
+                self._leaving.add(part)  # its thread closes the connection
+            else:
+                part.reader.disconnect()
+            self._make_room()
+            self.wake.notify_all()
+
+    def stop(self, timeout: float) -> bool:
+        """Stops reading; the last acknowledgements are sent if the source can be reached. Waits
+        at most `timeout` seconds; returns whether all threads have ended."""
+        with self.wake:
+            self._stopping = True
+            self._work.notify_all()
+            self.wake.notify_all()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    # Consumers; call these with `wake` held.
+
+    @property
+    def open_partitions(self) -> Sequence[PartitionId]:
+        """Those that are being read, or have pages left."""
+        return list(self._parts)
+
+    def listen(self, arrivals: Arrivals, after: Callable[[PartitionId], Place | None]) -> None:
+        """Tells `arrivals` of pages from now on, and of those beyond `after` at once."""
+        for name, part in self._parts.items():
+            if arrivals.wants(name) and any(part.beyond(after(name))):
+                arrivals.fresh[name] = None
+        self._arrivals.append(arrivals)
+
+    def unlisten(self, arrivals: Arrivals) -> None:
+        """The consumer is gone."""
+        with suppress(ValueError):
+            self._arrivals.remove(arrivals)
+
+    def beyond(self, partition: PartitionId, after: Place | None) -> Iterator[Page]:
+        """The buffered pages that reach beyond `after`."""
+        part = self._parts.get(partition)
+        return iter(()) if part is None else part.beyond(after)
+
+    def drained(self, partition: PartitionId) -> bool:
+        """Whether the partition has ended, and all of it is here or was released."""
+        part = self._parts.get(partition)
+        return part is None or part.drained
+
+    def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
+        """Whether the partition has ended, with nothing left after `durable`."""
+        part = self._parts.get(partition)
+        return part is not None and part.drained and part.reader.is_done(durable)
+
+    def reaches(self, partition: PartitionId, end: Place) -> bool:
+        """Whether everything up to `end` has been read; if not, it is read whatever is buffered.
+        Raises what reading the partition failed with, and Unavailable if it is not open."""
+        part = self._parts.get(partition)
+        if part is None:
+            raise Unavailable(
+                f"the partition {partition}, of which a planned micro-batch has changes, is not"
+                " read any more",
+                hint="the query starts again, and sees whether its changes are lost",
+            )
+        if part.reaches(end):
+            return True
+        if part.is_failed and part.reader.error is not None:
+            raise part.reader.error
+        if part.goal is None or part.goal < end:
+            part.goal = end
+            self._make_room()
+        return False
+
+    def check(self) -> None:
+        """Raises what reading failed with, unless it concerns some of several partitions only: one
+        that lost its history does not stop the others."""
+        failed = [part for part in self._parts.values() if part.is_failed]
+        for part in failed:
+            error = part.reader.error
+            if error is None:  # it is read again just now
+                continue
+            if len(failed) == len(self._parts) or not isinstance(error, PositionLost):
+                raise error
+
+    def stored(self, places: Position) -> int:
+        """Everything up to these places is durable: forgets those pages, returns their changes."""
+        released = 0
+        for name, place in places.items():
+            if (part := self._parts.get(name)) is not None:
+                before = part.size
+                released += part.release(place)
+                self._size += part.size - before
+        if released:
+            self._make_room()
+        return released
+
+    # From any thread.
+
+    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
+        """What to store when everything up to `place` is durable; None: what is stored stays."""
+        part = self._parts.get(partition)
+        return None if part is None else part.reader.bookmark(place)
+
+    def last_bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark:
+        """What to store of a partition that is done: that it has ended."""
+        part = self._parts.get(partition)
+        found = Bookmark(place) if part is None else part.reader.last_bookmark(place)
+        return found._replace(ended=True)
+
+    def acknowledge(self, saved: Bookmarks) -> None:
+        """These bookmarks are stored."""
+        for name, bookmark in saved.items():
+            if (part := self._parts.get(name)) is not None:
+                part.reader.acknowledge(bookmark)
+
+    def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
+        """Plain JSON of every partition."""
+        parts = dict(self._parts)  # one step, whatever other threads do meanwhile
+        return {name: part.status() for name, part in parts.items()}
+
+    @property
+    def fill(self) -> float:
+        """How full the buffer is, in percent."""
+        return round(100 * self._size / self._limit, 1)
+
+    # Reader threads.
+
+    def _run(self) -> None:
+        while (part := self._next()) is not None:
+            # A thread may wait for its partition while no other could have its turn meanwhile.
+            timeout = READ_TIMEOUT if len(self._parts) <= len(self._threads) else 0.0
+            step = part.reader.step(timeout, keep_alive=part in self._held)
+            self._take(part, step, timeout)
+            self._watch()
+        with self.wake:
+            mine = [part for part in self._parts.values() if part not in self._turning]
+            self._turning |= set(mine)
+        for part in mine:
+            part.reader.disconnect()
+        self._watch()
+
+    def _next(self) -> Buffered | None:
+        """The next partition whose turn it is; None when reading has stopped."""
+        with self.wake:
+            while not self._stopping:
+                now = time.monotonic()
+                while self._schedule and self._schedule[0][0] <= now:
+                    _, _, number, part = heapq.heappop(self._schedule)
+                    if number != part.turn_number:
+                        continue
+                    if part in self._held or self._has_room(part):
+                        self._turning.add(part)
+                        return part
+                    self._held[part] = None
+                    self._plan(part, KEEP_ALIVE)
+                self._work.wait(self._schedule[0][0] - now if self._schedule else None)
+            return None
+
+    def _take(self, part: Buffered, step: Step, timeout: float) -> None:
+        """Takes in what a step brought, and plans the next."""
+        with self.wake:
+            self.counts["events"] += sum(page.count for page in step.pages)
+            self.counts["pages"] += len(step.pages)
+            self.counts["reconnects"] += isinstance(step.error, Unavailable)
+            self._turning.discard(part)
+            self._held.pop(part, None)
+            if part in self._leaving:
+                self._leaving.discard(part)
+                part.reader.disconnect()
+                return
+            part.is_failed = step.error is not None and not isinstance(step.error, Unavailable)
+            if step.pages or part.reader.drained:
+                before = part.size
+                part.put(step.pages)
+                self._size += part.size - before
+                for arrivals in self._arrivals:
+                    if arrivals.wants(part.reader.partition):
+                        arrivals.fresh[part.reader.partition] = None
+            if step.pages or part.drained or part.is_failed:
+                self.wake.notify_all()
+            if part.drained:
+                part.turn_number += 1
+                self.ended.add(part.reader.partition)
+            elif not part.is_failed or isinstance(step.error, PositionLost):
+                self._plan(part, step.wait or self._idle(part, step, timeout))
+
+    @staticmethod
+    def _idle(part: Buffered, step: Step, timeout: float) -> float:
+        """Seconds until a partition that has nothing is read again."""
+        is_idle = not (step.error or step.pages or timeout)
+        part.idle = min(max(FIRST_IDLE, 2 * part.idle), LONGEST_IDLE) if is_idle else 0.0
+        return part.idle
+
+    def _plan(self, part: Buffered, wait: float) -> None:
+        part.turn_number += 1
+        self._entries += 1
+        entry = (time.monotonic() + wait, self._entries, part.turn_number, part)
+        heapq.heappush(self._schedule, entry)
+        self._work.notify()
+
+    def _has_room(self, part: Buffered) -> bool:
+        """Whether a partition may read on: all share the budget while half of it is free, then
+        each has its part; one that holds nothing may always read a little."""
+        if part.goal is not None and not part.reaches(part.goal):
+            return True
+        if self._size >= self._limit:
+            return not part.pages and self._size < 2 * self._limit
+        return self._size < self._limit / 2 or part.size < self._limit / len(self._parts)
+
+    def _make_room(self) -> None:
+        """After pages were released: those that waited for room have their turn."""
+        for part in [part for part in self._held if self._has_room(part)]:
+            if part not in self._turning:
+                del self._held[part]
+                self._plan(part, 0.0)

@@ -1,0 +1,295 @@
+"""What no change in the stream tells is loaded anew, and nothing that is harmless."""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.consumer.mirror.differences import difference, difference_since
+from penstock.consumer.mirror.published_tables import Catalog, Revision
+from penstock.nats.connection import Connection
+from penstock.nats.services import asked
+from penstock.snapshots.records import Records
+from tests.consumer.mirror.world import World, same, until
+from tests.servers import Database
+
+MakeWorld = Callable[..., World]
+ROWS = "INSERT INTO t SELECT n, 'a' || n, n % 3 FROM generate_series(1, 6) n"
+PLAIN = f"CREATE TABLE t (id int PRIMARY KEY, a text, n int); {ROWS}"
+WHOLE = (
+    "CREATE TABLE t (id int NOT NULL, a text, n int NOT NULL, CONSTRAINT k PRIMARY KEY (id));"
+    f"ALTER TABLE t REPLICA IDENTITY FULL; {ROWS}"
+)
+PUBLISHED = "CREATE PUBLICATION p FOR TABLE t"
+CHANGE = "UPDATE t SET a = 'changed' WHERE id = 3"
+
+# name -> what there is, and what is done; the last statement is a change that the log has.
+NOTICED = {
+    "a column is published later": (
+        f"{PLAIN}; {PUBLISHED} (id, a)", "ALTER PUBLICATION p SET TABLE t (id, a, n)", CHANGE,
+    ),
+    "another row filter": (
+        f"{PLAIN}; {PUBLISHED} WHERE (id > 2)", "ALTER PUBLICATION p SET TABLE t", CHANGE,
+    ),
+    "other operations are published": (
+        f"{PLAIN}; {PUBLISHED} WITH (publish = 'insert')",
+        "UPDATE t SET a = 'unseen'; ALTER PUBLICATION p SET (publish = 'insert, update, delete')",
+        CHANGE,
+    ),
+    "out of the publication and back": (
+        f"{PLAIN}; {PUBLISHED}",
+        "ALTER PUBLICATION p DROP TABLE t; UPDATE t SET a = 'unseen'; DELETE FROM t WHERE id = 2",
+        "ALTER PUBLICATION p ADD TABLE t", CHANGE,
+    ),
+    "its schema out of the publication and back": (
+        f"{PLAIN}; CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        "ALTER PUBLICATION p DROP TABLES IN SCHEMA public; UPDATE t SET a = 'unseen'",
+        "ALTER PUBLICATION p ADD TABLES IN SCHEMA public", CHANGE,
+    ),
+    "a generated column becomes an ordinary one": (
+        "CREATE TABLE t (id int PRIMARY KEY, a text, n int, g int GENERATED ALWAYS AS (n + 1)"
+        f" STORED); INSERT INTO t SELECT n, 'a', n FROM generate_series(1, 6) n; {PUBLISHED}",
+        "ALTER TABLE t ALTER g DROP EXPRESSION", CHANGE,
+    ),
+    "a domain has a default": (
+        f"{PLAIN}; CREATE DOMAIN d AS text DEFAULT 'new'", "ALTER TABLE t ADD s d", CHANGE,
+    ),
+    "a default is gone again": (
+        PLAIN, "ALTER TABLE t ADD s int DEFAULT 5; ALTER TABLE t ALTER s DROP DEFAULT", CHANGE,
+    ),
+    "a default that differs by row is gone again": (
+        PLAIN, "ALTER TABLE t ADD s float DEFAULT random(); ALTER TABLE t ALTER s DROP DEFAULT",
+        CHANGE,
+    ),
+    "another primary key under FULL": (
+        WHOLE, "ALTER TABLE t DROP CONSTRAINT k, ADD PRIMARY KEY (id, n)",
+        "INSERT INTO t VALUES (1, 'second', 9)", "DELETE FROM t WHERE id = 1 AND n = 1",
+    ),
+    "no primary key under FULL": (
+        WHOLE, "ALTER TABLE t DROP CONSTRAINT k", "INSERT INTO t VALUES (1, 'second', 9)",
+    ),
+    "a key is gone for a while under FULL": (
+        WHOLE, "ALTER TABLE t DROP CONSTRAINT k; INSERT INTO t VALUES (1, 'second', 9);"
+        "DELETE FROM t WHERE id = 1 AND n = 9; ALTER TABLE t ADD PRIMARY KEY (id)", CHANGE,
+    ),
+    "another name and back": (
+        PLAIN, "ALTER TABLE t RENAME TO t_old; UPDATE t_old SET a = 'unseen' WHERE id < 3",
+        "ALTER TABLE t_old RENAME TO t", CHANGE,
+    ),
+    "another schema and back": (
+        f"{PLAIN}; CREATE SCHEMA other",
+        "ALTER TABLE t SET SCHEMA other; UPDATE other.t SET a = 'unseen' WHERE id < 3",
+        "ALTER TABLE other.t SET SCHEMA public", CHANGE,
+    ),
+    "a renamed column, and another one under its name": (
+        PLAIN, "ALTER TABLE t RENAME a TO old_a; ALTER TABLE t ADD a text", CHANGE,
+    ),
+    "two columns change their names": (
+        "CREATE TABLE t (id int PRIMARY KEY, a text, b text); INSERT INTO t VALUES (3, 'a', 'b')",
+        "ALTER TABLE t RENAME a TO c; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME c TO b",
+        CHANGE,
+    ),
+    "the last column goes and comes": (
+        PLAIN, "ALTER TABLE t DROP n; ALTER TABLE t ADD n int", CHANGE,
+    ),
+    "another enum under the old name": (
+        "CREATE TYPE mood AS ENUM ('x', 'y'); CREATE TABLE t (id int PRIMARY KEY, a text, m mood);"
+        "INSERT INTO t SELECT n, 'a', 'x' FROM generate_series(1, 6) n",
+        "CREATE TYPE new_mood AS ENUM ('x', 'z'); ALTER TABLE t ALTER m TYPE new_mood USING 'z';"
+        "DROP TYPE mood; ALTER TYPE new_mood RENAME TO mood", CHANGE,
+    ),
+    "dropped and made again": (PLAIN, f"DROP TABLE t; {PLAIN.replace('6', '4')}", CHANGE),
+}  # fmt: skip
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize("case", NOTICED)
+def test_what_the_log_does_not_tell_is_loaded_anew(
+    case: str, stopped: bool, database: Database, world_of: MakeWorld, tmp_path: Any
+) -> None:
+    """Also where neither the pipeline nor the mirror runs meanwhile."""
+    made, *statements = NOTICED[case]
+    database.execute(made)
+    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    if stopped:
+        world.stop_pump()
+    for statement in statements:
+        database.execute(statement)
+    if stopped:
+        world.start_pump()
+    mirror = world.mirror(target)
+    same(database, target, "t")
+    assert mirror.status.snapshots >= 1
+
+
+PARTITIONED = (
+    "CREATE TABLE t (id int, d int, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);"
+    "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (1) TO (2);"
+    "CREATE TABLE t2 PARTITION OF t FOR VALUES FROM (2) TO (3);"
+    "INSERT INTO t SELECT n, 1 + n % 2 FROM generate_series(1, 9) n;"
+    "CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root = true)"
+)
+LOOKS = {
+    "a partition is emptied": (PARTITIONED, "TRUNCATE t1"),
+    "a partition is dropped": (PARTITIONED, "DROP TABLE t1"),
+    "a partition leaves": (PARTITIONED, "ALTER TABLE t DETACH PARTITION t1"),
+    "a partition comes with rows": (
+        PARTITIONED, "CREATE TABLE t9 (id int, d int, PRIMARY KEY (id, d));"
+        "INSERT INTO t9 VALUES (90, 9); ALTER TABLE t ATTACH PARTITION t9 FOR VALUES FROM (9) TO"
+        " (10)",
+    ),
+    "a partition takes another one's place": (
+        PARTITIONED, "CREATE TABLE t9 (id int, d int, PRIMARY KEY (id, d)); INSERT INTO t9 VALUES"
+        " (90, 1); DROP TABLE t1; ALTER TABLE t ATTACH PARTITION t9 FOR VALUES FROM (1) TO (2)",
+    ),
+    "another table has its name": (
+        f"{PLAIN}; CREATE TABLE u (LIKE t INCLUDING ALL); INSERT INTO u VALUES (99, 'other', 0)",
+        "ALTER TABLE t RENAME TO v; ALTER TABLE u RENAME TO t",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("case", LOOKS)
+def test_what_leaves_nothing_in_the_log_is_found_by_looking(
+    case: str,
+    database: Database,
+    world_of: MakeWorld,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
+    made, statement = LOOKS[case]
+    database.execute(made)
+    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target, tables=["t"])
+    same(database, target, "t")
+    before = revision(world)
+    database.execute(statement)
+    until(lambda: revision(world) > before)
+    assert world.mirror(target, tables=["t"]).status.snapshots == 1
+    same(database, target, "t")
+
+
+@pytest.mark.live
+def test_a_partition_that_is_empty_when_it_comes_and_a_new_column_load_nothing(
+    database: Database, world_of: MakeWorld, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
+    database.execute(PARTITIONED)
+    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    before = revision(world)
+    database.execute("CREATE TABLE t9 PARTITION OF t FOR VALUES FROM (9) TO (10)")
+    until(lambda: revision(world) > before)
+    database.execute("INSERT INTO t VALUES (90, 9); ALTER TABLE t ADD s text")
+    database.execute("INSERT INTO t VALUES (91, 9, 's')")
+    mirror = world.mirror(target)
+    same(database, target, "t")
+    assert mirror.status.snapshots == 0
+    assert [table.name for table in mirror.copies] == ["t"], "leaves are no tables"
+
+
+@pytest.mark.live
+def test_a_snapshot_from_before_a_difference_is_not_used(
+    database: Database, world_of: MakeWorld, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No service runs, and the last snapshot of the table is of another one."""
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
+    database.execute(PLAIN)
+    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(f"sqlite:///{tmp_path}/first.db")
+    before = revision(world)
+    database.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, a text, n int)")
+    until(lambda: revision(world) > before)
+    world.stop_service()
+    world.published()
+    mirror = world.replica(target)
+    with pytest.raises(Exception, match="nobody takes a snapshot of t"), mirror:
+        mirror.run(once=True)
+
+
+@pytest.mark.live
+def test_a_snapshot_that_says_so_is_loaded_for_what_nothing_shows(
+    database: Database, world_of: MakeWorld, tmp_path: Any
+) -> None:
+    """Also by a mirror that ran only after another snapshot; and no snapshot but that one is."""
+    database.execute(PLAIN)
+    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world.mirror(target)
+    database.execute("ALTER TABLE t ALTER a TYPE text USING upper(a)")
+    take(world)
+    assert world.mirror(target).status.snapshots == 0
+    take(world, reload=True)
+    take(world)
+    assert world.mirror(target).status.snapshots == 1
+    same(database, target, "t")
+    take(world)
+    assert world.mirror(target).status.snapshots == 0
+
+
+def take(world: World, **options: Any) -> None:
+    """Asks for a snapshot of `t`, and waits for its end."""
+    payload = orjson.dumps({"pipeline": world.pipeline.name, **options})
+    with closing(Connection(world.settings)) as connection:
+        connection.open()
+        answer = asked(connection, "snapshot.request.t", payload, 30)
+        taken = orjson.loads(answer.payload)["snapshot_id"]
+        records = Records(connection, world.pipeline.name)
+        until(lambda: (one := records.get(taken)) is not None and one.state == "done")
+
+
+def revision(world: World) -> int:
+    with closing(Connection(world.settings)) as connection:
+        connection.open()
+        return Catalog(connection).tables()["t"].revision
+
+
+def document(**columns: int) -> dict[str, Any]:
+    """Columns and their numbers; `id` is the key."""
+    return {
+        "relation_id": 1, "version": "v",
+        "columns": [
+            {"name": name, "data_type": "text", "type": 25, "number": number,
+             "key": name == "id", "has_missing": False, "is_generated": False}
+            for name, number in columns.items()
+        ],
+        "state": {
+            "last_number": max(columns.values()), "file": 5, "key_index": 9, "partitions": None,
+            "publication": {"oid": 7, "entries": []},
+        },
+    }  # fmt: skip
+
+
+def test_a_document_of_before_is_never_proof() -> None:
+    old = {"version": "v", "columns": [{"name": "id", "data_type": "text", "key": True}]}
+    assert difference(old, document(id=1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_harmless"),
+    [
+        (document(id=1), document(id=1, a=2), True),
+        (document(id=1, b=4), document(id=1, a=2, b=4), False),
+        (document(id=1, a=2), document(id=1), True),
+        (document(id=1, a=2), document(id=1, b=3), False),
+        (document(id=1, a=2), document(id=1, a=3), False),
+    ],
+)
+def test_only_a_new_highest_column_and_one_that_goes_are_harmless(
+    old: dict[str, Any], new: dict[str, Any], *, is_harmless: bool
+) -> None:
+    assert (difference(old, new) == "") is is_harmless
+
+
+def test_a_table_that_left_the_bucket_or_whose_document_did_is_loaded() -> None:
+    one, other = Revision(3, document(id=1)), Revision(8, document(id=1))
+    past = Revision(7, {**document(id=1, a=2), "current": False})
+    assert difference_since(3, [one, past, other]) == ""
+    assert difference_since(3, [one, other, past]) == ""
+    assert "not followed" in difference_since(3, [one, Revision(5, None), other])
+    assert "not in the bucket" in difference_since(3, [other])

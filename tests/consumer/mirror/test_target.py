@@ -1,0 +1,259 @@
+"""The contract of targets, on each of ours: what is stored with rows, and when readers see it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.consumer.mirror.mirrored import MirrorColumn, MirrorTable
+from penstock.consumer.mirror.targets import (
+    AlterColumns,
+    ClearRows,
+    DeleteRows,
+    ForgetLate,
+    InsertRows,
+    LoadedChunk,
+    RemoveRows,
+    RestoreRows,
+    Target,
+    UpdateRows,
+    UpsertRows,
+    open_target,
+)
+from penstock.model.errors import LeaseLost, SettingsError
+from tests.consumer.mirror.world import execute, rows_of
+
+A, B, C = (
+    MirrorColumn(name="a", data_type="integer"),
+    MirrorColumn(name="b", data_type="text"),
+    MirrorColumn(name="c %", data_type="numeric(6,2)"),
+)
+TABLE = MirrorTable(
+    name="t", backend="", schema="public", table="t", target="t", columns=(A, B), key=("a",),
+    snapshot_id="snap-1", stream="CDC", sequence=7,
+)  # fmt: skip
+LIVE = replace(TABLE, state="live")
+Make = Callable[[], Target]
+
+
+@pytest.fixture
+def made(target: str) -> Make:
+    def make() -> Target:
+        return open_target(target)
+
+    return make
+
+
+def rows(target: str, table: str = "t") -> list[tuple[str | None, ...]]:
+    return sorted(tuple(value for _, value in row) for row in rows_of(target, table).elements())
+
+
+def test_rows_are_seen_when_the_table_is_complete_and_chunks_count_once(
+    target: str, made: Make
+) -> None:
+    one = made()
+    assert one.open(["t"]) == []
+    assert one.begin(TABLE) == []
+    one.load(TABLE, LoadedChunk(0, 2, 11), [(1, "x"), (2, "y")])
+    one.close()  # a crash: another process goes on
+    other = made()
+    assert [table.snapshot_id for table in other.open(["t"])] == ["snap-1"]
+    assert other.begin(TABLE) == [LoadedChunk(0, 2, 11)]
+    with pytest.raises(Exception, match="t"):
+        rows(target)
+    other.load(TABLE, LoadedChunk(1, 2, 12), [(2, "newer"), (3, "z")])
+    other.finish(LIVE)
+    assert rows(target) == [("1", "x"), ("2", "newer"), ("3", "z")]
+    assert [(table.state, table.sequence) for table in other.open(["t"])] == [("live", 7)]
+    other.close()
+
+
+def test_rows_of_another_snapshot_are_dropped(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.load(TABLE, LoadedChunk(0, 1, 0), [(1, "of a snapshot that was lost")])
+    other = replace(TABLE, snapshot_id="snap-2")
+    assert one.begin(other) == []
+    one.load(other, LoadedChunk(0, 1, 0), [(2, "x")])
+    one.finish(replace(other, state="live"))
+    assert rows(target) == [("2", "x")]
+    one.close()
+
+
+def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t", "u"])
+    for name in ("t", "u"):
+        table = replace(TABLE, name=name, target=name)
+        one.begin(table)
+        one.finish(replace(table, state="live"))
+    one.apply([(LIVE, [UpsertRows([(1, "x")])])], 9)
+    with pytest.raises(SettingsError):
+        one.apply([(LIVE, [UpsertRows([(2, "y")]), InsertRows([("too", "many", "values")])])], 10)
+    assert {table.name: table.sequence for table in one.open(["t", "u"])} == {"t": 9, "u": 9}
+    assert rows(target) == [("1", "x")]
+    one.apply([], 11)
+    assert {table.name: table.sequence for table in one.open(["u"])} == {"u": 11}
+    one.apply([], 12)  # `t` is not followed: it stays where it is
+    assert {table.name: table.sequence for table in one.open(["t", "u"])} == {"t": 11, "u": 12}
+    one.close()
+
+
+def test_columns_change_between_rows(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.finish(LIVE)
+    wide = replace(LIVE, columns=(A, B, C))
+    narrow = replace(LIVE, columns=(A, C))
+    work = [
+        (LIVE, [UpsertRows([(1, "x")])]),
+        (wide, [AlterColumns([C], [])]),
+        (wide, [UpsertRows([(2, "y", "1.50")])]),
+        (narrow, [AlterColumns([], ["b"])]),
+        (narrow, [UpsertRows([(3, "2.00")])]),
+    ]
+    one.apply(work, 9)
+    assert rows(target) == [("1", None), ("2", "1.50"), ("3", "2.00")]
+    assert [table.names for table in one.open(["t"])] == [("a", "c %")]
+    one.close()
+
+
+def test_names_with_percent_signs(target: str, made: Make) -> None:
+    odd = [MirrorColumn(name=name, data_type="text") for name in ("v%s", "%%", 'a "%(x)s"')]
+    table = replace(TABLE, target="100%s", columns=(A, *odd))
+    one, first = made(), [(1, "x", "y", "z"), (1, "a", "b", "c")]  # a key twice goes another way
+    one.open(["t"])
+    one.begin(table)
+    one.load(table, LoadedChunk(0, 1, 0), first[:1])
+    one.load(table, LoadedChunk(1, 1, 0), first[1:])
+    one.finish(replace(table, state="live"))
+    keyless = replace(table, name="u", target="u", key=())
+    one.begin(keyless)
+    one.load(keyless, LoadedChunk(0, 2, 0), first)
+    live = replace(keyless, state="live")
+    one.finish(live)
+    one.apply([(live, [RemoveRows([(1, "x", "y", "z")])])], 9)
+    assert [dict(row)["v%s"] for row in rows_of(target, "u")] == ["a"]
+    assert [dict(row)['a "%(x)s"'] for row in rows_of(target, "100%s")] == ["c"]
+    one.close()
+
+
+@pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "OID"], ["RowID", "_rowid_"]])
+def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], tmp_path: Path) -> None:
+    columns = tuple(MirrorColumn(name=name, data_type="integer") for name in (*names, "v"))
+    table = replace(TABLE, columns=columns, key=())
+    url = f"sqlite:///{tmp_path}/m.db"
+    one, width = open_target(url), len(columns)
+    one.open(["t"])
+    one.begin(table)
+    one.load(table, LoadedChunk(0, 3, 0), [(2,) * width, (1,) * width, (None,) * width])
+    live = replace(table, state="live")
+    one.finish(live)
+    one.apply([(live, [RemoveRows([(1,) * width, (None,) * width])])], 9)
+    assert [dict(row)["v"] for row in rows_of(url, "t")] == ["2"]
+    one.close()
+
+
+def test_without_a_key_one_name_of_a_rows_number_is_left(tmp_path: Path) -> None:
+    names = ("rowid", "OID", "_rowid_", "v")
+    columns = tuple(MirrorColumn(name=name, data_type="integer") for name in names)
+    one, table = open_target(f"sqlite:///{tmp_path}/m.db"), replace(TABLE, columns=columns, key=())
+    one.open(["t"])
+    with pytest.raises(SettingsError, match=r"t has no key, and columns called.*PostgreSQL"):
+        one.begin(table)
+    assert one.begin(replace(table, key=("v",))) == []
+    one.close()
+
+
+def test_columns_that_differ_by_case(target: str, made: Make) -> None:
+    names = ("Name", "name", "NAME", "Änd", "änd")
+    columns = tuple(MirrorColumn(name=name, data_type="text") for name in names)
+    one, table = made(), replace(TABLE, columns=columns, key=("name",))
+    one.open(["t"])
+    if target.startswith("sqlite"):
+        with pytest.raises(SettingsError, match=r"both columns Name and name of t.*PostgreSQL"):
+            one.begin(table)
+        table = replace(table, columns=columns[1:2] + columns[3:])  # others are not ASCII
+    one.begin(table)
+    one.load(table, LoadedChunk(0, 1, 0), [table.names])
+    one.finish(replace(table, state="live"))
+    assert [dict(row) for row in rows_of(target, "t")] == [{name: name for name in table.names}]
+    one.close()
+
+
+def test_a_row_that_moves_takes_the_place_of_another(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.finish(LIVE)
+    one.apply([(LIVE, [UpsertRows([(1, "moves"), (2, "is there"), (3, "stays")])])], 9)
+    step = UpdateRows(("a",), [(1,), (9,)], [(2,), (3,)])
+    one.apply([(LIVE, [step])], 10)
+    assert rows(target) == [("2", "moves"), ("3", "stays")]
+    one.close()
+
+
+def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
+    target: str, made: Make
+) -> None:
+    one, first = made(), replace(TABLE, cursor="1", settled="1")
+    one.open(["t"])
+    one.begin(first)
+    one.load(first, LoadedChunk(0, 2, 0), [(1, "first"), (2, "first")])
+    second, third = replace(first, settled="2"), replace(first, settled="3")
+    one.load(second, LoadedChunk(1, 1, 0), [(3, "second")], is_late=True)
+    one.load(third, LoadedChunk(2, 1, 0), [(2, "third")], is_late=True)
+    one.close()  # a crash
+    one = made()
+    assert [table.settled for table in one.open(["t"])] == ["3"]
+    assert len(one.begin(third)) == 3
+    one.load(third, LoadedChunk(3, 1, 0), [(4, "third")], is_late=True)
+    torn = replace(third, state="live")
+    one.finish(torn)
+    gone = DeleteRows([(key,) for key in (1, 2, 3, 4)])
+    one.apply([(torn, [gone, UpsertRows([(4, "old")]), RestoreRows([(1,), (2,), (3,)])])], 8)
+    assert rows(target) == [("2", "third"), ("4", "old")]
+    one.apply([(torn, [ClearRows(), RestoreRows(None)])], 9)
+    assert rows(target) == [("2", "third"), ("4", "third")]
+    one.apply([(replace(torn, settled="1"), [ForgetLate(), ClearRows()])], 10)
+    assert rows(target) == []
+    with pytest.raises(SettingsError, match="penstock_late"):
+        one.apply([(torn, [RestoreRows(None)])], 11)
+    one.close()
+
+
+def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, made: Make) -> None:
+    one, other = made(), made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.finish(LIVE)
+    execute(target, "CREATE TABLE mine (a int)")
+    with pytest.raises(SettingsError, match="a table mine that is not of a replica"):
+        one.begin(replace(TABLE, name="mine", target="mine"))
+    other.open(["t"])
+    with pytest.raises(LeaseLost, match="another replica writes"):
+        one.apply([], 9)
+    other.apply([], 9)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("mirror.db", "sqlite:///mirror.db"),
+        ("duck://x", "known: postgres"),
+        ("sqlite:///", "write"),
+    ],
+)
+def test_a_target_that_is_none_is_an_error(url: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match=hint):
+        open_target(url)
+
+
+def test_a_file_in_a_folder_that_is_missing_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"absent/mirror\.db.*its folder must exist"):
+        open_target(f"sqlite:///{tmp_path}/absent/mirror.db").open([])

@@ -1,0 +1,299 @@
+"""A pipeline without Spark: snapshots on request by the service's own thread, and changes by the
+real feed, decoder and sink, in a thread. And a replica's rows beside those of the source.
+"""
+
+import sqlite3
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+import psycopg
+import psycopg.rows
+import psycopg.types.string
+import pytest
+
+from penstock.config import Pipeline, parse_pipeline
+from penstock.consumer.mirror.replica import Replica
+from penstock.feeds import AnnouncesSchemas
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.services import asked
+from penstock.nats.settings import NatsSettings
+from penstock.reading.announced import Announced
+from penstock.reading.positions import Positions
+from penstock.service.snapshots import Snapshots
+from penstock.sinks import ignore
+from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.schemas import SchemaBucket
+from tests.servers import Database, Nats
+
+STREAM = "CDC"
+
+
+class World:
+    """`start` what publishes; `replica` makes a consumer. `sink` are settings of the sink."""
+
+    def __init__(
+        self, database: Database, nats: Nats, folder: Path, snapshot: Any = None, **sink: Any
+    ) -> None:
+        self.database, self.nats, self.folder = database, nats, folder
+        self.slot = PartitionId(f"s_{uuid.uuid4().hex[:12]}")
+        document = {
+            "name": "shop", "state": str(folder / "state"),
+            "backends": [{
+                "name": "default", "type": "postgres", "connection": database.url,
+                "slot": self.slot, "publication": "p", "create_publication": True,
+            }],
+            "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM, **sink},
+            "snapshot": snapshot or {},
+        }  # fmt: skip
+        self._open(document)
+
+    def _open(self, document: Mapping[str, Any]) -> None:
+        self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
+        self.feed: Any = self.pipeline.backends[0].feed()
+        self.settings: Any = self.pipeline.sink.settings
+        self.first = Bookmark()
+        self.service: Snapshots | None = None
+        self.pump: Pump | None = None
+        self.connection = Connection(NatsSettings.model_validate({"url": self.nats.url}))
+
+    def _begin(self) -> None:
+        self.feed.begin()
+
+    def _store(self, begun: Bookmarks) -> None:
+        pipeline = self.pipeline
+        Positions.of(
+            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
+        ).begin(begun)
+
+    def start(self) -> Self:
+        """The pipeline runs from now on."""
+        self._begin()
+        JetStreamSink(self.settings).prepare()
+        SchemaBucket(self.settings, "shop").put(*self.feed.schemas())
+        self.connection.open()
+        self.start_service()
+        self.start_pump()
+        return self
+
+    def start_service(self) -> None:
+        self.service = Snapshots(self.pipeline, "me")
+        self.service.start()
+        until(self._answers)
+
+    def _answers(self) -> bool:
+        with suppress(Unavailable):
+            return bool(asked(self.connection, "snapshot.cancel.snap-none", b"", 5).payload)
+        return False
+
+    def stop_service(self) -> None:
+        if self.service is not None:
+            self.service.close()
+            self.service = None
+
+    def start_pump(self) -> None:
+        self.pump = Pump(self)
+        self.pump.start()
+
+    def stop_pump(self) -> None:
+        if self.pump is not None:
+            self.pump.stop()
+            self.pump = None
+
+    def close(self) -> None:
+        self.stop_pump()
+        self.stop_service()
+        self.connection.close()
+
+    @property
+    def api(self) -> JetStream:
+        return JetStream(self.connection)
+
+    def published(self) -> None:
+        """Returns when all that is committed now is in the stream."""
+        mark = uuid.uuid4().hex
+        self.database.execute("SELECT pg_logical_emit_message(true, 'mark', %s)", [mark])
+        assert self.pump is not None
+        self.pump.until(mark)
+
+    def replica(self, target: str, **options: Any) -> Replica:
+        return Replica(self.nats.url, target, **options)
+
+    def mirror(self, target: str, **options: Any) -> Replica:
+        """A replica that has all that is committed now; it is closed."""
+        self.published()
+        made = self.replica(target, **options)
+        with made:
+            made.run(once=True, is_stopped=_deadline())
+        return made
+
+
+class Pump(threading.Thread):
+    """Feed -> decoder -> sink, from the last change that was stored on, until `stop`."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(daemon=True)
+        self.world = world
+        self.error: BaseException | None = None
+        self._over = threading.Event()
+        self._marks: set[str] = set()
+        self._arrived = threading.Condition()
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(60)
+        assert not self.is_alive()
+        if self.error is not None:
+            raise self.error
+
+    def until(self, mark: str, seconds: float = 60.0) -> None:
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: mark in self._marks or self.error, seconds)
+        if self.error is not None:
+            raise self.error
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            with self._arrived:
+                self.error = error
+                self._arrived.notify_all()
+
+    def _run(self) -> None:
+        feed, sink = self.world.feed, JetStreamSink(self.world.settings)
+        if isinstance(feed, AnnouncesSchemas):
+            announced = Announced(SchemaBucket(self.world.settings, "shop"))
+            feed.announce_schemas(announced, announced.history)
+        decoder = feed.decoder(sink.images)
+        with closing(self._following()) as following:
+            while not self._over.is_set():
+                for page in following.read(0.05):
+                    batches = list(decoder.decode(page))
+                    place = sink.write(batches, ignore).position[self.world.slot]
+                    following.acknowledge(Bookmark(place))
+                    self._notice(batches)
+
+    def _following(self) -> Any:
+        """Goes on after the last change in the stream, once the slot is free."""
+        deadline = time.monotonic() + 60
+        last = JetStreamSink(self.world.settings).records("default", [self.world.slot])
+        bookmark = last[self.world.slot].bookmark or self.world.first
+        while True:
+            try:
+                return self.world.feed.follow(self.world.slot, bookmark)
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def _notice(self, batches: Sequence[Any]) -> None:
+        for batch in batches:
+            for row in batch.select(["operation", "collection", "after"]).to_pylist():
+                if row["operation"] == "MESSAGE" or row["collection"] == "marks":
+                    with self._arrived:
+                        self._marks |= _texts(row["after"])
+                        self._arrived.notify_all()
+
+
+def _texts(image: Any) -> set[str]:
+    text = image if isinstance(image, str) else bytes(image).decode(errors="replace")
+    return {text[n : n + 32] for n in range(max(0, len(text) - 31))}
+
+
+def _deadline(seconds: float = 60.0) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+
+    def over() -> bool:
+        assert time.monotonic() < end, "the mirror did not come to the end of the stream"
+        return False
+
+    return over
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)
+
+
+def same(database: Database, target: str, table: str, copy: str = "") -> None:
+    """Asserts that the target's table is the source's, row by row, as text of all columns."""
+    mine, theirs = rows_of(database.url, table), rows_of(target, copy or table)
+    lost, wrong = list((mine - theirs).elements()), list((theirs - mine).elements())
+    if lost and wrong:
+        pairs = zip(sorted(lost, key=str)[0], sorted(wrong, key=str)[0], strict=False)
+        pytest.fail(f"{table}: {[(one, other) for one, other in pairs if one != other]}")
+    assert len(lost) == 0, f"{len(lost)} rows of {table} are missing, such as {lost[0]}"[:400]
+    assert len(wrong) == 0, f"{table} has {len(wrong)} rows too many, such as {wrong[0]}"[:400]
+
+
+def rows_of(url: str, table: str) -> Counter[tuple[Any, ...]]:
+    """The rows of a table, their values as text that is the same from both kinds of target: JSON by
+    its value, bytes in hexadecimal."""
+    if url.startswith("sqlite"):
+        return Counter(
+            tuple((name, _plain(row[name])) for name in sorted(row))
+            for row in sqlite_rows(url, table)
+        )
+    with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+        connection.execute("SET intervalstyle = 'iso_8601'; SET timezone = 'UTC'")
+        connection.adapters.register_loader("interval", psycopg.types.string.TextLoader)
+        rows = connection.execute(f'SELECT * FROM "{table}"'.encode()).fetchall()
+    return Counter(tuple((name, _plain(row[name])) for name in sorted(row)) for row in rows)
+
+
+def _plain(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(int(value))
+        case bytes():
+            return value.hex()
+        case float() if value != value:
+            return "NaN"
+        case float():
+            return repr(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime() if value.tzinfo is not None:
+            return value.isoformat().replace("+00:00", "Z")
+        case datetime():
+            return value.isoformat()
+        case list() | dict():
+            return _plain(orjson.dumps(value, default=_plain).decode())
+        case str() if value[:1] in ("[", "{"):
+            with suppress(orjson.JSONDecodeError):
+                found = orjson.loads(value)
+                return orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
+    return str(value) if len(str(value)) < 100 else f"{len(value)}: {hash(value)}"
+
+
+def sqlite_rows(url: str, table: str) -> list[dict[str, Any]]:
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(f'SELECT * FROM "{table}"')]
+
+
+def execute(url: str, statement: str) -> None:
+    """In a target, as its users do."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.execute(statement)
+            file.commit()
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(statement.encode())

@@ -1,0 +1,430 @@
+"""Page server and client over real sockets: pages for a ticket, reports of what is stored."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+
+import pytest
+
+from penstock.feeds import Following, Gap
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
+from penstock.microbatch.conversation import END as END_OF_PAGES
+from penstock.microbatch.conversation import PAGE, RECORDED, FoundGap, Request
+from penstock.microbatch.draw import OpenDraw, PlannedDraw
+from penstock.microbatch.page_client import PageClient, _idle
+from penstock.microbatch.page_server import PageServer
+from penstock.microbatch.split import Range
+from penstock.microbatch.ticket import Ticket, ticket_row, tickets
+from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
+from penstock.model.page import Page
+from penstock.model.position import Bookmark, PartitionId, Place, Position
+from penstock.process.connections import Server
+from tests.reading.made import P0, Made, until
+
+CHANGES = 500
+END = Place("p0-000000000499", 0)
+ANYWHERE = Ticket(address="", key=b"")
+
+
+class Served:
+    """A reservoir over a memory feed with its page server open."""
+
+    def __init__(self, address: str, feed: MemoryFeed) -> None:
+        self.told: list[Place] = []
+        self.failure: LeaseLost | None = None
+        self.stopping = threading.Event()
+        self.parts = Made(feed)
+        self.server = PageServer(
+            address, self.draw, stored=self.hear, stopping=self.stopping.is_set
+        )
+        self.server.open()
+        self.parts.open()
+
+    def draw(self, request: Request) -> OpenDraw | PlannedDraw:
+        reservoir = self.parts.reservoir
+        if request.ranges:
+            return PlannedDraw(reservoir, request.ranges)
+        return OpenDraw(reservoir, lambda _: None)
+
+    def hear(self, position: Position) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.told += position.values()
+
+    def ticket(
+        self, *, after: Place | None = None, until: Place | None = None, seconds: float = 0.0
+    ) -> Ticket:
+        return Ticket(
+            address=self.server.address,
+            key=self.server.key,
+            ranges=() if until is None else (Range(P0, after, until),),
+            seconds=seconds,
+        )
+
+
+@contextmanager
+def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[Served]:
+    """With everything read, unless the feed is one of the test's own."""
+    served = Served(
+        address, feed or MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=64, unit=1))
+    )
+    if feed is None:
+        until(lambda: served.parts.row()["buffered_events"] == CHANGES)
+    try:
+        yield served
+    finally:
+        served.server.close()
+        served.parts.reservoir.stop(5.0)
+
+
+def count(client: PageClient) -> int:
+    """How many changes it gets; its connection is free then for the next one."""
+    found = sum(page.count for page in client.pages())
+    client.release()
+    return found
+
+
+def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
+    ticket = Ticket(address="unix:/x", key=b"secret", ranges=(Range(P0, None, END),))
+    assert list(tickets(ticket_row(ticket, b"decoder"))) == [(ticket, b"decoder")]
+    assert "secret" not in repr(ticket)
+
+
+@pytest.mark.parametrize("address", ["unix:", "tcp:127.0.0.1"])
+def test_a_ticket_with_an_end_gets_every_page_up_to_it_and_no_more(address: str) -> None:
+    with serving(address) as served:
+        pages = list(PageClient(served.ticket(until=Place("p0-000000000299", 0))).pages())
+        # Pages are whole: the last one may reach beyond the end, and is bounded by the task.
+        assert [page.first for page in pages] == [
+            Place(f"p0-{n:012d}", 0) for n in range(0, 300, 64)
+        ]
+        rest = PageClient(served.ticket(after=pages[-1].last, until=END))
+        assert sum(page.count for page in pages) + count(rest) == CHANGES
+
+
+def test_a_connection_serves_one_ticket_after_the_other() -> None:
+    with serving() as served:
+        before = threading.active_count()
+        for _ in range(5):
+            assert count(PageClient(served.ticket(until=END))) == CHANGES
+        until(lambda: threading.active_count() <= before + 1)
+
+
+def test_pages_that_come_later_are_waited_for() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=50, unit=1, fail_at=(0, 100, 200)))
+    with serving(feed=feed) as served:
+        assert count(PageClient(served.ticket(until=END))) == CHANGES
+    assert len(feed.failures) == 3
+
+
+def test_an_epoch_ends_after_its_time() -> None:
+    with serving() as served:
+        begun = time.monotonic()
+        client = PageClient(served.ticket(seconds=0.5))
+        assert count(client) == CHANGES
+        assert 0.5 <= time.monotonic() - begun < 30
+
+
+class Flowing:
+    """A draw that has one page more every 20 ms, so many in all."""
+
+    def __init__(self, pages: int) -> None:
+        self.pages = pages
+        self.number = 0
+
+    def next(self, wait: float) -> tuple[list[Page], bool]:
+        time.sleep(0.02)
+        place = Place("p0", self.number)
+        self.number += 1
+        made = Page(
+            partition=P0, first=place, last=place, count=1, captured_at=0, context=b"", payload=b""
+        )
+        return [made] if self.number <= self.pages else [], False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def flowing(pages: int, watch: Callable[[float], None] | None = None) -> Iterator[PageServer]:
+    server = PageServer("unix:", lambda _: Flowing(pages), watch=watch)
+    server.open()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_pages_do_not_wait_for_whoever_watches() -> None:
+    watching, over = threading.Event(), threading.Event()
+
+    def watch(_: float) -> None:
+        watching.set()
+        over.wait(60)
+
+    with flowing(5, watch) as server:
+        key = server.key
+        ticket = replace(ANYWHERE, address=server.address, key=key, seconds=0.5, most=60.0)
+        pages = PageClient(ticket).pages()
+        assert [next(pages).count for _ in range(5)] == [1] * 5
+        assert watching.wait(60)
+        assert list(pages) == []
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        (LeaseLost("somebody else saved"), LeaseLost),
+        (ZeroDivisionError("somebody else divided"), Malformed),
+    ],
+)
+def test_what_the_watcher_meets_ends_an_epoch(met: Exception, told: type[Exception]) -> None:
+    def watch(_: float) -> None:
+        raise met
+
+    with flowing(1000, watch) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
+        with pytest.raises(told, match="somebody else"):
+            count(PageClient(ticket))
+
+
+def test_an_epoch_goes_on_while_more_waits() -> None:
+    with flowing(pages=40) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=60.0)
+        assert len(list(PageClient(ticket).pages())) == 40
+
+
+def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
+    with flowing(pages=10_000) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=0.4)
+        begun = time.monotonic()
+        assert len(list(PageClient(ticket).pages())) < 100
+        assert time.monotonic() - begun >= 0.4
+
+
+def test_an_epoch_ends_when_the_service_stops() -> None:
+    with serving() as served:
+        threading.Timer(0.2, served.stopping.set).start()
+        begun = time.monotonic()
+        assert count(PageClient(served.ticket(seconds=60))) == CHANGES
+        assert time.monotonic() - begun < 30
+
+
+def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
+    with serving() as served:
+        client = PageClient(served.ticket(seconds=60))
+        pages = client.pages()
+        first = next(pages)
+        decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
+        client.handed_on(first, list(decoder.decode(first)))
+        client.stored({P0: first.first})  # not all of the page
+        client.stored({P0: first.last})
+        deadline = time.monotonic() + 20
+        while not served.told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert served.told == [first.last]
+
+
+def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are() -> None:
+    with serving() as served:
+        client = PageClient(served.ticket(seconds=0.3))
+        decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
+        pages = list(client.pages())
+        client.handed_on(pages[0], [])
+        client.handed_on(pages[1], list(decoder.decode(pages[1])))
+        client.handed_on(pages[2], [])
+        client.stored({})
+        client.stored({P0: pages[1].last})
+        client.handed_on(pages[3], list(decoder.decode(pages[3])))
+        client.stored({P0: pages[3].last})
+        client.finish()
+        assert served.told == [pages[0].last, pages[2].last, pages[3].last]
+        # And the connection is good for the next one.
+        assert count(PageClient(served.ticket(until=END))) == CHANGES
+
+
+def test_what_reading_failed_with_reaches_the_task() -> None:
+    class Gone(MemoryFeed):
+        def follow(self, *args: object, **more: object) -> Following:
+            raise PositionLost("the slot is gone", hint="look at it")
+
+    with serving(feed=Gone(MemoryFeedSettings())) as served, pytest.raises(PositionLost) as caught:
+        count(PageClient(served.ticket(until=END)))
+    assert caught.value.hint == "look at it"
+
+
+def test_a_defect_of_the_reader_reaches_the_task() -> None:
+    class Broken(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            raise KeyError("p7")
+
+    server = PageServer("unix:", lambda _: Broken(0))
+    server.open()
+    ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
+    with pytest.raises(Malformed, match="serving pages failed: KeyError: 'p7'"):
+        count(PageClient(ticket))
+    server.close()
+
+
+def test_a_range_of_a_partition_that_is_not_read_is_unavailable() -> None:
+    with serving() as served:
+        ticket = served.ticket(until=END)
+        ranges = (Range(PartitionId("gone"), None, END),)
+        with pytest.raises(Unavailable, match="partition gone"):
+            count(PageClient(replace(ticket, ranges=ranges)))
+
+
+def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
+    with serving() as served:
+        served.failure = LeaseLost("somebody else saved")
+        client = PageClient(served.ticket(seconds=0.1))
+        for page in client.pages():
+            client.handed_on(page, [])
+        client.stored({})
+        with pytest.raises(LeaseLost, match="somebody else"):
+            client.finish()
+
+
+def test_a_planner_that_is_gone_is_unavailable() -> None:
+    with serving("tcp:127.0.0.1") as served:
+        ticket = served.ticket(until=END)
+    with pytest.raises(Unavailable, match="can't be reached"):
+        count(PageClient(replace(ticket, key=b"another process's door")))
+
+
+def test_a_connection_that_its_server_closed_is_not_used_again() -> None:
+    def serve_once(connection: Connection) -> None:
+        connection.recv_bytes()
+        connection.send_bytes(END_OF_PAGES)
+
+    server, other = Server("unix:", serve_once), Server("unix:", serve_once)
+    addresses = {}
+    for each in (server, server, other):
+        each.open()
+        addresses[each.address] = each
+        ranges = (Range(P0, None, END),)
+        ticket = replace(ANYWHERE, address=each.address, key=each.key, ranges=ranges)
+        assert count(PageClient(ticket)) == 0
+        (kept,) = [found for (_, address, _), found in _idle.items() if address in addresses]
+        until(kept.poll)
+    for each in (server, other):
+        each.close()
+
+
+def test_nobody_comes_in_without_the_key(tmp_path: Path) -> None:
+    with serving(f"unix:{tmp_path}/server") as served:
+        with pytest.raises(Unavailable, match="can't be reached"):
+            count(PageClient(replace(served.ticket(until=END), key=b"guessed")))
+        # One who says nothing keeps nobody from the door.
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(f"{tmp_path}/server")
+            assert count(PageClient(served.ticket(until=END))) == CHANGES
+
+
+def test_nonsense_ends_the_conversation_and_nothing_else() -> None:
+    with serving() as served:
+        path = served.server.address.removeprefix("unix:")
+        with Client(path, "AF_UNIX", authkey=served.server.key) as connection:
+            connection.send_bytes(b"?")
+            assert connection.recv_bytes()[:1] == b"f"
+        assert count(PageClient(served.ticket(until=END))) == CHANGES
+
+
+def test_what_is_stored_is_taken_in_while_no_page_comes() -> None:
+    """A full buffer gives no page until something is released: nobody waits for a clock then."""
+
+    class Waiting(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            if self.number == 1:
+                assert told.wait(60)  # the conversation's own thread is busy here
+                return [], True
+            return super().next(wait)
+
+    told = threading.Event()
+    server = PageServer("unix:", lambda _: Waiting(1), stored=lambda _: told.set())
+    server.open()
+    ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=60.0)
+    client = PageClient(ticket)
+    pages = client.pages()
+    first = next(pages)
+    client.handed_on(first, [])
+    client.stored({})
+    assert list(pages) == []
+    server.close()
+
+
+def test_a_ticket_of_several_partitions_gets_the_pages_of_each_in_order() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=50, unit=1, partitions=7))
+    with serving(feed=feed) as served:
+        names = [PartitionId(f"p{n}") for n in range(7)]
+        for name in names:
+            served.parts.open(name)
+        ranges = tuple(Range(name, None, Place(f"{name}-000000000499", 0)) for name in names)
+        pages = list(PageClient(replace(served.ticket(), ranges=ranges)).pages())
+        assert sum(page.count for page in pages) == 7 * CHANGES
+        for name in names:
+            mine = [page.first for page in pages if page.partition == name]
+            assert mine == sorted(mine)
+
+
+def test_a_client_that_died_is_served_no_longer() -> None:
+    """Its epoch may have an hour left."""
+    closed = threading.Event()
+
+    class Waiting(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            time.sleep(0.01)
+            return [], False
+
+        def close(self) -> None:
+            closed.set()
+
+    server = PageServer("unix:", lambda _: Waiting(0))
+    server.open()
+    path = server.address.removeprefix("unix:")
+    with Client(path, "AF_UNIX", authkey=server.key) as connection:
+        connection.send_bytes(Request((), 0, 1, 3600.0, 3600.0).pack())
+        assert not closed.wait(0.3)
+    assert closed.wait(60)
+    server.close()
+
+
+def test_an_answer_does_not_come_between_a_pages_head_and_its_payload() -> None:
+    class Large(Flowing):
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            self.number += 1
+            place = Place("p0", self.number)
+            made = Page(
+                partition=P0,
+                first=place,
+                last=place,
+                count=1,
+                captured_at=0,
+                context=b"",
+                payload=b"x" * 300_000,
+            )
+            return [made], self.number >= 60
+
+    server = PageServer("unix:", lambda _: Large(60), lost=lambda _: None)
+    server.open()
+    path = server.address.removeprefix("unix:")
+    gap = Gap(cause="c", after="")
+    with Client(path, "AF_UNIX", authkey=server.key) as connection:
+        connection.send_bytes(Request((), 0, 1, 3600.0, 3600.0).pack())
+        for _ in range(40):
+            connection.send_bytes(FoundGap(P0, gap, Bookmark(), "").pack())
+        pages = recorded = 0
+        while pages < 60 or recorded < 40:
+            message = connection.recv_bytes()
+            if message == RECORDED:
+                recorded += 1
+            elif message[:1] == PAGE:
+                assert connection.recv_bytes() == b"x" * 300_000
+                pages += 1
+    server.close()

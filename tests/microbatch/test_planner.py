@@ -1,0 +1,371 @@
+"""The planner over the memory feed: every change once, the same splits again, in order."""
+
+import time
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from penstock.feeds import Following, Gap, HistoryLost, Listing
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
+from penstock.leases.memory import MemoryStore
+from penstock.microbatch.planner import IDLE, Planner, ReadLimits
+from penstock.microbatch.split import Split, bounded
+from penstock.model.errors import PositionLost
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from tests.reading.made import P0, made, positions_of, until
+
+Offset = dict[PartitionId, Bookmark]
+
+
+def ids(feed: MemoryFeed, splits: list[Split]) -> list[str]:
+    decoder = feed.decoder("json")
+    return [
+        event
+        for split in splits
+        for pages, after, until in split.parts
+        for page in pages
+        for batch in bounded(page, decoder.decode(page), after, until)
+        for event in batch.column("event_id").to_pylist()
+    ]
+
+
+def expected(settings: MemoryFeedSettings, partition: str = "p0") -> list[str]:
+    return [
+        f"memory:{partition}-{n // settings.unit:012d}:{n % settings.unit}"
+        for n in range(settings.changes)
+    ]
+
+
+def drain(
+    planner: Planner,
+    feed: MemoryFeed,
+    batches: list[tuple[Offset, Offset]],
+    total: int | None = None,
+) -> list[str]:
+    """Runs micro-batches until one is empty, as Spark does; notes their offsets."""
+    got: list[str] = []
+    start: Offset = {}
+    total = feed.settings.changes * feed.settings.partitions if total is None else total
+    while True:
+        end = planner.advance(start, patience=60.0 if len(got) < total else 0.5)
+        if end == start:
+            return got
+        got += ids(feed, planner.splits(start, end))
+        batches.append((start, dict(end)))
+        start = dict(end)
+
+
+def test_every_change_is_in_exactly_one_batch_in_order() -> None:
+    settings = MemoryFeedSettings(changes=2_345, page=100, unit=7)
+    feed = MemoryFeed(settings)
+    with made(feed, limits=ReadLimits(events=300)) as parts:
+        planner = parts.planner
+        batches: list[tuple[Offset, Offset]] = []
+        assert drain(planner, feed, batches) == expected(settings)
+    assert len(batches) > 5
+
+
+@pytest.mark.parametrize("is_record", [True, False], ids=["offsets", "positions"])
+def test_a_child_is_read_when_its_parents_end_and_its_beginning_are_durable(
+    is_record: bool,
+) -> None:
+    """After a crash its parent may be trimmed, and a listing no longer says whose child it is."""
+    durable: Offset = {}
+
+    class Noting(MemoryFeed):
+        def follow(self, partition: PartitionId, *where: Any, **more: Any) -> MemoryFollowing:
+            stored = durable if positions is None else positions_of(store).load()
+            parents = self.lineage[partition].parents
+            assert partition in stored or not parents
+            assert all(stored[each].ended for each in parents)
+            return super().follow(partition, *where, **more)
+
+    feed = Noting(MemoryFeedSettings(changes=40, page=5, generations=3))
+    store = MemoryStore()
+    positions = None if is_record else positions_of(store)
+    got: list[str] = []
+    with made(feed, positions=positions) as parts:
+        while len(got) < 40 * 6:
+            end = parts.planner.advance(durable, patience=60.0)
+            got += ids(feed, parts.planner.splits(durable, end))
+            durable.clear()
+            durable.update(end)
+    assert len(set(got)) == len(got)
+
+
+def test_a_batch_is_bounded_but_never_empty() -> None:
+    settings = MemoryFeedSettings(changes=1_000, page=100)
+    feed = MemoryFeed(settings)
+    with made(feed, limits=ReadLimits(events=10)) as parts:
+        planner = parts.planner
+        batches: list[tuple[Offset, Offset]] = []
+        assert drain(planner, feed, batches) == expected(settings)
+    assert len(batches) == 10  # one page each: a page always passes
+
+
+@pytest.mark.slow
+def test_a_cold_planner_builds_the_same_batches_from_other_pages() -> None:
+    settings = MemoryFeedSettings(changes=500, page=40, unit=3)
+    feed = MemoryFeed(settings)
+    batches: list[tuple[Offset, Offset]] = []
+    with made(feed, limits=ReadLimits(events=90)) as parts:
+        drain(parts.planner, feed, batches)
+    other = MemoryFeed(MemoryFeedSettings(changes=500, page=17, unit=3))
+    for start, end in batches:
+        with made(other) as parts:
+            got = ids(other, parts.planner.splits(start, end))
+        low = (start[P0].place if start else None) or Place("", 0)
+        high = end[P0].place
+        assert high is not None
+        assert got == [event for event in expected(settings) if low < _place(event) <= high]
+    assert len(batches) > 3
+
+
+def _place(event: str) -> Place:
+    return Place.parse(event.removeprefix("memory:"))
+
+
+def test_a_batch_may_begin_in_the_middle_of_a_page_after_a_crash() -> None:
+    settings = MemoryFeedSettings(changes=100, page=50, unit=10)
+    feed = MemoryFeed(settings)
+    middle = {P0: Bookmark(_place(expected(settings)[24]))}
+    with made(feed) as parts:
+        first = ids(feed, parts.planner.splits({}, middle))
+        end = parts.planner.advance(middle)
+        rest = ids(feed, parts.planner.splits(middle, end))
+    assert first == expected(settings)[:25]
+    assert rest == expected(settings)[25 : 25 + len(rest)]
+    assert rest
+
+
+def test_a_source_that_fails_is_followed_again_and_nothing_is_lost() -> None:
+    settings = MemoryFeedSettings(changes=400, page=50, fail_at=(0, 120, 121, 399))
+    feed = MemoryFeed(settings)
+    with made(feed) as parts:
+        assert drain(parts.planner, feed, []) == expected(settings)
+        assert parts.row()["reconnects"] == 4
+    assert len(feed.failures) == 4
+
+
+def lineage_in_order(feed: MemoryFeed, events: list[str]) -> None:
+    """No change of a partition comes before the last one of a parent, and each has all of its own
+    in order."""
+    last: dict[str, int] = {}
+    first: dict[str, int] = {}
+    by: dict[str, list[str]] = {}
+    for number, event in enumerate(events):
+        partition = event.removeprefix("memory:").rpartition("-")[0]
+        first.setdefault(partition, number)
+        last[partition] = number
+        by.setdefault(partition, []).append(event)
+    for each in feed.lineage.values():
+        assert by[each.partition] == expected(feed.settings, each.partition)
+        assert all(last[parent] < first[each.partition] for parent in each.parents)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"partitions": 3, "chained": True},
+        {"partitions": 2, "generations": 1},  # splits
+        {"partitions": 3, "generations": 4},  # splits and merges
+        {"partitions": 40, "generations": 2, "page": 7},
+    ],
+)
+def test_children_start_when_their_parents_are_done(settings: dict[str, Any]) -> None:
+    feed = MemoryFeed(MemoryFeedSettings.model_validate({"changes": 50, "page": 20, **settings}))
+    total = len(feed.lineage) * 50
+    got: list[str] = []
+    start: Offset = {}
+    with made(feed) as parts:
+        while len(got) < total:
+            end = parts.planner.advance(start)
+            fresh = ids(feed, parts.planner.splits(start, end, most=3))
+            for event in fresh:
+                each = feed.lineage[PartitionId(event.removeprefix("memory:").rpartition("-")[0])]
+                assert all(start[parent].ended for parent in each.parents)
+            got += sorted(fresh)
+            start = dict(end)
+    lineage_in_order(feed, got)
+
+
+def test_a_childs_first_bookmark_is_the_feeds_made_of_those_of_its_parents() -> None:
+    begun: dict[PartitionId, Bookmark] = {}
+
+    class Noting(MemoryFeed):
+        def follow(self, partition: PartitionId, bookmark: Bookmark, **more: Any) -> Following:  # type: ignore[override]
+            begun[partition] = bookmark
+            return super().follow(partition, bookmark, **more)
+
+        def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+            listed = super().partitions(known)
+            lineages = [
+                replace(each, first=Bookmark(mark={name: str(known[name].place) for name in of}))
+                if (of := [name for name in each.parents if name in known])
+                else each
+                for each in listed
+            ]
+            return replace(listed, lineages=lineages)
+
+    feed = Noting(MemoryFeedSettings(changes=10, page=5, generations=2))
+    with made(feed) as parts:
+        drain(parts.planner, feed, [], total=40)
+    lasts = {name: str(_place(expected(feed.settings, name)[-1])) for name in ("p0.0", "p0.1")}
+    assert begun[PartitionId("p0.m")].mark == lasts
+
+
+def test_a_parent_that_is_done_stays_done_after_a_crash() -> None:
+    settings = MemoryFeedSettings(changes=50, page=20, partitions=2, chained=True)
+    feed = MemoryFeed(settings)
+    done: Offset = {P0: Bookmark(Place("p0-000000000004", 9), {}, ended=True)}
+    with made(feed) as parts:
+        begun = dict(parts.planner.advance(done))
+        end = parts.planner.advance(begun)
+        assert end[P0].ended
+        assert ids(feed, parts.planner.splits(begun, end))[0] == expected(settings, "p1")[0]
+
+
+def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=1_000_000, page=1_000))
+    limit = 200_000
+    with made(feed, limits=ReadLimits(buffer=limit, patience=5.0)) as parts:
+        start: Offset = {}
+        end = parts.planner.advance(start)
+        most = 0
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            most = max(most, parts.row()["buffered_bytes"])
+        # One read may return several pages on top of a buffer that is nearly full.
+        assert limit <= most < limit + 100_000
+        assert parts.planner.splits(start, end)
+
+
+def test_a_planned_batch_is_read_again_however_full_the_buffer_is() -> None:
+    settings = MemoryFeedSettings(changes=3_000, page=100, partitions=20)
+    feed = MemoryFeed(settings)
+    wide = ReadLimits(patience=60.0, events=10**9, bytes=10**9, buffer=10**9)
+    with made(feed, limits=wide) as parts:
+        until(lambda: sum(row["buffered_events"] for row in parts.reservoir.rows().values()) == 0)
+        parts.planner.advance({}, patience=0.0)
+        until(
+            lambda: all(row["buffered_events"] == 3_000 for row in parts.reservoir.rows().values())
+        )
+        end = parts.planner.advance({})
+    with made(feed, limits=ReadLimits(patience=5.0, buffer=20_000)) as parts:
+        got = ids(feed, parts.planner.splits({}, end, most=4))
+    assert sorted(got) == sorted(e for n in range(20) for e in expected(settings, f"p{n}"))
+
+
+def test_only_what_is_saved_is_acknowledged() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=300, page=100))
+
+    class Never(type(positions_of())):  # type: ignore[misc]
+        is_open = False
+
+        def is_due(self, changes: int) -> bool:
+            return bool(super().is_due(changes)) and self.is_open
+
+    saving = Never(MemoryStore(), "shop/default", interval=0, event_count=1, clock=time.monotonic)
+    limits = ReadLimits(events=100, patience=5.0)
+    with made(feed, limits=limits, positions=saving) as parts:
+        first = parts.planner.advance({})
+        parts.planner.splits({}, first)
+        second = parts.planner.advance(first)
+        assert feed.acknowledged == {}
+        saving.is_open = True
+        parts.planner.advance(second, patience=0)
+        assert feed.acknowledged == {P0: second[P0].place}
+
+
+def test_an_idle_source_whose_mark_moves_gets_an_offset_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a job of one's own the offset is the record: what it does not have is not acknowledged."""
+    monkeypatch.setattr("penstock.microbatch.planner.IDLE", 0.2)
+    feed = MemoryFeed(MemoryFeedSettings(changes=0))
+    start = {P0: Bookmark(None, {"old": True})}
+    with made(feed) as parts:
+        parts.planner.advance(start, patience=0.1)
+        until(lambda: parts.planner.advance(start, patience=0.1) == {P0: Bookmark(None, {})}, 30)
+    assert IDLE >= 5
+
+
+@pytest.mark.slow
+def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
+    stored = {P0: Bookmark(Place("p0-000000000001", 3), {})}
+    given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
+    feed = MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": "continue"}))
+    with made(feed, positions=positions_of()) as parts:
+        end = parts.planner.advance(stored)
+        assert end[P0].ended
+        parts.planner.advance(parts.planner.advance(end))
+        assert parts.reservoir.open_partitions == ["p0.0", "p0.1"]
+        (gap,) = parts.gaps.rows()["p0"]["gaps"]
+        assert (gap["cause"], gap["from"]) == ("partition_gone", "p0-000000000001:3")
+    failing = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    with made(failing) as parts, pytest.raises(PositionLost, match="no longer lists"):
+        parts.planner.advance(stored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [{P0: Bookmark(Place("p0-000000000001", 3), {})}, {}])
+def test_a_planned_micro_batch_passes_a_partition_that_is_gone_since_then(start: Offset) -> None:
+    """After a crash Spark asks for the planned micro-batch first."""
+    end = {P0: Bookmark(Place("p0-000000000002", 3), {})}
+    given = {"changes": 40, "page": 5, "generations": 1, "unlisted": ("p0",)}
+    feed = MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": "continue"}))
+    with made(feed) as parts:
+        assert parts.planner.splits(start, end) == []
+        assert parts.gaps.rows()["p0"]["counts"] == {"partition_gone": 1}
+        assert parts.planner.advance(end)[P0].ended
+    failing = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    with made(failing) as parts, pytest.raises(PositionLost, match="no longer lists"):
+        parts.planner.splits(start, end)
+
+
+def test_a_parent_that_is_gone_and_was_never_read_is_done() -> None:
+    given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
+    feed = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    with made(feed) as parts:
+        end = parts.planner.advance({})
+        assert set(end) <= {"p0.0", "p0.1"}
+        assert end
+        assert parts.gaps.rows() == {}
+
+
+def test_a_lost_position_is_raised_to_the_trigger() -> None:
+    class Gone(MemoryFeed):
+        def follow(self, *args: object, **more: object) -> Following:
+            raise PositionLost("the shard is trimmed")
+
+    with made(Gone(MemoryFeedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
+        parts.planner.advance({}, patience=60.0)
+
+
+def test_a_policy_that_nobody_can_follow_yet_stops_the_partition() -> None:
+    class NeedsSnapshot(MemoryFeed):
+        def follow(self, *args: object, **more: object) -> Following:
+            raise HistoryLost(Gap(cause="c", after="", detail="trimmed", policy="resnapshot"))
+
+    feed = NeedsSnapshot(MemoryFeedSettings())
+    with made(feed) as parts, pytest.raises(PositionLost, match="trimmed"):
+        parts.planner.advance({}, patience=60.0)
+
+
+def test_one_partition_that_lost_its_history_does_not_stop_the_others() -> None:
+    feed = MemoryFeed(MemoryFeedSettings(changes=50, page=10, partitions=3, trimmed=5))
+    got: list[str] = []
+    start: Offset = {}
+    with made(feed, positions=positions_of()) as parts:
+        while len(got) < 100:
+            end = parts.planner.advance(start)
+            got += ids(feed, parts.planner.splits(start, end))
+            start = dict(end)
+        deadline = time.monotonic() + 60
+        while "p0" not in parts.gaps.rows():
+            assert time.monotonic() < deadline
+            parts.planner.advance(start)
+        assert parts.gaps.rows()["p0"]["stale"]
+    assert sorted(got) == sorted(expected(feed.settings, "p1") + expected(feed.settings, "p2"))

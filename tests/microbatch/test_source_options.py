@@ -1,0 +1,15 @@
+"""Options of the data source: its own, and the feed's settings among them."""
+
+from penstock.feeds.cosmos import CosmosFeed, CosmosSettings
+from penstock.microbatch.options import feed_options, read_source
+
+
+def test_a_setting_that_the_source_has_an_option_of_reaches_the_feed() -> None:
+    settings = CosmosSettings(
+        endpoint="https://h", database="d", container="c", mode="all_versions_and_deletes"
+    )
+    options = feed_options(settings) | {"backend": "cosmos", "mode": "rows"}
+    source, feed = read_source(options)
+    assert source.mode == "rows"
+    assert isinstance(feed, CosmosFeed)
+    assert feed.settings == settings

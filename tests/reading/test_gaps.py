@@ -1,0 +1,238 @@
+"""A gap on its way: recorded before it is obeyed, told with its end, found again after a crash."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
+from penstock.leases.memory import MemoryStore
+from penstock.model.errors import LeaseLost, PenstockError, PositionLost
+from penstock.model.page import Page
+from penstock.model.position import START, Bookmark, PartitionId, Place
+from penstock.reading.gaps import GapLog
+from penstock.reading.reservoir import Reservoir
+from tests.reading.made import P0, positions_of, until
+
+
+class Lossy(MemoryFeed):
+    """A feed that has lost something, until it is followed despite that."""
+
+    def __init__(self, policy: GapPolicy, *, before: Callable[[], None] = lambda: None) -> None:
+        super().__init__(MemoryFeedSettings(changes=30, page=10))
+        self.gap = Gap(cause="slot_missing", after="", detail="gone", policy=policy)
+        self.despite: Sequence[Gap] = ()
+        self._before = before
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
+    ) -> Following:
+        if not despite:
+            raise HistoryLost(self.gap, hint="load it anew")
+        self._before()
+        self.despite = despite
+        following = super().follow(partition, bookmark)
+        following.begins = "0B"  # type: ignore[misc]
+        return following
+
+
+positions = positions_of
+
+
+def filled(feed: MemoryFeed, gaps: GapLog, bookmark: Bookmark = START) -> Reservoir:
+    """A reservoir, once it has pages or has given up."""
+    reservoir = Reservoir(feed, limit=10**6, gaps=gaps)
+    reservoir.open(P0, bookmark)
+    until(lambda: row(reservoir)["buffered_events"] or row(reservoir)["last_error"])
+    return reservoir
+
+
+def row(reservoir: Reservoir) -> Mapping[str, Any]:
+    return reservoir.rows()[P0]
+
+
+def failure(reservoir: Reservoir) -> None:
+    """Raises what it gave up with."""
+    with reservoir.wake:
+        reservoir.check()
+
+
+def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
+    store = MemoryStore()
+    seen: list[object] = []
+    feed = Lossy("continue", before=lambda: seen.append(positions(store).gaps.rows()))
+    ledger = GapLog(positions(store))
+    reservoir = filled(feed, ledger)
+    reservoir.stop(5)
+    (before,) = seen
+    assert isinstance(before, dict)
+    assert before["p0"]["gaps"][0]["to"] == ""
+    row = ledger.rows()["p0"]
+    assert row["stale"]
+    assert row["counts"] == {"slot_missing": 1}
+    (gap,) = row["gaps"]
+    assert (gap["cause"], gap["from"], gap["to"], gap["policy"]) == (
+        "slot_missing",
+        "",
+        "0B",
+        "continue",
+    )
+    assert gap["at"].startswith("20")
+
+
+def test_a_gap_found_by_what_was_read_is_found_again_by_what_was_stored() -> None:
+    """The mark of what was read is ahead of the stored one until the next save, if there is one."""
+    store = MemoryStore()
+    gap = Gap(cause="slot_missing", after="0A:9", detail="gone", policy="fail")
+    GapLog(positions(store)).lost(P0, gap, Bookmark(mark={"flushed": "02"}))
+    ledger = GapLog(positions(store))
+    ledger.lost(P0, gap, Bookmark(mark={"flushed": "01"}))
+    ledger.lost(P0, gap, Bookmark(mark={"flushed": "01"}), to="0B")
+    row = ledger.rows()["p0"]
+    assert row["counts"] == {"slot_missing": 1}
+    assert [each["to"] for each in row["gaps"]] == ["0B"]
+
+
+class Marking(MemoryFollowing):
+    """One that knows more than is stored, and what was acknowledged to it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.heard: list[Bookmark] = []
+
+    def bookmark(self, place: Place | None) -> Bookmark:
+        return Bookmark(place, {"flushed": "read"})
+
+    def acknowledge(self, bookmark: Bookmark) -> None:
+        self.heard.append(bookmark)
+
+
+def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -> None:
+    """Or else the slot would be further than the mark when we die before the next save, and taken
+    for one that was made anew."""
+    followed: list[tuple[Bookmark, Marking]] = []
+
+    class Breaking(MemoryFeed):
+        def follow(self, *where: Any, **more: Any) -> Following:
+            partition, bookmark = where
+            followed.append((bookmark, Marking(self, partition, bookmark.place)))
+            return followed[-1][1]
+
+    stored = Bookmark(mark={"flushed": "stored"})
+    feed = Breaking(MemoryFeedSettings(changes=30, page=10, fail_at=[10]))
+    reservoir = filled(feed, GapLog(positions(MemoryStore())), stored)
+    until(lambda: row(reservoir)["buffered_events"] == 30)
+    reservoir.stop(5)
+    (first, before), (second, after) = followed
+    assert (first, before.heard) == (stored, [])
+    assert second == Bookmark(Place("p0-000000000000", 9), {"flushed": "read"})
+    assert after.heard == [stored]
+
+
+class Broken(MemoryFollowing):
+    def read(self, timeout: float) -> Sequence[Page]:
+        raise PositionLost("the slot can't be read any more")
+
+
+def test_a_position_that_is_lost_while_it_is_read_is_looked_at_again() -> None:
+    class Losing(Lossy):
+        followed = 0
+
+        def follow(self, *args: Any, **more: Any) -> Following:
+            self.followed += 1
+            if self.followed == 1:
+                return Broken(self, P0, None)
+            return super().follow(*args, **more)
+
+    ledger = GapLog(positions(MemoryStore()))
+    reservoir = filled(Losing(policy="continue"), ledger)
+    until(lambda: row(reservoir)["buffered_events"] == 30)
+    reservoir.stop(5)
+    assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
+
+
+def test_a_position_that_is_lost_again_though_all_looks_well_is_a_gap() -> None:
+    class Losing(MemoryFeed):
+        followed = 0
+
+        def follow(self, *args: Any, **more: Any) -> Following:
+            self.followed += 1
+            return Broken(self, P0, None)
+
+    feed, ledger = Losing(MemoryFeedSettings(changes=30)), GapLog()
+    reservoir = filled(feed, ledger)
+    with pytest.raises(PositionLost, match="can't be read"):
+        until(lambda: failure(reservoir) is not None)
+    reservoir.stop(5)
+    assert feed.followed == 3  # at once, and once more two seconds later
+    assert ledger.rows()["p0"]["counts"] == {"position_lost": 1}
+
+
+def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
+    ledger = GapLog(positions(MemoryStore()))
+    feed = Lossy("fail")
+    reservoir = filled(feed, ledger)
+    with pytest.raises(PositionLost, match="gone") as caught:
+        failure(reservoir)
+    assert caught.value.hint == "load it anew"
+    assert feed.despite == ()
+    assert ledger.rows()["p0"]["gaps"][0]["policy"] == "fail"
+    reservoir.stop(5)
+
+
+def test_a_gap_is_told_at_once() -> None:
+    told: list[int] = []
+    ledger = GapLog(report=lambda: told.append(1))
+    filled(Lossy("continue"), ledger).stop(5)
+    assert len(told) == 2  # and again when its end is known
+
+
+def test_without_a_store_gaps_are_logged_and_remembered_for_as_long_as_we_live(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ledger = GapLog()
+    filled(Lossy("continue"), ledger).stop(5)
+    assert "history lost: slot_missing" in caplog.text
+    assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
+
+
+def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
+    """It moved the slot as well: what looks lost was delivered."""
+    store = MemoryStore()
+    ours, theirs = positions(store), positions(store)
+    ours.save({P0: Bookmark(Place("0A", 0), {})})
+    theirs.load()
+    theirs.save({P0: Bookmark(Place("0B", 0), {})}, force=True)
+    reservoir = filled(Lossy("continue"), GapLog(ours))
+    with pytest.raises(LeaseLost):
+        failure(reservoir)
+    assert positions(store).gaps.rows() == {}
+    reservoir.stop(5)
+
+
+def test_what_was_mended_meanwhile_is_seen() -> None:
+    store = MemoryStore()
+
+    class Clock:
+        now = 0.0
+
+        def __call__(self) -> float:
+            return self.now
+
+    clock = Clock()
+    ledger = GapLog(positions(store), clock=clock)
+    filled(Lossy("continue"), ledger).stop(5)
+    assert ledger.rows()["p0"]["stale"]
+    positions(store).gaps.clear("p0")
+    clock.now += 60
+    assert not ledger.rows()["p0"]["stale"]
+
+
+def test_a_lost_history_pickles_with_its_gap() -> None:
+    import pickle
+
+    gap = Gap(cause="slot_lost", after="0A:1", to="0B", detail="gone", policy="continue")
+    copy = pickle.loads(pickle.dumps(HistoryLost(gap, hint="load it anew")))
+    assert (copy.gap, copy.hint, str(copy)) == (gap, "load it anew", "gone (load it anew)")
+    assert isinstance(copy, PenstockError)
