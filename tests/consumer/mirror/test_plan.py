@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import orjson
@@ -39,6 +40,7 @@ class Source:
         self.draw, self.keyed = draw, keyed
         self.others = ["truncate"] if draw(st.booleans()) else []
         self.rows: list[dict[str, Any]] = []
+        self.more = count(70)  # keys after the first six
 
     def changes(self) -> Iterator[dict[str, Any]]:
         for _ in range(self.draw(st.integers(1, 25))):
@@ -47,7 +49,7 @@ class Source:
 
     def insert(self) -> dict[str, Any]:
         taken = {row["a"] for row in self.rows} if self.keyed else set()
-        free = [name for name in "123456" if name not in taken] or ["7" + str(len(self.rows))]
+        free = [name for name in "123456" if name not in taken] or [str(next(self.more))]
         row = {"a": self.draw(st.sampled_from(free)), "b": self._text(), "large": self._text()}
         self.rows.append(row)
         return change("INSERT", key=self._key(row), data=dict(row))
