@@ -197,7 +197,11 @@ class Bootstrap:
             )
         if self.table.version not in ("", version):
             self._drop_rows()  # they may have other columns
-        self.table = replace(self.table.with_schema(found), kept=())
+        called = PublishedTable(self.announced.key, found).mirrored()  # since SET SCHEMA
+        self.table = replace(
+            self.table.with_schema(found), kept=(),
+            schema=called.schema, table=called.table, target=called.target,
+        )  # fmt: skip
         for each in self._target.begin(self.table):
             self._chunks[each.chunk] = each
             self.progress.chunks += 1

@@ -20,6 +20,8 @@ def difference(old: Document, new: Document) -> str:
     was, now = old.get("state") or _NOTHING, new.get("state") or _NOTHING
     if old.get("relation_id") != new.get("relation_id"):
         return "it was dropped and made again, or another table has its name"
+    if any(old.get(name) != new.get(name) for name in ("schema", "table")):
+        return "it was renamed"
     if was.get("publication") != now.get("publication"):
         return "it is published otherwise: another entry, column list or filter"
     if _key(old) != _key(new):

@@ -79,11 +79,15 @@ class SqlTarget(Closes):
                         f"{other.name} and {table.name} would both be the table {table.target}",
                         hint="mirror them into two files or databases",
                     )
-            if before is None and self._exists(table.target):
+            is_other = before is None or self._folded(before.target) != self._folded(table.target)
+            if is_other and self._exists(table.target):
                 raise SettingsError(
                     f"the target has a table {table.target} that is not of a replica",
                     hint="drop it, or mirror into another database or file",
                 )
+            if before and is_other and self._exists(before.target):
+                old, new = self.quote(before.target), self.quote(table.target)
+                self._run(f"ALTER TABLE {old} RENAME TO {new}")
             if before and before.snapshot_id == table.snapshot_id and before.state == "loading":
                 chunks = self._run(
                     "SELECT chunk, row_count, crc32 FROM penstock_mirror_chunk"

@@ -12,7 +12,7 @@ from penstock.consumer.mirror.published_tables import Catalog, Revision
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.snapshots.records import Records
-from tests.consumer.mirror.world import World, same, until
+from tests.consumer.mirror.world import World, rows_of, same, until
 from tests.servers import Database
 
 MakeWorld = Callable[..., World]
@@ -249,6 +249,26 @@ def revision(world: World) -> int:
         return Catalog(connection).tables()["t"].revision
 
 
+@pytest.mark.live
+def test_a_table_in_another_schema_is_loaded_under_its_new_name(
+    database: Database, world_of: MakeWorld, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
+    database.execute(f"{PLAIN}; {PUBLISHED}; CREATE SCHEMA away")
+    world = world_of().start()
+    world.mirror(target)
+    for schema, name in (("away", "away_t"), ("public", "t")):
+        before = revision(world)
+        database.execute(f"ALTER TABLE {'t' if name != 't' else 'away.t'} SET SCHEMA {schema}")
+        until(lambda before=before: revision(world) > before)  # type: ignore[misc]
+        assert world.mirror(target).status.snapshots == 1
+        database.execute(f"UPDATE {schema}.t SET a = '{schema}' WHERE id = 3")
+        assert world.mirror(target).status.snapshots == 0
+        assert rows_of(f"{database.url}?options=-csearch_path%3D{schema}", "t") == rows_of(
+            target, name
+        )
+
+
 def document(**columns: int) -> dict[str, Any]:
     """Columns and their numbers; `id` is the key."""
     return {
@@ -278,6 +298,7 @@ def test_a_document_of_before_is_never_proof() -> None:
         (document(id=1, a=2), document(id=1), True),
         (document(id=1, a=2), document(id=1, b=3), False),
         (document(id=1, a=2), document(id=1, a=3), False),
+        (document(id=1), document(id=1) | {"schema": "other"}, False),
     ],
 )
 def test_only_a_new_highest_column_and_one_that_goes_are_harmless(

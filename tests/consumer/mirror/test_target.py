@@ -82,6 +82,25 @@ def test_rows_of_another_snapshot_are_dropped(target: str, made: Make) -> None:
     one.close()
 
 
+def test_a_table_that_gets_another_name_leaves_none_behind(target: str, made: Make) -> None:
+    one = made()
+    one.open(["t"])
+    one.begin(TABLE)
+    one.load(TABLE, LoadedChunk(0, 1, 0), [(1, "x")])
+    one.finish(LIVE)
+    other = replace(TABLE, target="away_t", snapshot_id="snap-2")
+    assert one.begin(other) == []
+    assert rows(target, "away_t") == [("1", "x")]  # until the new ones are there
+    one.load(other, LoadedChunk(0, 1, 0), [(2, "y")])
+    one.finish(replace(other, state="live"))
+    assert rows(target, "away_t") == [("2", "y")]
+    assert one.begin(replace(TABLE, snapshot_id="snap-3")) == []  # its name is free
+    execute(target, "CREATE TABLE away_t (a int)")
+    with pytest.raises(SettingsError, match="away_t that is not of a replica"):
+        one.begin(other)
+    one.close()
+
+
 def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, made: Make) -> None:
     one = made()
     one.open(["t", "u"])
