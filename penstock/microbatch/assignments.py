@@ -28,7 +28,7 @@ class Assignments:
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """Those that tasks read, or may read."""
+        """The partitions that tasks read, or may read."""
         return list(self._open)
 
     def open(self, partition: PartitionId, bookmark: Bookmark) -> None:

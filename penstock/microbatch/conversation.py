@@ -37,7 +37,7 @@ class Join(NamedTuple):
     bookmarks: Bookmarks
 
     def pack(self) -> bytes:
-        """As a message."""
+        """Makes it a message."""
         return JOIN + orjson.dumps(bookmarks_to_json(self.bookmarks))
 
 
@@ -47,7 +47,7 @@ class Leave(NamedTuple):
     partitions: Sequence[PartitionId]
 
     def pack(self) -> bytes:
-        """As a message."""
+        """Makes it a message."""
         return LEAVE + orjson.dumps(self.partitions)
 
 
@@ -60,14 +60,14 @@ class FoundGap(NamedTuple):
     to: str
 
     def pack(self) -> bytes:
-        """As a message."""
+        """Makes it a message."""
         gap = self.gap
         found = [gap.cause, gap.after, gap.to, gap.detail, gap.policy]
         return GAP + orjson.dumps([self.partition, found, self.bookmark.to_json(), self.to])
 
     @classmethod
     def unpack(cls, message: bytes) -> "FoundGap":
-        """The inverse."""
+        """Reads a message of `pack`."""
         partition, found, bookmark, to = orjson.loads(message[1:])
         cause, after, end, detail, policy = found
         gap = Gap(cause=cause, after=after, to=end, detail=detail, policy=policy)
@@ -92,12 +92,12 @@ class Rows(NamedTuple):
     counts: Mapping[str, int]
 
     def pack(self) -> bytes:
-        """As a message."""
+        """Makes it a message."""
         return ROWS + orjson.dumps([self.rows, self.counts])
 
     @classmethod
     def unpack(cls, message: bytes) -> "Rows":
-        """The inverse."""
+        """Reads a message of `pack`."""
         return cls(*orjson.loads(message[1:]))
 
 
@@ -117,7 +117,7 @@ class Request:
         return cls(ticket.ranges, ticket.group, ticket.groups, ticket.seconds, ticket.most)
 
     def pack(self) -> bytes:
-        """As a message."""
+        """Makes it a message."""
         ranges = [
             (name, str(after) if after is not None else None, str(until))
             for name, after, until in self.ranges
@@ -126,7 +126,7 @@ class Request:
 
     @classmethod
     def unpack(cls, message: bytes) -> "Request":
-        """The inverse; raises Malformed."""
+        """Reads a message of `pack`; raises Malformed."""
         if message[:1] != REQUEST:
             raise Malformed("a task sent an unknown request")
         ranges, group, groups, seconds, most = ormsgpack.unpackb(message[1:])
@@ -144,7 +144,7 @@ def stored_message(position: Position, *, done: bool) -> bytes:
 
 
 def read_stored(message: bytes) -> dict[PartitionId, Place]:
-    """The inverse; raises Malformed."""
+    """Reads a message of `stored_message`; raises Malformed."""
     if message[:1] not in (STORED, DONE):
         raise Malformed("a task sent a message out of turn")
     return {

@@ -25,7 +25,7 @@ class Draw(Protocol):
         ...
 
     def close(self) -> None:
-        """The request is over."""
+        """Called when the request is over."""
         ...
 
 
@@ -72,7 +72,7 @@ class OpenDraw:
 
 
 class PlannedDraw:
-    """What lies in `ranges`."""
+    """The pages that lie in `ranges`."""
 
     def __init__(self, reservoir: Reservoir, ranges: Sequence[Range]) -> None:
         self._reservoir = reservoir

@@ -50,7 +50,7 @@ class Partitions(Protocol):
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """Those that are read."""
+        """The partitions that are read."""
         ...
 
     def open(self, partition: PartitionId, bookmark: Bookmark) -> None:

@@ -117,7 +117,7 @@ class SourceOptions(Settings):
     target: TargetOptions = TargetOptions()
     # The folder through which changes that cannot be decoded go around the JVM, and the columns
     # that do so, too, with commas.
-    depot: str = ""
+    side_channel: str = ""
     late: str = ""
 
     def live_slots(self) -> int | None:
@@ -136,7 +136,7 @@ class SinkOptions(Settings):
     runtime: str | None = None
     # As the source's.
     reports: Reports = Reports()
-    depot: str = ""
+    side_channel: str = ""
     late: str = ""
 
 

@@ -43,7 +43,7 @@ class Reading(Protocol):
 
     @property
     def reader(self) -> ReaderStatus:
-        """Whoever reads."""
+        """The reader whose status is reported: a reservoir, or the tasks' assignments."""
         ...
 
     @property

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.microbatch.follower import Follower
 from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.depot import Depot, as_changes
+from penstock.microbatch.late.side_channel import SideChannel, as_changes
 from penstock.microbatch.late.side_files import columns_of, stub_schema
 from penstock.microbatch.measures import Measures
 from penstock.microbatch.options import Reports, read_sink, read_source
@@ -69,11 +69,11 @@ def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Report
     return pickle.dumps(decoder), decoder, source.reports.reporter(source.runtime)
 
 
-def _depot(options: Mapping[str, str], attempt: Attempt) -> Depot | None:
+def _side_channel(options: Mapping[str, str], attempt: Attempt) -> SideChannel | None:
     """If anything goes around the JVM."""
-    if not options.get("depot"):
+    if not options.get("side_channel"):
         return None
-    return Depot(Path(options["depot"]), columns_of(options.get("late", "")), attempt)
+    return SideChannel(Path(options["side_channel"]), columns_of(options.get("late", "")), attempt)
 
 
 @cache
@@ -97,8 +97,8 @@ def read_split(
     """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
     pickled, decoder, board = _source(frozenset(options.items()))
     freeze_garbage()
-    depot = _depot(options, attempt)
-    if isinstance(split, Ticket) and depot is None:
+    side_channel = _side_channel(options, attempt)
+    if isinstance(split, Ticket) and side_channel is None:
         yield ticket_row(split, pickled)
         return
     changes = (
@@ -106,7 +106,7 @@ def read_split(
         for page, after, until in _bounded_pages(split)
         for batch in bounded(page, _decoded(decoder, page, board), after, until)
     )
-    yield from changes if depot is None else depot.lay(changes)
+    yield from changes if side_channel is None else side_channel.write(changes)
 
 
 def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, Place | None]]:
@@ -135,17 +135,17 @@ def write_changes(
     freeze_garbage()
     clients: list[PageClient | Follower] = []
     progress = _Progress(clients, board, name)
-    depot = _depot(options, attempt)
+    side_channel = _side_channel(options, attempt)
     try:
-        receipt = sink.write(_changes(batches, board, clients, depot), progress)
+        receipt = sink.write(_changes(batches, board, clients, side_channel), progress)
         progress.stored(receipt.position)
         for client in clients:
             client.finish()
     finally:
         for client in clients:
             client.close()
-        if depot is not None:
-            depot.clear()
+        if side_channel is not None:
+            side_channel.clear()
         if board is not None:
             board.flush()
     counted = progress.counted
@@ -212,7 +212,7 @@ def _changes(
     batches: Iterable[pa.RecordBatch],
     board: Reporter | None,
     clients: list[PageClient | Follower],
-    depot: Depot | None,
+    side_channel: SideChannel | None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows as they are, or with their late columns; of tickets the changes of their pages.
     `clients` gets one for each."""
@@ -223,9 +223,9 @@ def _changes(
                 clients.append(client)
                 yield from _from_pages(client, _decoder(decoder), board)
         elif batch.num_rows:
-            yield from [as_changes(batch)] if depot is None else depot.restore(batch)
-    if depot is not None:
-        yield from depot.rest()
+            yield from [as_changes(batch)] if side_channel is None else side_channel.join(batch)
+    if side_channel is not None:
+        yield from side_channel.remaining()
 
 
 def _from_pages(

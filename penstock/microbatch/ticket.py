@@ -50,7 +50,7 @@ class Ticket:
 
 
 def ticket_row(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
-    """The ticket as a row of TICKETS."""
+    """Makes the ticket a row of TICKETS."""
     return pa.RecordBatch.from_pydict(
         {"decoder": [decoder], "ticket": [pickle.dumps(ticket)]}, schema=TICKETS
     )

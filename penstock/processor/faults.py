@@ -47,7 +47,7 @@ class Retries:
         self._dead_letter = dead_letter
         self._on_fatal = on_fatal
 
-    def noted(self, error: Exception, context: PartitionContext) -> None:
+    def report_error(self, error: Exception, context: PartitionContext) -> None:
         """See `partition.Faults`."""
         self.errors += 1
         if isinstance(error, PenstockError):
@@ -90,7 +90,7 @@ class Retries:
         try:
             self._dead_letter(changes, context, error)
         except Exception as failure:
-            self.noted(failure, context)
+            self.report_error(failure, context)
             return False
         self.letters += 1
         log.error(

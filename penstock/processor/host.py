@@ -16,7 +16,7 @@ from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWor
 from penstock.processor.turns import Taker, Turns
 from penstock.reading.discovery import Discovery
 from penstock.reading.host_leases import Survey
-from penstock.reading.rounds import Rounds
+from penstock.reading.lease_schedule import LeaseSchedule
 
 # Seconds that an observer is busy before its connection is kept by others.
 _BUSY = 5.0
@@ -57,26 +57,28 @@ class Host:
             on_fatal=on_fatal,
         )
         self.turns.add(self.discovery)
-        self._rounds = Rounds(work.processing, work.clock, renew=self._renew, acquire=self._acquire)
+        self._schedule = LeaseSchedule(
+            work.processing, work.clock, renew=self._renew, acquire=self._acquire
+        )
 
     @property
     def error(self) -> str:
         """Of the store, as long as it fails."""
-        return self._rounds.error
+        return self._schedule.error
 
     def tick(self) -> float:
         """Renews, acquires, and lets go, what is due; seconds until the next call. One thread calls
         it. Raises nothing that passes."""
         acquires = self.discovery.begun and not self.is_leaving
-        self._rounds.tick(acquires=acquires)
+        self._schedule.tick(acquires=acquires)
         self._let_go()
         if self._work.leases.left:
             self._work.leases.give_back()
-        return self._rounds.wait(acquires=acquires)
+        return self._schedule.wait(acquires=acquires)
 
     def look_soon(self) -> None:
         """There are leases that may be ours: the next tick looks at all."""
-        self._rounds.look_by(self._work.clock())
+        self._schedule.look_by(self._work.clock())
 
     @property
     def counts(self) -> Counter[str]:
@@ -115,7 +117,7 @@ class Host:
             self._past += part.counts
             if wait is not None:  # first: a partition that is in neither is taken at once
                 self.not_before[name] = self._work.clock() + wait
-                self._rounds.look_by(self.not_before[name])
+                self._schedule.look_by(self.not_before[name])
             if self.owned.get(name) is part:
                 del self.owned[name]
         self.left.set()
@@ -149,7 +151,7 @@ class Host:
                 del self.not_before[name]
             waiting = [*self.not_before, *self.owned]
             for at in self.not_before.values():  # its turn may come before the next look
-                self._rounds.look_by(at)
+                self._schedule.look_by(at)
         self.last = leases.survey()
         for name, bookmark in leases.take(self.last, waiting).items():
             part = OwnedPartition(name, bookmark, self._work)

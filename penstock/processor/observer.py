@@ -59,7 +59,7 @@ class Changes:
 
     @property
     def partition(self) -> PartitionId:
-        """Whose changes they are."""
+        """The partition whose changes they are."""
         return self._page.partition
 
     @property

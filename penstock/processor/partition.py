@@ -31,7 +31,7 @@ class Faults(Protocol):
 
     waits: dict[PartitionId, float]
 
-    def noted(self, error: Exception, context: PartitionContext) -> None:
+    def report_error(self, error: Exception, context: PartitionContext) -> None:
         """An error of the observer, or of the source. Raises nothing."""
         ...
 
@@ -170,7 +170,7 @@ class OwnedPartition:
             # The lease stays: each other host would find the same.
             self._close(CloseReason.GONE)
         if not isinstance(error, LeaseLost | Unavailable):
-            self._work.faults.noted(error, self.context)
+            self._work.faults.report_error(error, self.context)
 
     def _nothing(self, step: Step, timeout: float) -> float:
         if self.reader.drained:
@@ -210,7 +210,7 @@ class OwnedPartition:
         """See `GapRecorder`."""
         self._work.gaps.lost(partition, gap, bookmark, to=to)
         if gap.policy == "continue" and not to:  # any other policy raises it
-            self._work.faults.noted(HistoryLost(gap), self.context)
+            self._work.faults.report_error(HistoryLost(gap), self.context)
 
     # The observer.
 
@@ -227,7 +227,7 @@ class OwnedPartition:
         return True
 
     def _deliver(self, page: Page) -> bool:
-        """Whether to go on."""
+        """Gives the observer a page; whether to go on after it."""
         changes = Changes(page, self._work.decoder, self._work.read)
         assert self._observer is not None
         self.progress.reach = page.last
@@ -249,7 +249,7 @@ class OwnedPartition:
         if self._is_lost(error):
             self._close(CloseReason.LEASE_LOST)
             return False
-        self._work.faults.noted(error, self.context)
+        self._work.faults.report_error(error, self.context)
         went_well = self._close(CloseReason.OBSERVER_ERROR)
         if error is self._store_error:  # it says nothing of the changes
             self._work.faults.waits[self.partition] = AGAIN
@@ -271,7 +271,7 @@ class OwnedPartition:
                 observer.close(self.context, reason)
         except Exception as error:
             if not self._is_lost(error):
-                self._work.faults.noted(error, self.context)
+                self._work.faults.report_error(error, self.context)
             return False
         return True
 
@@ -300,7 +300,7 @@ class OwnedPartition:
                 if not self.progress.save_end():
                     return AGAIN
             elif went_well:
-                self._work.faults.noted(_not_checkpointed(self.partition), self.context)
+                self._work.faults.report_error(_not_checkpointed(self.partition), self.context)
         elif went_well and self.progress.is_automatic:
             is_saved = self.progress.save()
             if not is_saved and self._work.leases.is_ours(self.partition):

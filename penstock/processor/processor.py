@@ -27,10 +27,10 @@ from penstock.processor.host import Host
 from penstock.processor.observer import Changes, Observer
 from penstock.processor.partition import PartitionWork
 from penstock.processor.settings import Processing
-from penstock.processor.store import EndingStore
+from penstock.processor.store import ClosableStore
 from penstock.reading.host_leases import HostLeases
-from penstock.reading.host_positions import SharedPositions
-from penstock.reading.rounds import LOOK
+from penstock.reading.host_positions import HostPositions
+from penstock.reading.lease_schedule import LOOK
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader
 
@@ -71,7 +71,7 @@ class Processor(Closes):
     ) -> None:
         if not is_name(name):
             raise SettingsError(
-                f"{name!r} is no name of a processor", hint="letters, digits, '_' and '-'"
+                f"invalid processor name {name!r}", hint="letters, digits, '_' and '-'"
             )
         self.name = name
         self.host = host  # or drawn by `run`: this process may be forked before
@@ -88,8 +88,8 @@ class Processor(Closes):
             raise SettingsError(
                 "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
             )
-        self._store = EndingStore(open_store(leases) if isinstance(leases, str) else leases)
-        self._positions = SharedPositions(
+        self._store = ClosableStore(open_store(leases) if isinstance(leases, str) else leases)
+        self._positions = HostPositions(
             self._store, f"{name}/{self.feed.backend}", host, clock=clock
         )
         own = HostLeases(
@@ -132,7 +132,7 @@ class Processor(Closes):
 
     @property
     def partitions(self) -> list[PartitionId]:
-        """Those that this host holds now."""
+        """The partitions that this host holds now."""
         return list(self.node.owned)
 
     @property
@@ -174,7 +174,7 @@ class Processor(Closes):
             raise self._error
 
     def close(self) -> None:
-        """As `stop`."""
+        """Does what `stop` does."""
         self.stop()
 
     def _leave(self) -> None:

@@ -25,7 +25,7 @@ class ProcessorReports(Closes):
         processor.on_save(self._saved)
 
     def close(self) -> None:
-        """Asks no more."""
+        """Ends the reports."""
         self._remaining.close()
 
     def _durable(self) -> Bookmarks:

@@ -1,4 +1,4 @@
-"""A processor's store, which ends with it."""
+"""A processor's store, which is closed with it for good."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -9,7 +9,7 @@ from penstock.model.errors import LeaseLost, Unavailable
 Answer = TypeVar("Answer")
 
 
-class EndingStore:
+class ClosableStore:
     """A `LeaseStore` that does not open again after `close`: a thread that hangs in a read, or in
     an observer, may come back later than that."""
 
@@ -38,7 +38,7 @@ class EndingStore:
         self._call(lambda: self._store.delete(lease))
 
     def close(self) -> None:
-        """For good."""
+        """Closes the store for good."""
         self._is_closed = True
         self._store.close()
 

@@ -16,7 +16,7 @@ from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unava
 from penstock.process.backoff import delays
 from penstock.reading.host_leases import HostLeases
 from penstock.reading.reader import BLOCKED
-from penstock.reading.roster import LOOKUP, Openings, Roster
+from penstock.reading.roster import LOOKUP, LookUp, Roster
 
 # Seconds between two looks whether another host has begun.
 AGAIN = 1.0
@@ -115,7 +115,7 @@ class Discovery:
             self._take_in(found)
         return self._roster.due_in
 
-    def _take_in(self, found: Openings) -> None:
+    def _take_in(self, found: LookUp) -> None:
         leases, survey = self._leases, self._leases.positions.survey()
         rows = {name: row for name, (row, _) in survey.items()}
         if found.ready:

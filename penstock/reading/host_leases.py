@@ -19,7 +19,7 @@ from penstock.leases.balance import balance
 from penstock.leases.holder import LeaseHolder, users_own
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId
-from penstock.reading.host_positions import SharedPositions
+from penstock.reading.host_positions import HostPositions
 
 # Of a lease's properties: the batch that fails, and how often it has, over all hosts.
 FAILURES = "failures"
@@ -44,7 +44,7 @@ class HostLeases:
 
     def __init__(
         self,
-        positions: SharedPositions,
+        positions: HostPositions,
         sharing: Sharing,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -75,7 +75,7 @@ class HostLeases:
 
     @property
     def host(self) -> str:
-        """Our name, as leases have it."""
+        """The name of this host, as leases have it."""
         return self.positions.rows.owner
 
     def survey(self) -> Survey:
@@ -148,7 +148,7 @@ class HostLeases:
             readers = row.properties.get(READERS)
             if isinstance(readers, Mapping) and names[row.name] in readers:
                 self.predecessors[names[row.name]] = str(readers[names[row.name]])
-        return self.positions.took([names[name] for name in taken])
+        return self.positions.record_taken([names[name] for name in taken])
 
     def _in_order(self, survey: Survey, last: Collection[PartitionId]) -> list[Lease]:
         """Beginning somewhere else on each host, so that several do not take the same; those of
@@ -168,7 +168,7 @@ class HostLeases:
         return {self.positions.partition(name): host for name, host in self._holder.asked.items()}
 
     def name(self, partition: PartitionId) -> str:
-        """Of the partition's row."""
+        """The name of the partition's row."""
         return self.positions.name(partition)
 
     def is_ours(self, partition: PartitionId) -> bool:
@@ -254,7 +254,7 @@ class HostLeases:
     def forget(self, partitions: Collection[PartitionId]) -> None:
         """Leases that were lost: nothing is written."""
         self._holder.forget([self.name(each) for each in partitions])
-        self.positions.gave(partitions)
+        self.positions.record_released(partitions)
 
 
 def _version(row: Lease) -> tuple[str, str]:

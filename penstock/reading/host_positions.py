@@ -23,7 +23,7 @@ _NEVER = float("inf")
 log = logging.getLogger("penstock")
 
 
-class SharedPositions(Positions):
+class HostPositions(Positions):
     """The positions `NAME/BACKEND` of the host `owner` of a processor."""
 
     def __init__(
@@ -53,11 +53,11 @@ class SharedPositions(Positions):
         return self._rows
 
     def name(self, partition: PartitionId) -> str:
-        """Of the partition's row."""
+        """The name of the partition's row."""
         return self._name(partition)
 
     def partition(self, name: str) -> PartitionId:
-        """Whose row has this name."""
+        """The partition whose row has this name."""
         return self._partition(name)
 
     def survey(self) -> dict[PartitionId, tuple[Lease, Bookmark]]:
@@ -100,8 +100,9 @@ class SharedPositions(Positions):
         """What this object knows to be stored of a partition of ours."""
         return self._stored.get(partition)
 
-    def took(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Bookmark]:
-        """Their rows were just taken (`rows.adopt`): their bookmarks, and ours to save."""
+    def record_taken(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Bookmark]:
+        """The rows of these partitions were just taken (`rows.adopt`) and are saved from now on;
+        returns their bookmarks."""
         with self._lock:
             rows = self._rows.known([self._name(name) for name in partitions])
             found = {self._partition(row.name): read_bookmark(row) for row in rows}
@@ -109,8 +110,9 @@ class SharedPositions(Positions):
             self._note_lost()
             return found
 
-    def gave(self, partitions: Collection[PartitionId]) -> None:
-        """Their rows are not ours any more: nothing is saved for them, until they are taken."""
+    def record_released(self, partitions: Collection[PartitionId]) -> None:
+        """The rows of these partitions are not ours any more: nothing is saved for them until
+        they are taken."""
         with self._lock:
             self._rows.drop([self._name(name) for name in partitions])
             for name in partitions:

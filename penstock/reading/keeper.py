@@ -9,11 +9,12 @@ from penstock.reading.positions import Positions
 
 
 class Acknowledger(Protocol):
-    """Whoever reads partitions of a source in this process: a reservoir, an iterator."""
+    """A reader of partitions in this process: a reservoir, an iterator, a partition of a
+    processor."""
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """Those that are being read."""
+        """The partitions that are being read."""
         ...
 
     def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:

@@ -100,7 +100,7 @@ class Remaining(Closes):
             threading.Thread(target=self._run, args=(self._feed,), daemon=True).start()
 
     def close(self) -> None:
-        """Asks no more."""
+        """Ends the thread that asks."""
         self._closed.set()
 
     def of(self, partition: PartitionId) -> Mapping[str, Any]:

@@ -201,7 +201,7 @@ class Reservoir:
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """Those that are being read, or have pages left."""
+        """The partitions that are being read, or have pages left."""
         return list(self._parts)
 
     def listen(self, arrivals: Arrivals, after: Callable[[PartitionId], Place | None]) -> None:
@@ -212,7 +212,7 @@ class Reservoir:
         self._arrivals.append(arrivals)
 
     def unlisten(self, arrivals: Arrivals) -> None:
-        """The consumer is gone."""
+        """Forgets a consumer that is gone."""
         with suppress(ValueError):
             self._arrivals.remove(arrivals)
 

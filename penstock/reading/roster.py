@@ -31,7 +31,7 @@ SOON, LATE = 0.05, 10.0
 MORE, FIRST = 120.0, 3600.0
 
 
-class Openings(NamedTuple):
+class LookUp(NamedTuple):
     """What a look-up found. `ready`: the partitions that may be read and are not, with their
     bookmarks. `missing`: those that the listing leaves out although one with a bookmark, or a
     child, is not done, and those that descend from nothing known. `forgotten`: those that are done
@@ -51,7 +51,7 @@ def openings(
     opened: Collection[PartitionId],
     absent: Collection[PartitionId] = (),
     wanted: Collection[PartitionId] = (),
-) -> Openings:
+) -> LookUp:
     """Pure: from what the source lists, what is known of each partition, which are read, which were
     missing in several listings, and which must be read in any case."""
     lineages = {each.partition: each for each in listed}
@@ -69,19 +69,19 @@ def openings(
         if parent not in lineages and parent not in known
     }
     unfinished = (lineages.keys() | known.keys() | orphans - set(absent)) - done - past
-    strangers = _strangers(lineages, known, past) if known else set()
+    unknown = _without_known_ancestors(lineages, known, past) if known else set()
     ready = {}
     for each in closed:
         name = each.partition
         if not unfinished.isdisjoint(each.parents):
             continue
-        if name not in strangers:
+        if name not in unknown:
             ready[name] = known.get(name) or each.first or START
         elif name in absent and not hidden:
             hole = behind_hole(LINEAGE_BROKEN, _broken(each))
             ready[name] = each.first or START if each.whole else hole
     ready |= {name: known.get(name, START) for name in sorted(unread & set(absent))}
-    return Openings(ready, unread | orphans | strangers, _forgotten(lineages, known, done | past))
+    return LookUp(ready, unread | orphans | unknown, _forgotten(lineages, known, done | past))
 
 
 def _ancestors(lineages: Mapping[PartitionId, Lineage], known: Bookmarks) -> set[PartitionId]:
@@ -99,12 +99,12 @@ def _ancestors(lineages: Mapping[PartitionId, Lineage], known: Bookmarks) -> set
     return found
 
 
-def _strangers(
+def _without_known_ancestors(
     lineages: Mapping[PartitionId, Lineage], known: Bookmarks, past: Collection[PartitionId]
 ) -> set[PartitionId]:
     """Those that do not descend from known ones alone, and whose parents are not among them."""
     sound = {*known, *past}
-    strange: set[PartitionId] = set()
+    without: set[PartitionId] = set()
     waiting = [each for name, each in lineages.items() if name not in sound]
     while waiting:
         left = []
@@ -114,13 +114,13 @@ def _strangers(
             elif any(parent in lineages and parent not in sound for parent in each.parents):
                 left.append(each)  # its parents come first
             elif each.parents or each.first is None:
-                strange.add(each.partition)
+                without.add(each.partition)
             else:  # new, and none of it is lost
                 sound.add(each.partition)
         if len(left) == len(waiting):
             break
         waiting = left
-    return strange
+    return without
 
 
 def _forgotten(
@@ -232,7 +232,7 @@ class Roster:
         known: Bookmarks,
         opened: Collection[PartitionId],
         wanted: Collection[PartitionId] = (),
-    ) -> Openings | None:
+    ) -> LookUp | None:
         """Looks up if it is time to: None if it is not. Raises as `Feed.partitions` does."""
         with self._lock:
             now, before = self._clock(), self._ended
@@ -260,7 +260,7 @@ class Roster:
         opened: Collection[PartitionId],
         wanted: Collection[PartitionId],
         asked: Collection[PartitionId],
-    ) -> Openings:
+    ) -> LookUp:
         now, counts = self._clock(), listing.complete
         first = openings(listing, known, opened, (), wanted)
         absent = self._absences.confirmed(first.missing, now, counts=counts)

@@ -22,7 +22,7 @@ from penstock.model.errors import (
 )
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.reader import PartitionReader, Step
-from penstock.reading.roster import Openings, Roster
+from penstock.reading.roster import LookUp, Roster
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
 from penstock.stream.side_by_side import SideBySide
@@ -76,7 +76,7 @@ class Coordinator:
         # Partitions that anyone may poll are read side by side, and kept from the start.
         self._is_polled = isinstance(feed, Polled) and feed.polled
         self._reads: SideBySide[Step | None] = SideBySide()
-        self._looking: SideBySide[Openings | PenstockError | None] = SideBySide(1)
+        self._looking: SideBySide[LookUp | PenstockError | None] = SideBySide(1)
 
     def head(self) -> NativeRecord | None:
         """The next record of what was fetched, which stays. Raises Malformed."""
@@ -207,7 +207,7 @@ class Coordinator:
 
     def _open(self, stopped: Callable[[], bool] = lambda: False) -> list[PenstockError]:
         """Opens the partitions that may be read, if it is time to look for them."""
-        found: list[Openings | PenstockError | None] = []
+        found: list[LookUp | PenstockError | None] = []
         if self._is_polled:
             look_up = partial(self._look_up, dict(self._known), list(self._shards))
             self._looking.run({"": look_up}, lambda _, result: found.append(result), stopped)
@@ -222,14 +222,14 @@ class Coordinator:
 
     def _look_up(
         self, known: Bookmarks, opened: Collection[PartitionId]
-    ) -> Openings | PenstockError | None:
+    ) -> LookUp | PenstockError | None:
         """Another thread may do it."""
         try:
             return self._roster.look_up(known, opened)
         except PenstockError as error:
             return error
 
-    def _take_in(self, found: Openings) -> None:
+    def _take_in(self, found: LookUp) -> None:
         for name in found.forgotten:
             self._known.pop(name, None)
         for name, bookmark in found.ready.items():

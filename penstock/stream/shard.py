@@ -35,7 +35,7 @@ class Shard:
 
     @property
     def partition(self) -> PartitionId:
-        """Its name."""
+        """The partition's name."""
         return self._reader.partition
 
     def poll(self, wait: float = 0.0) -> None:

@@ -24,7 +24,7 @@ from penstock.leases.postgres import PostgresStore
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.host_positions import SharedPositions
+from penstock.reading.host_positions import HostPositions
 from tests.cosmos.reading import store_url as cosmos_url
 from tests.cosmos.server import CosmosServer
 from tests.servers import Database, Etcd, Nats
@@ -263,7 +263,7 @@ def test_of_hosts_that_start_together_one_asks_the_source(store: LeaseStore) -> 
             asked.append(host)
             return {PartitionId(f"p{number}"): Bookmark(mark={"by": host}) for number in range(3)}
 
-        kept = SharedPositions(store, "s/b", host)
+        kept = HostPositions(store, "s/b", host)
         first = FirstStart(store, "s/b", host, begin=begin, make=kept.plant)
         beginning.wait(60)
         until = time.monotonic() + 60

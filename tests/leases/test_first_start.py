@@ -11,7 +11,7 @@ from penstock.leases.first_start import TERM, FirstStart
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.host_positions import SharedPositions
+from penstock.reading.host_positions import HostPositions
 
 
 class Clock:
@@ -60,12 +60,12 @@ class Hosts:
     def one(self) -> FirstStart:
         self.made += 1
         host = f"host{self.made}"
-        kept = SharedPositions(self.store, "shop/b", host, clock=self.clock)
+        kept = HostPositions(self.store, "shop/b", host, clock=self.clock)
         begin, make = self.source.begin, kept.plant
         return FirstStart(self.store, "shop/b", host, begin=begin, make=make, clock=self.clock)
 
     def places(self) -> set[str]:
-        found = SharedPositions(self.store, "shop/b", "reader", clock=self.clock).survey()
+        found = HostPositions(self.store, "shop/b", "reader", clock=self.clock).survey()
         assert len(found) in (0, 3)
         return {str(each.place) for _, each in found.values()}
 
@@ -146,7 +146,7 @@ def test_a_host_that_was_frozen_while_it_asked_does_not_count() -> None:
 
 def test_rows_that_are_there_are_a_start_and_after_they_were_removed_there_is_another() -> None:
     hosts = Hosts()
-    kept = SharedPositions(hosts.store, "shop/b", "before", clock=hosts.clock)
+    kept = HostPositions(hosts.store, "shop/b", "before", clock=hosts.clock)
     kept.plant({PartitionId(f"p{n}"): Bookmark(Place("0000", 7), {}) for n in range(3)})
     assert hosts.one().attempt()
     assert hosts.source.asked == 0

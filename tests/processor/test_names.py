@@ -13,7 +13,7 @@ from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import SettingsError
 from penstock.model.position import Bookmark, PartitionId
 from penstock.processor.settings import ProcessorFile
-from penstock.reading.host_positions import SharedPositions
+from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from tests.processor.world import Clock, World, memory
@@ -73,7 +73,7 @@ def test_a_pipeline_refuses_the_name_of_a_processor(backend: str, is_over: bool)
 def test_a_row_of_another_kind_that_comes_later_is_refused(act: str) -> None:
     world = World()
     run_plain(world)
-    positions = SharedPositions(world.store, "test/memory", "host")
+    positions = HostPositions(world.store, "test/memory", "host")
     with pytest.raises(SettingsError, match="position of a pipeline"):
         getattr(positions, act)()
 

@@ -164,7 +164,7 @@ class Snapshotting(MemoryFeed):
     [
         ({"kind": "memori"}, "memori.*memory"),
         ({"kind": "memory", "settings": {"chanches": 1}}, "chanches.*changes"),
-        ({"kind": "memory", "name": "a/b"}, "no name"),
+        ({"kind": "memory", "name": "a/b"}, "invalid processor name"),
         ({"kind": Snapshotting(memory().settings)}, "on_gap: resnapshot"),
         ({"kind": "memory", "leases": "elsewhere:"}, "elsewhere"),
     ],

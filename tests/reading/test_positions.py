@@ -10,7 +10,7 @@ from penstock.leases import Lease, replace
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.host_positions import SharedPositions
+from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import PAUSE, Positions
 
 SLOT, OTHER = PartitionId("slot"), PartitionId("other")
@@ -275,15 +275,15 @@ def test_a_write_of_another_instance_after_a_lost_one_is_not_ours() -> None:
         save(kept, THIRD, 1)
 
 
-def shared(store: MemoryStore, owner: str) -> SharedPositions:
-    return SharedPositions(store, "shop/default", owner, clock=Clock())
+def shared(store: MemoryStore, owner: str) -> HostPositions:
+    return HostPositions(store, "shop/default", owner, clock=Clock())
 
 
-def took(kept: SharedPositions, *partitions: PartitionId) -> dict[PartitionId, Bookmark]:
+def took(kept: HostPositions, *partitions: PartitionId) -> dict[PartitionId, Bookmark]:
     """The bookmarks of rows that the host has just taken."""
     rows = [row for row in kept.rows.list() if kept.partition(row.name) in partitions]
     kept.rows.adopt(kept.rows.store.put(replace(row, owner=kept.rows.owner)) for row in rows)
-    return kept.took(partitions)
+    return kept.record_taken(partitions)
 
 
 def keep(kept: Positions, **bookmarks: Bookmark) -> Bookmarks:

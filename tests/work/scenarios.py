@@ -25,7 +25,7 @@ from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
 from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.depot import Depot
+from penstock.microbatch.late.side_channel import SideChannel
 from penstock.microbatch.measures import Measures
 from penstock.microbatch.page_client import Handed
 from penstock.microbatch.split import bounded
@@ -226,9 +226,9 @@ def detour(rows: int) -> Callable[[], object]:
     half = pa.array([row % 2 == 0 for row in range(rows)])
 
     def job() -> object:
-        source, sink = (Depot(Path(folder.name), late, attempt) for _ in range(2))
-        (stub,) = source.lay([batch])
-        kept = [*sink.restore(stub.filter(half)), *sink.rest()]
+        source, sink = (SideChannel(Path(folder.name), late, attempt) for _ in range(2))
+        (stub,) = source.write([batch])
+        kept = [*sink.join(stub.filter(half)), *sink.remaining()]
         assert sum(map(len, kept)) == rows // 2
         sink.clear()
         return kept

@@ -21,18 +21,18 @@ _BEFORE_ALL: _Place = ("", -1)
 
 
 class ErrorFiles:
-    """The files of one task attempt in `folder`: laid by the task that decodes, merged by the task
-    that writes. After a shuffle these are different attempts; then the first task of the later
+    """The files of one task attempt in `folder`: written by the task that decodes, merged by the
+    task that writes. After a shuffle these are different attempts; then the first task of the later
     stage merges, which starts when the earlier one is complete."""
 
     def __init__(self, folder: Path, attempt: Attempt) -> None:
         self._folder = folder
         self._attempt = attempt
-        self._laid = 0
+        self._written = 0
         # What was read from files and not merged yet: one row each, by partition.
         self._held: dict[str, deque[tuple[_Place, pa.RecordBatch]]] = defaultdict(deque)
 
-    def lay(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The changes that can be decoded; the others of a batch are in a file before it."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for batch in batches:
@@ -58,7 +58,7 @@ class ErrorFiles:
                 early.append(held.popleft()[1])
         return _joined([*early, batch])
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
+    def remaining(self) -> Iterator[pa.RecordBatch]:
         """What belongs after the last change that went through the transform."""
         self._load()
         left = [row for held in self._held.values() for _, row in held]
@@ -69,8 +69,8 @@ class ErrorFiles:
     def _write(self, errors: pa.RecordBatch) -> None:
         """The file gets its name when it is complete: the other task looks for it meanwhile."""
         attempt = self._attempt
-        name = f"{attempt.number}-{attempt.stage}-{self._laid:09d}{_SUFFIX}"
-        self._laid += 1
+        name = f"{attempt.number}-{attempt.stage}-{self._written:09d}{_SUFFIX}"
+        self._written += 1
         draft = self._folder / f"{name}.draft"
         with pa.OSFile(str(draft), "wb") as file, pa.ipc.new_stream(file, errors.schema) as writer:
             writer.write_batch(errors)

@@ -54,11 +54,11 @@ class SideFiles:
         self._folder = folder
         self._late = late
         self._task = task
-        self._laid = 0
+        self._written = 0
         # The last file that was opened, and what is in it.
         self._open: tuple[Path, pa.RecordBatch] | None = None
 
-    def lay(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes batches of changes; yields their stubs."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for batch in _joined(batches):
@@ -74,26 +74,26 @@ class SideFiles:
         files = places >> _ROW_BITS
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for begin, end in pairwise(cuts):
-            laid = _rows(self._opened(self._path(int(files[begin]))), places[begin:end] & _ROW)
+            written = _rows(self._opened(self._path(int(files[begin]))), places[begin:end] & _ROW)
             own = stubs.slice(begin, end - begin)
             columns = [
-                laid.column(field.name)
+                written.column(field.name)
                 if field.name in self._late
                 else own.column(field.name).cast(field.type)
-                for field in laid.schema
+                for field in written.schema
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=laid.schema)
+            yield pa.RecordBatch.from_arrays(columns, schema=written.schema)
 
     def _stub(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = np.arange(batch.num_rows, dtype=np.int64)
-        places = pa.array((self._lay(batch) << _ROW_BITS) | rows)
+        places = pa.array((self._write_batch(batch) << _ROW_BITS) | rows)
         chosen = stub_schema(batch.schema, self._late)
         columns = [places if name == CARRIER else batch.column(name) for name in chosen.names]
         return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
-    def _lay(self, batch: pa.RecordBatch) -> int:
+    def _write_batch(self, batch: pa.RecordBatch) -> int:
         """Writes a file; returns its number."""
-        number, self._laid = self._laid, self._laid + 1
+        number, self._written = self._written, self._written + 1
         path = str(self._path(number))
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)

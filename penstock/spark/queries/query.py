@@ -56,9 +56,10 @@ def start_query(
     """Starts a backend's query; returns at once. `reports` are the options that say where tasks on
     other hosts report to."""
     late = _late(spark, pipeline)
-    depot = _depot(run, backend, attempt, late) if _has_depot(spark, pipeline) else {}
+    has_side = _has_side_channel(spark, pipeline)
+    side = _side_channel(run, backend, attempt, late) if has_side else {}
     source = (
-        _source(pipeline, backend, run) | _pages(spark, pipeline, backend) | dict(reports) | depot
+        _source(pipeline, backend, run) | _pages(spark, pipeline, backend) | dict(reports) | side
     )
     source |= _bounds(pipeline, late) | {"images": images(pipeline, late)}
     frame = spark.readStream.format("penstock").options(**source).load()
@@ -73,7 +74,7 @@ def start_query(
     milliseconds = 0 if trigger == "realtime" else round(trigger * 1000)
     return (
         frame.writeStream.format("penstock")
-        .options(**_sink(pipeline, run) | _policy(pipeline, backend) | dict(reports) | depot)
+        .options(**_sink(pipeline, run) | _policy(pipeline, backend) | dict(reports) | side)
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{milliseconds} milliseconds")
         .queryName(backend.name)
@@ -172,7 +173,7 @@ def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:
 
 def _late(spark: SparkSession, pipeline: Pipeline) -> frozenset[str]:
     """The columns that can go around the JVM. On a cluster none: its hosts share no folder."""
-    if not _has_depot(spark, pipeline):
+    if not _has_side_channel(spark, pipeline):
         return frozenset()
     source = no_changes(spark)
     made = transformed(spark, pipeline, source)
@@ -183,15 +184,17 @@ def _late(spark: SparkSession, pipeline: Pipeline) -> frozenset[str]:
     return late - {CARRIER} if CARRIER in late else frozenset()
 
 
-def _has_depot(spark: SparkSession, pipeline: Pipeline) -> bool:
+def _has_side_channel(spark: SparkSession, pipeline: Pipeline) -> bool:
     """Whether changes that cannot be decoded, and late columns, go around the JVM."""
     return mode(pipeline) == "rows" and is_local(str(spark.sparkContext.master))
 
 
-def _depot(run: Path, backend: Backend, attempt: int, late: Collection[str]) -> dict[str, str]:
+def _side_channel(
+    run: Path, backend: Backend, attempt: int, late: Collection[str]
+) -> dict[str, str]:
     """A folder for what goes around the JVM, and which columns; a failed attempt's is removed."""
-    shutil.rmtree(run / f"depot-{backend.name}-{attempt - 1}", ignore_errors=True)
-    folder = {"depot": str(run / f"depot-{backend.name}-{attempt}")}
+    shutil.rmtree(run / f"side-channel-{backend.name}-{attempt - 1}", ignore_errors=True)
+    folder = {"side_channel": str(run / f"side-channel-{backend.name}-{attempt}")}
     return folder | ({"late": ",".join(sorted(late))} if late else {})
 
 

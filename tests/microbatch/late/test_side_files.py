@@ -1,4 +1,4 @@
-"""Late columns: laid down by one task, put together again behind a transform."""
+"""Late columns: written by one task, joined with their rows again after a transform."""
 
 from pathlib import Path
 
@@ -29,21 +29,21 @@ def changes(images: Images = "json") -> list[pa.RecordBatch]:
 
 def two_tasks(folder: Path) -> tuple[SideFiles, SideFiles]:
     """Of the task that decodes, and of the one that writes; nearly."""
-    return SideFiles(folder / "depot", LATE, 7), SideFiles(folder / "depot", LATE, 7)
+    return SideFiles(folder / "side_channel", LATE, 7), SideFiles(folder / "side_channel", LATE, 7)
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "depot").iterdir())
+    return sorted(path.name for path in (folder / "side_channel").iterdir())
 
 
 def test_only_what_is_read_goes_through_spark(tmp_path: Path) -> None:
-    stubs = list(SideFiles(tmp_path / "depot", LATE, 7).lay(changes()))
+    stubs = list(SideFiles(tmp_path / "side_channel", LATE, 7).write(changes()))
     assert [stub.num_rows for stub in stubs] == [2100, 2100, 800]
     for stub in stubs:
         assert stub.schema == stub_schema(changes()[0].schema, LATE)
         assert stub.schema.names == ["ordinal", "collection", CARRIER]
     assert names(tmp_path) == ["7-0", "7-1", "7-2"]
-    assert (tmp_path / "depot").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "side_channel").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])
@@ -63,21 +63,21 @@ def test_what_a_transform_keeps_is_whole_again(
     tmp_path: Path, images: Images, kept: list[int]
 ) -> None:
     source, sink = two_tasks(tmp_path)
-    laid = changes(images)
-    stubs = pa.Table.from_batches(list(source.lay(laid))).take(list(kept))
+    written = changes(images)
+    stubs = pa.Table.from_batches(list(source.write(written))).take(list(kept))
     # Spark cuts its batches elsewhere.
     fetched = [
         whole
         for batch in stubs.combine_chunks().to_batches(max_chunksize=777)
         for whole in sink.fetch(batch)
     ]
-    assert pa.Table.from_batches(fetched).equals(pa.Table.from_batches(laid).take(list(kept)))
+    assert pa.Table.from_batches(fetched).equals(pa.Table.from_batches(written).take(list(kept)))
 
 
 def test_a_column_that_is_read_comes_from_the_transform(tmp_path: Path) -> None:
     source, sink = two_tasks(tmp_path)
     batch = changes()[0]
-    (stub,) = source.lay([batch])
+    (stub,) = source.write([batch])
     made = pa.array(["made"] * stub.num_rows, pa.large_string())
     stub = stub.set_column(stub.schema.get_field_index("collection"), "collection", made)
     (whole,) = sink.fetch(stub)
@@ -88,7 +88,7 @@ def test_a_column_that_is_read_comes_from_the_transform(tmp_path: Path) -> None:
 
 def test_a_file_is_removed_when_it_is_opened(tmp_path: Path) -> None:
     source, sink = two_tasks(tmp_path)
-    stubs = list(source.lay(changes()))
+    stubs = list(source.write(changes()))
     list(sink.fetch(stubs[0]))
     assert names(tmp_path) == ["7-1", "7-2"]
 
@@ -96,7 +96,7 @@ def test_a_file_is_removed_when_it_is_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize("places", [[1, 0], [0, 0], [0, None], [-5, 0]])
 def test_stubs_that_lead_nowhere_are_refused(tmp_path: Path, places: list[int | None]) -> None:
     source, sink = two_tasks(tmp_path)
-    (stub,) = source.lay([changes()[0].slice(0, 2)])
+    (stub,) = source.write([changes()[0].slice(0, 2)])
     at = stub.schema.get_field_index(CARRIER)
     with pytest.raises((Malformed, Unavailable)):
         list(sink.fetch(stub.set_column(at, CARRIER, pa.array(places, pa.int64()))))
@@ -104,8 +104,8 @@ def test_stubs_that_lead_nowhere_are_refused(tmp_path: Path, places: list[int | 
 
 def test_a_file_that_is_gone_ends_the_query_which_starts_again(tmp_path: Path) -> None:
     source, sink = two_tasks(tmp_path)
-    (stub,) = source.lay([changes()[0]])
-    (tmp_path / "depot" / "7-0").unlink()
+    (stub,) = source.write([changes()[0]])
+    (tmp_path / "side_channel" / "7-0").unlink()
     with pytest.raises(Unavailable, match="are gone"):
         list(sink.fetch(stub))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.consumer.tail.bodies import changes_of
-from penstock.microbatch.late.depot import as_changes
+from penstock.microbatch.late.side_channel import as_changes
 from penstock.model.errors import SettingsError
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.encoders import encoder

@@ -168,8 +168,8 @@ def test_what_arrives_is_what_the_transform_makes_of_whole_rows(
         query.processAllAvailable()
     finally:
         query.stop()
-    depot = tmp_path / "depot-default-2"
-    assert list(depot.iterdir()) == []
+    side_channel = tmp_path / "side-channel-default-2"
+    assert list(side_channel.iterdir()) == []
     assert arrived(tmp_path) == by_whole_rows(spark, statements, tmp_path / "whole rows")
 
 
@@ -223,9 +223,11 @@ def hashed(count: int) -> set[tuple[str, str, int]]:
 
 
 @pytest.mark.spark
-def test_what_a_failed_attempt_left_in_its_depot_goes(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_a_failed_attempt_left_in_its_side_channel_goes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     pipeline = pipeline_of(tmp_path, "SELECT * FROM changes WHERE operation = 'UPDATE'")
-    left = tmp_path / "depot-default-6"
+    left = tmp_path / "side-channel-default-6"
     left.mkdir()
     (left / "17-0").write_bytes(b"of a worker that was killed")
     checkpoint = tmp_path / "checkpoint-default-6"

@@ -14,7 +14,7 @@ from penstock.microbatch.late.side_files import SideFiles
 from penstock.model.change import OPTIONAL, images_of, schema
 
 
-class Depot:
+class SideChannel:
     """One task's side of `folder`. Without `late` columns, changes go through the JVM whole."""
 
     def __init__(self, folder: Path, late: Collection[str], attempt: Attempt) -> None:
@@ -23,20 +23,20 @@ class Depot:
         self._errors = ErrorFiles(folder, attempt)
         self._files = SideFiles(folder, late, attempt.number) if late else None
 
-    def lay(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Before the transform: what goes through Spark of these changes."""
-        changes = self._errors.lay(batches)
-        yield from changes if self._files is None else self._files.lay(changes)
+        changes = self._errors.write(batches)
+        yield from changes if self._files is None else self._files.write(changes)
 
-    def restore(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def join(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """After the transform: the changes of these rows. Raises Malformed, Unavailable."""
         whole = [as_changes(rows)] if self._files is None else self._files.fetch(rows)
         for batch in whole:
             yield self._errors.merge(batch)
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
+    def remaining(self) -> Iterator[pa.RecordBatch]:
         """After the last rows: what they do not lead to."""
-        yield from self._errors.rest()
+        yield from self._errors.remaining()
 
     def clear(self) -> None:
         """Removes what this task left, and no row led to."""

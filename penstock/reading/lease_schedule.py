@@ -16,7 +16,7 @@ RETRY = 2.0
 log = logging.getLogger("penstock")
 
 
-class Rounds:
+class LeaseSchedule:
     """`renew` and `acquire` are called when they are due; an error of theirs that is one of ours
     is in `error` until the next round succeeds. `clock` is monotonic seconds."""
 

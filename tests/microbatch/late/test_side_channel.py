@@ -8,7 +8,7 @@ import pytest
 
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.depot import Depot
+from penstock.microbatch.late.side_channel import SideChannel
 from penstock.model.change import COLUMNS
 from penstock.model.position import START, PartitionId
 from penstock.sinks.intake.order import Order
@@ -38,18 +38,21 @@ def changes(errors: Iterable[int], partition: str = "p0") -> pa.Table:
     return table.combine_chunks()
 
 
-def lay(folder: Path, table: pa.Table, late: Collection[str], task: Attempt = TASK) -> pa.Table:
+def write(folder: Path, table: pa.Table, late: Collection[str], task: Attempt = TASK) -> pa.Table:
     """What a transform sees of these."""
-    laid = list(Depot(folder, late, task).lay(table.to_batches(max_chunksize=300)))
-    return pa.Table.from_batches(laid) if laid else table.slice(0, 0)
+    written = list(SideChannel(folder, late, task).write(table.to_batches(max_chunksize=300)))
+    return pa.Table.from_batches(written) if written else table.slice(0, 0)
 
 
-def arrived(depot: Depot, rows: pa.Table) -> list[str]:
+def arrived(side_channel: SideChannel, rows: pa.Table) -> list[str]:
     """The event ids that reach the sink, in the order in which it stores them."""
     order = Order()
     found: list[str] = []
     whole = rows.combine_chunks().to_batches(max_chunksize=777) if rows.num_rows else []
-    batches = [*(each for batch in whole for each in depot.restore(batch)), *depot.rest()]
+    batches = [
+        *(each for batch in whole for each in side_channel.join(batch)),
+        *side_channel.remaining(),
+    ]
     for batch in batches:
         for part in order.arrange(batch):
             found += part.batch.column("event_id").to_pylist()
@@ -75,11 +78,11 @@ def test_no_transform_sees_or_drops_what_cannot_be_decoded(
 ) -> None:
     table = changes(errors)
     seen = sorted(set(range(ROWS)) - set(errors))
-    rows = lay(tmp_path, table, late)
+    rows = write(tmp_path, table, late)
     assert rows.num_rows == len(seen)
     wanted = sorted(set(kept) - set(errors))
     at = {row: number for number, row in enumerate(seen)}
-    sink = Depot(tmp_path, late, TASK)
+    sink = SideChannel(tmp_path, late, TASK)
     found = arrived(sink, rows.take([at[row] for row in wanted]) if wanted else NONE)
     assert found == ids(table, sorted({*wanted, *errors}))
     sink.clear()
@@ -88,31 +91,31 @@ def test_no_transform_sees_or_drops_what_cannot_be_decoded(
 
 def test_errors_are_found_while_the_other_task_still_decodes(tmp_path: Path) -> None:
     table = changes([299, 301])
-    laying = Depot(tmp_path, (), TASK).lay(table.to_batches(max_chunksize=300))
-    sink = Depot(tmp_path, (), TASK)
-    (first,) = sink.restore(next(laying))
+    writing = SideChannel(tmp_path, (), TASK).write(table.to_batches(max_chunksize=300))
+    sink = SideChannel(tmp_path, (), TASK)
+    (first,) = sink.join(next(writing))
     assert first.num_rows == 299, "the error comes after the last row"
-    (second,) = sink.restore(next(laying))
+    (second,) = sink.join(next(writing))
     assert second.num_rows == 301
-    assert list(sink.rest()) == []
+    assert list(sink.remaining()) == []
 
 
 def test_a_task_merges_its_own_errors_only(tmp_path: Path) -> None:
     table = changes([5])
-    lay(tmp_path, table, ())
-    other = Depot(tmp_path, (), Attempt(stage=3, number=70, is_first=True))
+    write(tmp_path, table, ())
+    other = SideChannel(tmp_path, (), Attempt(stage=3, number=70, is_first=True))
     assert arrived(other, NONE) == []
     other.clear()
-    assert arrived(Depot(tmp_path, (), TASK), NONE) == ids(table, [5])
+    assert arrived(SideChannel(tmp_path, (), TASK), NONE) == ids(table, [5])
 
 
 def test_after_a_shuffle_the_first_task_of_the_later_stage_merges_all(tmp_path: Path) -> None:
     one, other = changes([5, 4000]), changes([6], "p1")
-    lay(tmp_path, one, (), Attempt(stage=3, number=7, is_first=True))
-    lay(tmp_path, other, (), Attempt(stage=3, number=8, is_first=False))
-    second = Depot(tmp_path, (), Attempt(stage=4, number=10, is_first=False))
+    write(tmp_path, one, (), Attempt(stage=3, number=7, is_first=True))
+    write(tmp_path, other, (), Attempt(stage=3, number=8, is_first=False))
+    second = SideChannel(tmp_path, (), Attempt(stage=4, number=10, is_first=False))
     assert arrived(second, NONE) == []
-    first = Depot(tmp_path, (), Attempt(stage=4, number=9, is_first=True))
+    first = SideChannel(tmp_path, (), Attempt(stage=4, number=9, is_first=True))
     found = arrived(first, pa.concat_tables([one.slice(10, 10), other.slice(10, 10)]))
     wanted = [*ids(one, [5, *range(10, 20), 4000]), *ids(other, [6, *range(10, 20)])]
     assert sorted(found) == sorted(wanted)
@@ -120,9 +123,9 @@ def test_after_a_shuffle_the_first_task_of_the_later_stage_merges_all(tmp_path: 
 
 
 def test_what_was_not_wanted_is_removed_and_nothing_of_another_task(tmp_path: Path) -> None:
-    lay(tmp_path, changes([5]), LATE)
-    lay(tmp_path, changes([5]), LATE, Attempt(stage=3, number=70, is_first=False))
-    Depot(tmp_path, LATE, TASK).clear()
+    write(tmp_path, changes([5]), LATE)
+    write(tmp_path, changes([5]), LATE, Attempt(stage=3, number=70, is_first=False))
+    SideChannel(tmp_path, LATE, TASK).clear()
     left = [path.name for path in tmp_path.iterdir()]
     assert left
     assert all(name.startswith("70-") for name in left)
